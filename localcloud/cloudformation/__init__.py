@@ -1,0 +1,1 @@
+"""A CloudFormation engine: templates become resources through one small provider per type."""
