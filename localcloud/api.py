@@ -58,6 +58,10 @@ Handler = Callable[[Call], Mapping[str, Any]]
 """Takes a call, answers in boto3's output shape (the gateway serialises it), or raises ApiError."""
 
 
+Observer = Callable[[Call, Mapping[str, Any]], None]
+"""Is told of a call that moto answered with success (S3 calls come without Body); must not block or raise."""
+
+
 class Service(Protocol):
     """Operations of one AWS service that the local cloud answers itself; all others of that service go to moto."""
 
@@ -67,8 +71,38 @@ class Service(Protocol):
         """Return the handler of each operation that this service answers, by API name."""
         ...
 
+    def observers(self) -> Mapping[tuple[str, str], Observer]:
+        """Return who is told of which (service, operation) answered by moto."""
+        ...
+
+    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """Answer an unsigned request to /_localcloud/<name>/<path> (status, body); 404 when there is nothing."""
+        ...
+
     def close(self) -> None:
         """End threads and processes that the service started."""
+        ...
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Temporary credentials of a role session; `expires_unix_seconds` as the gateway enforces it."""
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+    expires_unix_seconds: float
+
+
+class CredentialIssuer(Protocol):
+    """Issues role sessions for services that hand out credentials (instance metadata, Lambda)."""
+
+    def issue(self, role_arn: str, session_name: str, *, trusted_service: str, duration_seconds: int) -> Credentials:
+        """Start a session of `role_arn` for an AWS service such as "ec2.amazonaws.com".
+
+        Raises:
+            ApiError: AccessDenied when the role's trust policy does not admit the service, NoSuchEntity without a role.
+        """
         ...
 
 
@@ -81,6 +115,10 @@ class Clients(Protocol):
 
     def client(self, service: str, *, role_arn: str | None = None, region: str | None = None) -> Any:
         """Return a boto3 client signed by the root principal, or by a session of `role_arn` (IAM is then enforced)."""
+        ...
+
+    def direct(self, service: str, *, region: str | None = None) -> Any:
+        """Return a boto3 client that reaches moto past IAM and past the local cloud's own services."""
         ...
 
 

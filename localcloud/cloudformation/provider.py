@@ -53,7 +53,7 @@ class Clientele(Protocol):
 
 @dataclass(frozen=True)
 class Made:
-    """What a provider made: the physical id that Ref gives, and the attributes that Fn::GetAtt gives (dotted names flat)."""
+    """What a provider made: the id that Ref gives, and what Fn::GetAtt gives (dotted names flat)."""
 
     physical_id: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class ResourceFailure(Exception):
 
 
 class Provider(Protocol):
-    """Creates, changes and removes resources of one type. botocore ClientErrors may pass through: the engine reports them."""
+    """Creates, changes and removes resources of one type; ClientErrors may pass through, the engine reports them."""
 
     type_name: str
 
