@@ -1,0 +1,63 @@
+# Trainstack. `make demo` and `make test` do all the set-up on a machine with Python 3.11 and make.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+ifeq (,$(shell command -v $(PYTHON) 2>/dev/null))
+PYTHON := python3
+endif
+VENV := .venv
+BIN := $(VENV)/bin
+CDK := node_modules/.bin/cdk
+CONFIG ?= config/single-gpu.yaml
+STACKS ?= --all
+DATA ?=
+FAULT ?= notice
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export AWS_CDK_DISABLE_VERSION_CHECK := true
+export CDK_DISABLE_CLI_TELEMETRY := true
+
+help: ## print this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.installed: requirements.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v[0]}.{v[1]}: make PYTHON=/path/to/python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	touch $@
+
+node_modules/.installed: package-lock.json $(VENV)/.installed
+	npm ci --silent --no-audit --no-fund
+	touch $@
+
+.PHONY: help install demo test check synth diff deploy destroy clean
+
+install: node_modules/.installed ## install what the project needs into .venv and node_modules
+
+demo: install ## deploy to the embedded cloud, train, lose a node, resume, report [DATA=folder] [FAULT=notice|no-notice|none]
+	python -m localcloud.demo $(if $(DATA),--data "$(DATA)") --fault $(FAULT)
+
+test: install ## run the tests
+	python -m pytest -n 2 --dist loadgroup -m "not root"
+
+check: install ## lint, format, types, shell
+	ruff check .
+	ruff format --check .
+	mypy app.py stacks bootstrap training localcloud
+	shellcheck stacks/shim.sh .ci/run
+
+synth: install ## synthesise the templates [CONFIG=config/x.yaml]
+	$(CDK) synth $(STACKS) --quiet -c config=$(CONFIG)
+
+diff: install ## show what a deploy would change [CONFIG=...] [STACKS=TrainingStack]
+	$(CDK) diff $(STACKS) -c config=$(CONFIG)
+
+deploy: install ## deploy to the AWS account of your credentials [CONFIG=...] [STACKS=TrainingStack]
+	$(CDK) deploy $(STACKS) -c config=$(CONFIG)
+
+destroy: install ## remove the stacks; data stays unless two keys say otherwise [CONFIG=...] [STACKS=TrainingStack]
+	$(CDK) destroy $(STACKS) -c config=$(CONFIG)
+
+clean: ## stop the embedded cloud and remove what was built (not .venv and node_modules)
+	if [ -x $(BIN)/python ]; then $(BIN)/python -m localcloud down || exit 1; fi
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
