@@ -1,0 +1,277 @@
+"""TrainingConfig: everything that says what is trained, as one validated document.
+
+It is read by the trainer and, to fail early, by whoever writes the run document; so it imports no torch. It does not
+say where data, checkpoints or processes are: those are the command line's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from training.errors import ConfigurationError
+
+
+class ModelShape(NamedTuple):
+    """The four numbers that decide a GPT's size: blocks, attention heads, channels, tokens of context."""
+
+    layers: int
+    heads: int
+    embedding: int
+    context: int
+
+
+PRESETS: dict[str, ModelShape] = {
+    "demo": ModelShape(layers=4, heads=4, embedding=256, context=128),
+    "gpt2": ModelShape(layers=12, heads=12, embedding=768, context=1024),
+    "gpt2-medium": ModelShape(layers=24, heads=16, embedding=1024, context=1024),
+    "gpt2-large": ModelShape(layers=36, heads=20, embedding=1280, context=1024),
+    "gpt2-xl": ModelShape(layers=48, heads=25, embedding=1600, context=1024),
+}
+"""Named shapes. The gpt2 ones are those of Radford et al. 2019, table 2
+(https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf, 2019-02;
+head counts from the released models)."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelConfig(_Section):
+    """Shape of the GPT: a preset, or all four of layers, heads, embedding and context."""
+
+    preset: Literal["demo", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = Field(
+        default=None, description="Named shape; give this or the four numbers. Neither means `demo`."
+    )
+    layers: int | None = Field(default=None, ge=1, le=512, description="Transformer blocks.")
+    heads: int | None = Field(default=None, ge=1, le=512, description="Attention heads per block; divides embedding.")
+    embedding: int | None = Field(default=None, ge=8, le=65536, description="Channels of the residual stream.")
+    context: int | None = Field(default=None, ge=2, le=1048576, description="Tokens that a sequence holds.")
+    dropout: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="Dropout probability. 0: one pass over plenty of data does not overfit.",
+    )
+
+    @model_validator(mode="after")
+    def _one_way_of_saying_the_shape(self) -> ModelConfig:
+        given = {name: getattr(self, name) for name in ModelShape._fields if getattr(self, name) is not None}
+        if self.preset is not None and given:
+            raise ValueError(f"preset {self.preset!r} and {', '.join(given)} both say the shape; drop one of them")
+        missing = [name for name in ModelShape._fields if name not in given]
+        if given and missing:
+            raise ValueError(f"{', '.join(given)} given without {', '.join(missing)}; give all four, or a preset")
+        if given and given["embedding"] % given["heads"]:
+            raise ValueError(
+                f"embedding {given['embedding']} is not a multiple of heads {given['heads']}; "
+                "every head gets the same number of channels, so change one of the two"
+            )
+        return self
+
+    @property
+    def shape(self) -> ModelShape:
+        """The four numbers, whichever way they were given."""
+        if self.layers is not None and self.heads is not None and self.embedding is not None:
+            assert self.context is not None, "the validator wants all four"
+            return ModelShape(self.layers, self.heads, self.embedding, self.context)
+        return PRESETS[self.preset or "demo"]
+
+
+class OptimizerConfig(_Section):
+    """AdamW."""
+
+    learning_rate: float = Field(
+        default=1e-3, gt=0.0, le=10.0, description="Peak learning rate. 1e-3 suits models of a few million parameters."
+    )
+    betas: tuple[float, float] = Field(
+        default=(0.9, 0.95), description="Decay of the two moments; 0.95 forgets gradient outliers sooner than 0.999."
+    )
+    weight_decay: float = Field(
+        default=0.1, ge=0.0, le=10.0, description="Decoupled weight decay of matrices; vectors get none."
+    )
+    gradient_clip: float | None = Field(
+        default=1.0, gt=0.0, description="Largest global gradient norm; null: no clipping."
+    )
+
+    @field_validator("betas")
+    @classmethod
+    def _betas_are_decays(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ValueError("both must be at least 0 and less than 1, such as [0.9, 0.95]")
+        return betas
+
+
+class ScheduleConfig(_Section):
+    """Learning rate against step: linear warm-up, then cosine decay or none."""
+
+    kind: Literal["cosine", "constant"] = Field(default="cosine", description="Shape after the warm-up.")
+    warmup_steps: int | None = Field(
+        default=None,
+        ge=0,
+        description="Steps of linear warm-up, while Adam's second moment is noise; null: 100 or a tenth of the run.",
+    )
+    minimum_ratio: float = Field(
+        default=0.1, ge=0.0, le=1.0, description="Last learning rate of the cosine, as a share of the peak."
+    )
+
+
+class CheckpointConfig(_Section):
+    """When the run is saved, and how much of it is kept."""
+
+    interval_steps: int = Field(
+        default=500, ge=1, description="Steps between checkpoints: what is lost when a node vanishes without notice."
+    )
+    keep_last: int = Field(
+        default=2,
+        ge=2,
+        le=10000,
+        description="Valid checkpoints kept; at least 2, so that a damaged newest has a predecessor.",
+    )
+
+
+class ValidationConfig(_Section):
+    """When and on how much the validation loss is measured."""
+
+    interval_steps: int = Field(
+        default=500, ge=1, description="Steps between validations; the last step always has one."
+    )
+    batches: int = Field(
+        default=8, ge=1, description="Global batches of validation sequences per validation (always the same ones)."
+    )
+
+
+class TrainingConfig(_Section):
+    """What is trained: model, batch, optimizer, schedule, precision, and the intervals of everything else."""
+
+    seed: int = Field(default=1337, ge=0, lt=2**63, description="Decides initial weights, data order and dropout.")
+    steps: int = Field(default=1000, ge=1, description="Optimizer steps of the whole run, over all its interruptions.")
+    global_batch_sequences: int = Field(
+        default=32, ge=1, description="Sequences per optimizer step over all processes; the same at any world size."
+    )
+    micro_batch_sequences: int = Field(
+        default=8, ge=1, description="Most sequences a process puts through the model at once: bounds memory."
+    )
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="auto",
+        description="auto: bf16 on a GPU that has it, fp16 with a gradient scaler on an older one, fp32 on a CPU.",
+    )
+    compile: bool = Field(
+        default=False, description="torch.compile: faster steps, but a minute or more at every (re)start."
+    )
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    validation: ValidationConfig = ValidationConfig()
+    log_interval_steps: int = Field(default=1, ge=1, description="Steps between `step` records in the metrics.")
+    threads: int | None = Field(
+        default=None, ge=1, le=4096, description="CPU threads per process; null: cores over processes of this node."
+    )
+    determinism: bool = Field(
+        default=False,
+        description="Only deterministic GPU kernels, so that a resumed run has the same bits; slower. CPUs always do.",
+    )
+
+    @field_validator("micro_batch_sequences")
+    @classmethod
+    def _micro_batch_fits_global(cls, micro: int, info: ValidationInfo) -> int:
+        whole = info.data.get("global_batch_sequences")
+        if whole is not None and micro > whole:
+            raise ValueError(f"more than global_batch_sequences {whole}; lower it, or raise the global batch")
+        return micro
+
+    @field_validator("schedule")
+    @classmethod
+    def _warmup_ends_in_time(cls, schedule: ScheduleConfig, info: ValidationInfo) -> ScheduleConfig:
+        steps = info.data.get("steps")
+        if steps is not None and schedule.warmup_steps is not None and schedule.warmup_steps >= steps:
+            raise ValueError(
+                f"warmup_steps {schedule.warmup_steps} must be less than steps {steps}, or the peak learning rate is "
+                "never reached; lower it, or raise steps"
+            )
+        return schedule
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of warm-up; the default is at most a tenth of the run, so that a short run is not all warm-up."""
+        return min(100, self.steps // 10) if self.schedule.warmup_steps is None else self.schedule.warmup_steps
+
+    def digest(self) -> str:
+        """SHA-256 over the canonical JSON (sorted keys, no spaces), 64 hex digits."""
+        document = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(document.encode()).hexdigest()
+
+    def problems_at(self, world_size: int) -> list[str]:
+        """What cannot work with this many processes, in words; empty when all is well."""
+        if self.global_batch_sequences < world_size:
+            return [
+                f"global_batch_sequences: {self.global_batch_sequences} is less than the {world_size} processes; each "
+                "needs at least one sequence a step, so raise it or use fewer processes"
+            ]
+        return []
+
+
+def describe_problems(error: ValidationError, prefix: str = "") -> list[str]:
+    """Every problem of a pydantic error as ``path: value: rule``, one sentence each.
+
+    Args:
+        error: what ``TrainingConfig.model_validate`` raised.
+        prefix: path of the config inside a larger document, such as ``training``.
+    """
+    sentences = []
+    for problem in error.errors(include_url=False):
+        path = ".".join([part for part in (prefix, *map(str, problem["loc"])) if part]) or "the document"
+        if problem["type"] == "extra_forbidden":
+            owner = _section_at(problem["loc"][:-1])
+            known = f"; known here: {', '.join(owner.model_fields)}" if owner else ""
+            sentences.append(f"{path}: no such setting; remove it or correct its spelling{known}")
+        elif isinstance(problem["input"], (dict, BaseModel)):
+            sentences.append(f"{path}: {problem['msg'].removeprefix('Value error, ')}")
+        else:
+            shown = json.dumps(problem["input"], default=repr)
+            sentences.append(f"{path}: {shown}: {problem['msg'].removeprefix('Value error, ')}")
+    return sentences
+
+
+def _section_at(location: tuple[int | str, ...]) -> type[BaseModel] | None:
+    section: type[BaseModel] = TrainingConfig
+    for part in location:
+        field = section.model_fields.get(str(part))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return None
+        section = field.annotation
+    return section
+
+
+def _refuse_doubled_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        raise ConfigurationError([f"{name}: given twice; keep one" for name in doubled])
+    return document
+
+
+def read_config(path: Path) -> TrainingConfig:
+    """Read and validate a JSON config file.
+
+    Raises:
+        ConfigurationError: the file is missing, is not JSON, or does not validate; all problems at once.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_refuse_doubled_keys)
+    except OSError as error:
+        raise ConfigurationError(
+            [f"{path}: cannot be read ({error.strerror}); give the path of a JSON file"]
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError([f"{path}: is not JSON ({error}); correct it"]) from error
+    try:
+        return TrainingConfig.model_validate(document)
+    except ValidationError as error:
+        raise ConfigurationError([f"{path}: {problem}" for problem in describe_problems(error)]) from error

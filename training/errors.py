@@ -1,0 +1,63 @@
+"""Exceptions of the training package: one tree, each class one way in which a run can end.
+
+The command line maps the class to an outcome and an exit code; see :mod:`training.outcome`.
+"""
+
+from __future__ import annotations
+
+
+class TrainingError(Exception):
+    """Anything the trainer reports in words; the run failed."""
+
+
+class ConfigurationError(TrainingError):
+    """What the user asked for cannot work; the same command will fail again.
+
+    Attributes:
+        problems: every problem found, one sentence each (path, value, rule, remedy).
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        assert problems, "a configuration error names at least one problem"
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+class DatasetError(ConfigurationError):
+    """A dataset is missing, damaged, or not the one that the run needs."""
+
+
+class TokenizeError(ConfigurationError):
+    """The text or the settings given to ``tokenize`` cannot become a dataset."""
+
+
+class NonFiniteLossError(TrainingError):
+    """The loss or the gradients became NaN or infinite; no checkpoint was made of that state."""
+
+
+class PeerError(TrainingError):
+    """Another rank failed; its own outcome file says why."""
+
+
+class StoreError(TrainingError):
+    """The checkpoint store refused or lost a request, after bounded retries."""
+
+
+class AlreadyExistsError(StoreError):
+    """A create-only write found its key taken."""
+
+
+class NotFoundError(StoreError):
+    """The store has no such object."""
+
+
+class CorruptCheckpointError(StoreError):
+    """A checkpoint's bytes are missing or do not match their hashes."""
+
+
+class SaveCancelledError(StoreError):
+    """A save was given up for a more urgent one, or because its deadline passed."""
+
+
+class SupersededError(TrainingError):
+    """A newer generation owns the checkpoint log; this writer may commit nothing more."""
