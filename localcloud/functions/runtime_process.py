@@ -1,0 +1,237 @@
+"""The program inside each function process: load the handler once, then answer invocations until told to end.
+
+Not here: time-outs, logs and credentials, which the parent owns. It is started by path, not as a module, and uses the
+standard library only, so that nothing of the local cloud can be imported by the function.
+
+Protocol: the parent writes one JSON object a line to the request pipe, the answers go to the response pipe. The end of
+the request pipe means that the parent is gone: the whole process group ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import logging
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LOG_BOUNDARY = "\x1e"
+
+Handler = Callable[[Any, "Context"], Any]
+
+
+class LoadError(Exception):
+    """The handler cannot be loaded; `kind` is the error type that AWS reports."""
+
+    def __init__(self, kind: str, message: str, trace: list[str]) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.trace = trace
+
+
+class Context:
+    """What the handler gets as its second argument.
+
+    Source: https://docs.aws.amazon.com/lambda/latest/dg/python-context.html (read 2026-11).
+    """
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        self.aws_request_id: str = message["request_id"]
+        self.invoked_function_arn: str = message["invoked_function_arn"]
+        self.function_name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
+        self.function_version = os.environ["AWS_LAMBDA_FUNCTION_VERSION"]
+        self.memory_limit_in_mb = os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]
+        self.log_group_name = os.environ["AWS_LAMBDA_LOG_GROUP_NAME"]
+        self.log_stream_name = os.environ["AWS_LAMBDA_LOG_STREAM_NAME"]
+        self.client_context: Any = message.get("client_context")
+        self.identity = None
+        self._deadline_seconds = time.monotonic() + float(message["timeout_seconds"])
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return the milliseconds left before the time-out, never below zero."""
+        return max(0, int((self._deadline_seconds - time.monotonic()) * 1000))
+
+    def log(self, message: object) -> None:
+        """Write a message to the function's log without a new line."""
+        sys.stdout.write(str(message))
+
+
+class RequestFilter(logging.Filter):
+    """Puts the id of the running invocation on each log record."""
+
+    request_id = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add `aws_request_id`; every record passes."""
+        record.aws_request_id = RequestFilter.request_id
+        return True
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it ended before the line above took hold
+        os._exit(1)
+
+
+def read_requests(descriptor: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Hand each request line over; end the process group at the end of the pipe."""
+    with os.fdopen(descriptor, "r", encoding="utf-8") as stream:
+        for line in stream:
+            requests.put(json.loads(line))
+    os.killpg(0, signal.SIGKILL)
+
+
+def load_handler(name: str, task_root: str) -> Handler:
+    """Import `module.function`, as Lambda's `Handler` setting names it.
+
+    Raises:
+        LoadError: malformed name, failing import, or no such function.
+    """
+    module_name, dot, attribute = name.rpartition(".")
+    if not dot or not module_name or not attribute:
+        raise LoadError("Runtime.MalformedHandlerName", f"Bad handler '{name}': expected MODULE.FUNCTION", [])
+    try:
+        module = importlib.import_module(module_name.replace("/", "."))
+    except ImportError as error:
+        raise LoadError("Runtime.ImportModuleError", f"Unable to import module '{module_name}': {error}", []) from error
+    except SyntaxError as error:
+        where = f"{error.filename} line {error.lineno}"
+        message = f"Syntax error in module '{module_name}': {error.msg} ({where})"
+        raise LoadError("Runtime.UserCodeSyntaxError", message, []) from error
+    except Exception as error:  # whatever the function's own module raises is the answer, not our failure
+        trace = own_frames(error.__traceback__, task_root)
+        raise LoadError(type(error).__name__, str(error), trace) from error
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise LoadError("Runtime.HandlerNotFound", f"Handler '{attribute}' missing on module '{module_name}'", [])
+    return found  # type: ignore[no-any-return]
+
+
+def own_frames(trace: TracebackType | None, task_root: str) -> list[str]:
+    """Return the formatted frames from the first one that lies in the function's package."""
+    frames = traceback.extract_tb(trace)
+    first = next((i for i, frame in enumerate(frames) if frame.filename.startswith(task_root)), 0)
+    return traceback.format_list(frames[first:])
+
+
+def describe_error(kind: str, message: str, request_id: str | None, trace: list[str]) -> dict[str, Any]:
+    """Return the error payload in the shape that Lambda's Python runtime answers."""
+    described: dict[str, Any] = {"errorMessage": message, "errorType": kind}
+    if request_id is not None:
+        described["requestId"] = request_id
+    described["stackTrace"] = trace
+    return described
+
+
+def log_error(error: dict[str, Any]) -> None:
+    """Write an error with its frames to the function's log."""
+    lines = [f"[ERROR] {error['errorType']}: {error['errorMessage']}"]
+    if error["stackTrace"]:
+        lines += ["Traceback (most recent call last):", *(frame.rstrip("\n") for frame in error["stackTrace"])]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def answer(handler: Handler, message: dict[str, Any], task_root: str) -> dict[str, Any]:
+    """Run one invocation and return the response message."""
+    request_id = message["request_id"]
+    error: dict[str, Any] | None = None
+    payload = "null"
+    try:
+        result = handler(json.loads(message["payload"]), Context(message))
+    except Exception as raised:  # noqa: BLE001 - the handler's own failure is an answer: FunctionError "Unhandled"
+        frames = own_frames(raised.__traceback__, task_root)
+        error = describe_error(type(raised).__name__, str(raised), request_id, frames)
+    else:
+        try:
+            payload = json.dumps(result)
+        except (TypeError, ValueError, RecursionError) as raised:
+            text = f"Unable to marshal response: {raised}"
+            error = describe_error("Runtime.MarshalError", text, request_id, [])
+    if error is not None:
+        log_error(error)
+        payload = json.dumps(error)
+    peak_kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "type": "result",
+        "request_id": request_id,
+        "failed": error is not None,
+        "payload": payload,
+        "peak_memory_mib": peak_kibibytes // 1024,
+    }
+
+
+def mark_log_boundary(tag: str) -> None:
+    """Tell the parent's log reader that all output before this point belongs to what has just ended."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.write(1, f"{LOG_BOUNDARY}{tag}\n".encode())
+
+
+def prepare_logging() -> None:
+    """Give the root logger the handler and format that functions have on Lambda."""
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    sys.stderr.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    handler = logging.StreamHandler(sys.stdout)
+    formatter = logging.Formatter(
+        "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    handler.addFilter(RequestFilter())
+    logging.getLogger().addHandler(handler)
+
+
+def send(descriptor: int, message: dict[str, Any]) -> None:
+    """Write one message, whole."""
+    data = memoryview((json.dumps(message) + "\n").encode())
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def main() -> int:
+    """Serve invocations; return the exit status when the handler cannot be loaded."""
+    request_descriptor, response_descriptor, parent_pid = (int(argument) for argument in sys.argv[1:4])
+    end_with_parent(parent_pid)
+    for descriptor in (request_descriptor, response_descriptor):
+        os.set_inheritable(descriptor, False)  # what the function starts must not keep the pipes open
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=read_requests, args=(request_descriptor, requests), daemon=True).start()
+    task_root = os.environ["LAMBDA_TASK_ROOT"]
+    own_directory = str(Path(__file__).parent)
+    sys.path[:] = [task_root, *(entry for entry in sys.path if entry not in ("", own_directory))]
+    sys.argv[:] = [os.environ["_HANDLER"]]
+    prepare_logging()
+    try:
+        handler = load_handler(os.environ["_HANDLER"], task_root)
+    except LoadError as error:
+        described = describe_error(error.kind, str(error), None, error.trace)
+        log_error(described)
+        mark_log_boundary("init")
+        send(response_descriptor, {"type": "init_error", "payload": json.dumps(described)})
+        return 1
+    mark_log_boundary("init")
+    send(response_descriptor, {"type": "ready"})
+    while True:
+        message = requests.get()
+        RequestFilter.request_id = message["request_id"]
+        response = answer(handler, message, task_root)
+        mark_log_boundary(message["request_id"])
+        send(response_descriptor, response)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

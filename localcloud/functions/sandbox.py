@@ -1,0 +1,230 @@
+"""One function process: started, fed one invocation at a time, killed with its whole process group.
+
+Not here: which process gets an invocation (`pool`) and what is done with its answer (`service`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from localcloud.functions.errors import SandboxFailed
+from localcloud.functions.runtime_process import LOG_BOUNDARY
+
+INIT_LIMIT_SECONDS = 60.0
+"""AWS allows 10 s before the time-out starts to count
+(https://docs.aws.amazon.com/lambda/latest/dg/lambda-runtime-environment.html, read 2026-11); here many functions and
+training share a few cores, so importing boto3 alone may take that long."""
+LOG_SETTLE_SECONDS = 1.0
+RUNTIME = Path(__file__).with_name("runtime_process.py")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an invocation ended in the process. `payload` is JSON text: the result, or the error object."""
+
+    kind: Literal["succeeded", "failed", "timed_out", "exited"]
+    payload: str
+    peak_memory_mib: int = 0
+
+
+class Spawner:
+    """Starts processes from one thread that lives as long as the cloud.
+
+    The kernel sends the parent-death signal when the *thread* that forked ends (prctl(2)), so the short-lived threads
+    that serve calls must not fork.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="function-spawner")
+
+    def start(self, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Run subprocess.Popen in the spawner's thread.
+
+        Raises:
+            OSError: the program cannot be started.
+        """
+        return self._executor.submit(lambda: subprocess.Popen(arguments, **options)).result()
+
+    def close(self) -> None:
+        """End the thread; the kernel then kills what it started and is still alive."""
+        self._executor.shutdown(wait=True)
+
+
+class Sandbox:
+    """A warm function process."""
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        environment: Mapping[str, str],
+        directory: Path,
+        write_line: Callable[[str], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """Start the process in `directory`; `write_line` gets its output, `on_end` is called once it is gone.
+
+        Raises:
+            SandboxFailed: the process cannot be started.
+        """
+        self._write_line = write_line
+        self._on_end = on_end
+        self._boundaries: dict[str, threading.Event] = {"init": threading.Event()}
+        self._output_ended = threading.Event()
+        self._received = b""
+        request_read, self._request_write = os.pipe()
+        self._response_read, response_write = os.pipe()
+        try:
+            self._process = spawner.start(
+                [sys.executable, "-s", str(RUNTIME), str(request_read), str(response_write), str(os.getpid())],
+                env=dict(environment),
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(request_read, response_write),
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            os.close(self._request_write)
+            os.close(self._response_read)
+            raise SandboxFailed(f"cannot start {sys.executable} for a function: {error}") from error
+        finally:
+            os.close(request_read)
+            os.close(response_write)
+        os.set_blocking(self._request_write, False)
+        os.set_blocking(self._response_read, False)
+        self._kill_lock = threading.Lock()
+        self._exchange = threading.RLock()
+        self._ended = False
+        self._descriptors_open = True
+        threading.Thread(target=self._read_output, name=f"function-output-{self.pid}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of its process group."""
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        """Say whether the process still runs."""
+        return not self._ended and self._process.poll() is None
+
+    def initialise(self, limit_seconds: float = INIT_LIMIT_SECONDS) -> Outcome | None:
+        """Wait until the handler is loaded; the outcome when that fails, None when all is well."""
+        with self._exchange:
+            if not self._descriptors_open:
+                return self._exited("init")
+            answer = self._receive(time.monotonic() + limit_seconds, "init")
+        if isinstance(answer, Outcome):
+            return answer
+        if answer["type"] == "ready":
+            return None
+        return Outcome("failed", answer["payload"])
+
+    def invoke(self, request: Mapping[str, Any], timeout_seconds: float) -> Outcome:
+        """Send one invocation and wait for its end; after a time-out or an exit the process is gone."""
+        request_id = str(request["request_id"])
+        self._boundaries[request_id] = threading.Event()
+        deadline = time.monotonic() + timeout_seconds
+        data = (json.dumps({**request, "timeout_seconds": timeout_seconds}) + "\n").encode()
+        with self._exchange:
+            failure = self._send(data, deadline, request_id) if self._descriptors_open else self._exited(request_id)
+            answer = self._receive(deadline, request_id) if failure is None else failure
+        del self._boundaries[request_id]
+        if isinstance(answer, Outcome):
+            return answer
+        return Outcome("failed" if answer["failed"] else "succeeded", answer["payload"], int(answer["peak_memory_mib"]))
+
+    def close(self) -> None:
+        """Kill the process group and collect the process; an invocation that runs in another thread ends as exited."""
+        self._kill()
+        with self._exchange:
+            if self._descriptors_open:
+                self._descriptors_open = False
+                os.close(self._request_write)
+                os.close(self._response_read)
+
+    def _kill(self) -> None:
+        with self._kill_lock:
+            if self._ended:
+                return
+            self._ended = True
+            # The group, not the process: the function may have started programs that outlive it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            self._output_ended.wait(LOG_SETTLE_SECONDS)
+        self._on_end()
+
+    def _send(self, data: bytes, deadline: float, request_id: str) -> Outcome | None:
+        view = memoryview(data)
+        while view:
+            if not _await(self._request_write, select.POLLOUT, deadline):
+                return self._timed_out(request_id)
+            try:
+                view = view[os.write(self._request_write, view) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                return self._exited(request_id)
+        return None
+
+    def _receive(self, deadline: float, tag: str) -> dict[str, Any] | Outcome:
+        while b"\n" not in self._received:
+            if not _await(self._response_read, select.POLLIN, deadline):
+                return self._timed_out(tag)
+            chunk = os.read(self._response_read, 1 << 20)
+            if not chunk:
+                return self._exited(tag)
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        self._boundaries[tag].wait(LOG_SETTLE_SECONDS)
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _timed_out(self, tag: str) -> Outcome:
+        self.close()
+        return Outcome("timed_out", json.dumps({"tag": tag}))
+
+    def _exited(self, tag: str) -> Outcome:
+        try:
+            status = self._process.wait(LOG_SETTLE_SECONDS)
+        except subprocess.TimeoutExpired:  # it closed the pipe and goes on
+            status = -signal.SIGKILL
+        self.close()
+        how = f"signal: {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        prefix = "" if tag == "init" else f"RequestId: {tag} "
+        message = f"{prefix}Error: Runtime exited with error: {how}"
+        return Outcome("exited", json.dumps({"errorMessage": message, "errorType": "Runtime.ExitError"}))
+
+    def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            for raw in stream:
+                text = raw.decode(errors="replace").rstrip("\r\n")
+                line, mark, tag = text.partition(LOG_BOUNDARY)
+                if line or not mark:
+                    self._write_line(line)
+                boundary = self._boundaries.get(tag) if mark else None
+                if boundary is not None:
+                    boundary.set()
+        self._output_ended.set()
+
+
+def _await(descriptor: int, event: int, deadline: float) -> bool:
+    """Wait until a descriptor is ready (or broken); False at the deadline (monotonic seconds)."""
+    poll = select.poll()  # unlike select(2) it takes descriptors above 1023
+    poll.register(descriptor, event)
+    return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))

@@ -1,0 +1,77 @@
+"""Role sessions of functions: issued for lambda.amazonaws.com, kept until shortly before they expire."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from localcloud.api import Clients, CredentialIssuer, Credentials
+
+SESSION_SECONDS = 3600
+RENEWAL_MARGIN_SECONDS = 300
+
+
+class RoleSessions:
+    """Credentials and clients of the roles that functions run under.
+
+    A function process gets its credentials once, in its environment; one whose session would end during an invocation
+    is replaced by a new process.
+    """
+
+    def __init__(self, clients: Clients, issuer: CredentialIssuer) -> None:
+        self._clients = clients
+        self._issuer = issuer
+        self._lock = threading.Lock()
+        self._credentials: dict[tuple[str, str], Credentials] = {}
+        self._boto_clients: dict[tuple[str, str, str], tuple[Credentials, Any]] = {}
+
+    def credentials(self, role_arn: str, session_name: str, needed_seconds: float = 0.0) -> Credentials:
+        """Return a session that lasts for at least `needed_seconds` and the margin.
+
+        Raises:
+            ApiError: the role is missing or does not trust Lambda.
+        """
+        with self._lock:
+            return self._current(role_arn, session_name, needed_seconds)
+
+    def client(self, service: str, role_arn: str, session_name: str) -> Any:
+        """Return a boto3 client signed by the role's session.
+
+        Raises:
+            ApiError: the role is missing or does not trust Lambda.
+        """
+        with self._lock:
+            credentials = self._current(role_arn, session_name, 0.0)
+            known = self._boto_clients.get((service, role_arn, session_name))
+            if known is not None and known[0] is credentials:
+                return known[1]
+            client = boto3.session.Session().client(
+                service,
+                region_name=self._clients.region,
+                endpoint_url=self._clients.endpoint_url,
+                aws_access_key_id=credentials.access_key_id,
+                aws_secret_access_key=credentials.secret_access_key,
+                aws_session_token=credentials.session_token,
+                config=Config(connect_timeout=2, read_timeout=10, retries={"total_max_attempts": 2}),
+            )
+            self._boto_clients[service, role_arn, session_name] = (credentials, client)
+            return client
+
+    def _current(self, role_arn: str, session_name: str, needed_seconds: float) -> Credentials:
+        known = self._credentials.get((role_arn, session_name))
+        if known is not None and outlasts(known, needed_seconds):
+            return known
+        issued = self._issuer.issue(
+            role_arn, session_name, trusted_service="lambda.amazonaws.com", duration_seconds=SESSION_SECONDS
+        )
+        self._credentials[role_arn, session_name] = issued
+        return issued
+
+
+def outlasts(credentials: Credentials, needed_seconds: float) -> bool:
+    """Say whether a session holds for `needed_seconds` and the margin from now on."""
+    return credentials.expires_unix_seconds - time.time() > needed_seconds + RENEWAL_MARGIN_SECONDS

@@ -1,0 +1,153 @@
+"""A moto server in this process, with the seams that the gateway has in the real cloud: clients, sessions, calls."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from localcloud.api import ApiError, Call, Credentials, Principal
+from localcloud.functions import FunctionService, LocalEventBus
+
+ACCOUNT = "123456789012"
+REGION = "us-east-1"
+ROOT = Principal(f"arn:aws:iam::{ACCOUNT}:root", ACCOUNT, "root")
+
+
+@dataclass
+class MotoClients:
+    """api.Clients whose every client is moto."""
+
+    endpoint_url: str
+    region: str = REGION
+    account: str = ACCOUNT
+
+    def client(self, service: str, *, role_arn: str | None = None, region: str | None = None) -> Any:
+        return self.direct(service)
+
+    def direct(self, service: str, *, region: str | None = None) -> Any:
+        return boto3.session.Session().client(
+            service,
+            region_name=self.region,
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+
+
+@dataclass
+class FakeIssuer:
+    """api.CredentialIssuer that remembers whom it served."""
+
+    lifetime_seconds: float = 3600.0
+    refused_roles: set[str] = field(default_factory=set)
+    issued: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def issue(self, role_arn: str, session_name: str, *, trusted_service: str, duration_seconds: int) -> Credentials:
+        if role_arn in self.refused_roles:
+            raise ApiError("AccessDenied", f"{role_arn} does not trust {trusted_service}", 403)
+        self.issued.append((role_arn, session_name, trusted_service))
+        number = len(self.issued)
+        return Credentials(f"ASIA{number:016d}", "secret", f"token-{number}", time.time() + self.lifetime_seconds)
+
+
+@dataclass
+class Cloud:
+    clients: MotoClients
+    issuer: FakeIssuer
+    state: Path
+    functions: FunctionService
+
+    def call(self, operation: str, **parameters: Any) -> Mapping[str, Any]:
+        """Answer a Lambda call as the gateway would: the own service first, then moto."""
+        handler = self.functions.operations().get(operation)
+        if handler is None:
+            name = "".join(f"_{c.lower()}" if c.isupper() else c for c in operation).lstrip("_")
+            return getattr(self.clients.direct("lambda"), name)(**parameters)
+        return handler(Call("lambda", operation, parameters, ROOT, REGION, ACCOUNT))
+
+    def role(self, name: str = "function-role") -> str:
+        iam = self.clients.direct("iam")
+        try:
+            return iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        except iam.exceptions.EntityAlreadyExistsException:
+            return f"arn:aws:iam::{ACCOUNT}:role/{name}"
+
+    def create(self, name: str, source: str, **settings: Any) -> str:
+        """Create a function from the source of its one module; returns its ARN."""
+        parameters = {
+            "FunctionName": name,
+            "Runtime": "python3.11",
+            "Handler": "main.handler",
+            "Role": self.role(),
+            "Code": {"ZipFile": package(source)},
+            "Timeout": 20,
+            **settings,
+        }
+        return str(self.call("CreateFunction", **parameters)["FunctionArn"])
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        path = self.state / "records.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+    def log(self, name: str) -> str:
+        path = self.state / "functions" / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+
+def package(source: str, **files: str) -> bytes:
+    """Return a zip file with main.py and `files` (double underscore for a dot)."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("main.py", source)
+        for name, content in files.items():
+            archive.writestr(name.replace("__", "."), content)
+    return buffer.getvalue()
+
+
+def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = 30.0) -> Any:
+    """Return the first true value of `condition`, looked at until the deadline."""
+    deadline = time.monotonic() + deadline_seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"{what}: not within {deadline_seconds} s")
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def cloud(moto_endpoint: str, tmp_path: Path) -> Iterator[Cloud]:
+    import urllib.request
+
+    urllib.request.urlopen(urllib.request.Request(f"{moto_endpoint}/moto-api/reset", method="POST")).read()
+    clients, issuer = MotoClients(moto_endpoint), FakeIssuer()
+    functions = FunctionService(clients, issuer, tmp_path, retry_delays_seconds=(0.05, 0.1))
+    yield Cloud(clients, issuer, tmp_path, functions)
+    functions.close()
+
+
+@pytest.fixture
+def bus(cloud: Cloud) -> Iterator[LocalEventBus]:
+    made = LocalEventBus(cloud.clients, cloud.functions)
+    yield made
+    made.close()
