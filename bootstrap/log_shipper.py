@@ -1,0 +1,112 @@
+"""Ships events to CloudWatch Logs, one stream per instance, without ever holding up or ending the process.
+
+One thread, a bounded queue, a batch about every second. What cannot be delivered stays in the events file.
+
+Source of the batch limits: https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutLogEvents.html
+(2026-11): 10,000 events, 1,048,576 bytes with 26 bytes added per event, in order of time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+logger = logging.getLogger(__name__)
+
+BATCH_EVENTS = 1000
+BATCH_BYTES = 900_000
+EVENT_OVERHEAD_BYTES = 26
+QUEUE_EVENTS = 10_000
+INTERVAL_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+class LogShipper:
+    """A listener of the event log that delivers to one CloudWatch Logs stream.
+
+    When the queue is full the oldest events are dropped, and the number of them is said with the next delivery.
+    """
+
+    def __init__(self, client: Any, *, log_group: str, stream: str) -> None:
+        self._client = client
+        self._target = {"logGroupName": log_group, "logStreamName": stream}
+        self._queue: deque[tuple[int, str]] = deque()
+        self._dropped = 0
+        self._stream_exists = False
+        self._condition = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="log-shipper", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Queue an event."""
+        with self._condition:
+            if len(self._queue) >= QUEUE_EVENTS:
+                self._queue.popleft()
+                self._dropped += 1
+            self._queue.append((int(event["unix_seconds"] * 1000), json.dumps(event)))
+            self._condition.notify()
+
+    def close(self, deadline_seconds: float) -> bool:
+        """Deliver what is queued within `deadline_seconds`; returns whether all of it was."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        self._thread.join(deadline_seconds)
+        return not self._thread.is_alive() and not self._queue
+
+    def _work(self) -> None:
+        pause = 0.0
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._queue or self._closing)
+                if not self._queue:
+                    return
+                # Give the batch time to fill; closing, or a failure's pause, goes through the same wait.
+                self._condition.wait_for(lambda: self._closing, max(INTERVAL_SECONDS, pause))
+                batch = self._take()
+                closing = self._closing
+            try:
+                self._deliver(batch)
+                pause = 0.0
+            except (BotoCoreError, ClientError) as error:
+                logger.warning("%s: %d events are not delivered yet: %s", self._target, len(batch), error)
+                with self._condition:
+                    self._queue.extendleft(reversed(batch))
+                    while len(self._queue) > QUEUE_EVENTS:
+                        self._queue.popleft()
+                        self._dropped += 1
+                if closing:
+                    return
+                pause = min(LONGEST_PAUSE_SECONDS, 2 * max(pause, INTERVAL_SECONDS))
+
+    def _take(self) -> list[tuple[int, str]]:
+        batch: list[tuple[int, str]] = []
+        size = 0
+        while self._queue and len(batch) < BATCH_EVENTS:
+            size += len(self._queue[0][1].encode()) + EVENT_OVERHEAD_BYTES
+            if batch and size > BATCH_BYTES:
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    def _deliver(self, batch: list[tuple[int, str]]) -> None:
+        if not self._stream_exists:
+            try:
+                self._client.create_log_stream(**self._target)
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "ResourceAlreadyExistsException":
+                    raise
+            self._stream_exists = True
+        ordered = sorted(batch, key=lambda item: item[0])
+        events = [{"timestamp": milliseconds, "message": message} for milliseconds, message in ordered]
+        self._client.put_log_events(**self._target, logEvents=events)
+        if self._dropped:
+            logger.warning("%s: the queue was full; %d events are in the events file only", self._target, self._dropped)
+            self._dropped = 0

@@ -1,0 +1,180 @@
+"""The one seam between the node program and the machine: programs, files, HTTP, clock.
+
+Everything that touches the machine goes through `System`, so that tests can put another one in its place. AWS calls are
+not here: see `aws`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from bootstrap.errors import CommandError
+
+OUTPUT_TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """Status and body of an HTTP answer."""
+
+    status: int
+    body: str
+
+
+class System:
+    """The machine that this process runs on."""
+
+    def __init__(self) -> None:
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        # No proxy: link-local and loop-back addresses are never reached through one.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment variables of this process."""
+        return os.environ
+
+    def run(
+        self, command: Sequence[str], *, timeout_seconds: float, environment: Mapping[str, str] | None = None
+    ) -> str:
+        """Run a program to its end and return what it wrote to standard output.
+
+        `environment` is added to this process's own.
+
+        Raises:
+            CommandError: It cannot be started, ends with a code that is not 0, or takes longer than `timeout_seconds`
+                (it is then killed, with everything in its session).
+        """
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            try:
+                process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    env={**self.environment(), **(environment or {})},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise CommandError(command, None, "", f"cannot be started ({error})") from error
+            with self._lock:
+                self._children.add(process)
+            try:
+                exit_code: int | None = process.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                exit_code = None
+                self._kill(process)
+            finally:
+                with self._lock:
+                    self._children.discard(process)
+            output.seek(0)
+            written = output.read().decode(errors="replace")
+            if exit_code == 0:
+                return written
+            errors.seek(0)
+            tail = (written + errors.read().decode(errors="replace"))[-OUTPUT_TAIL_BYTES:]
+        reason = (
+            f"took longer than {timeout_seconds:g} seconds" if exit_code is None else f"ended with code {exit_code}"
+        )
+        raise CommandError(command, exit_code, tail, reason)
+
+    def kill_children(self) -> None:
+        """Kill every program that `run` is still waiting for."""
+        with self._lock:
+            children = list(self._children)
+        for process in children:
+            self._kill(process)
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, 9)
+        process.wait()
+
+    def find_program(self, name: str) -> str | None:
+        """Return the path of a program: `name` on PATH, or an absolute path that can be executed."""
+        return shutil.which(name)
+
+    def read(self, path: Path) -> str | None:
+        """Return the text of a file, or None when there is no such file."""
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write_atomic(self, path: Path, text: str) -> None:
+        """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink()
+            raise
+
+    def list_directory(self, path: Path) -> list[str]:
+        """Return the sorted names in a directory; empty when there is none."""
+        try:
+            return sorted(entry.name for entry in path.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def free_bytes(self, path: Path) -> int:
+        """Return the bytes that a user may still write to the file system of `path`, which must exist."""
+        return shutil.disk_usage(path).free
+
+    def http(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, timeout_seconds: float
+    ) -> HttpAnswer:
+        """Make an HTTP request without a proxy; a status of 400 and more is an answer too.
+
+        Raises:
+            OSError: Nothing answers within `timeout_seconds`.
+        """
+        request = urllib.request.Request(url, method=method, headers=dict(headers or {}))  # noqa: S310 metadata is http
+        try:
+            with self._opener.open(request, timeout=timeout_seconds) as answer:
+                return HttpAnswer(answer.status, answer.read().decode(errors="replace"))
+        except urllib.error.HTTPError as error:
+            with error:
+                return HttpAnswer(error.code, error.read().decode(errors="replace"))
+
+    def unix_seconds(self) -> float:
+        """Return the wall clock."""
+        return time.time()
+
+    def monotonic_seconds(self) -> float:
+        """Return a clock that never goes back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass."""
+        time.sleep(seconds)
+
+    def replace_process(self, command: Sequence[str]) -> NoReturn:
+        """Become another program, in the same place of the process tree."""
+        os.execv(command[0], list(command))  # noqa: S606 no shell is wanted
+
+    def shut_down(self) -> None:
+        """Give the machine back: the launch template terminates an instance that shuts itself down.
+
+        Raises:
+            CommandError: The machine refuses.
+        """
+        self.run(["shutdown", "-h", "now"], timeout_seconds=30)
