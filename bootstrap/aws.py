@@ -14,6 +14,7 @@ from botocore.config import Config
 
 CONNECT_TIMEOUT_SECONDS = 3
 READ_TIMEOUT_SECONDS = 10
+IMPATIENT_READ_TIMEOUT_SECONDS = 4
 ATTEMPTS = 3
 
 
@@ -26,18 +27,21 @@ class Aws:
         core.set_config_variable("metadata_service_num_attempts", 4)
         core.set_config_variable("metadata_service_timeout", 2)
         self._session = boto3.Session(botocore_session=core, region_name=region)
-        self._clients: dict[str, Any] = {}
+        self._clients: dict[tuple[str, bool], Any] = {}
         self._lock = threading.Lock()
 
-    def client(self, service: str) -> Any:
-        """Return the client of a service ("s3", "ssm", "logs", "autoscaling")."""
+    def client(self, service: str, *, impatient: bool = False) -> Any:
+        """Return the client of a service ("s3", "ssm", "logs", "autoscaling").
+
+        An `impatient` one gives up sooner: for small requests that are made again soon anyway.
+        """
         with self._lock:
-            if service not in self._clients:
+            if (service, impatient) not in self._clients:
                 config = Config(
                     connect_timeout=CONNECT_TIMEOUT_SECONDS,
-                    read_timeout=READ_TIMEOUT_SECONDS,
-                    retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+                    read_timeout=IMPATIENT_READ_TIMEOUT_SECONDS if impatient else READ_TIMEOUT_SECONDS,
+                    retries={"mode": "standard", "total_max_attempts": 2 if impatient else ATTEMPTS},
                     max_pool_connections=20,
                 )
-                self._clients[service] = self._session.client(service, config=config)
-            return self._clients[service]
+                self._clients[service, impatient] = self._session.client(service, config=config)
+            return self._clients[service, impatient]

@@ -1,7 +1,7 @@
 """Boot step: the dataset, from S3 to the local disk, in parallel, incrementally, and verified.
 
-s5cmd moves the bytes. A file gets its final name only after its hash was found right, so whatever has its final name and
-size is good, and an interrupted staging goes on where it stopped.
+s5cmd moves the bytes. A file gets its final name only after its hash was found right, so whatever has its final name
+and size is good, and an interrupted staging goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from bootstrap.steps.python_env import find_interpreter
 logger = logging.getLogger(__name__)
 
 INDEX = "dataset.json"
+# The index that the files in the directory belong to; INDEX itself is written when all of them are there.
+_INDEX_OF_FILES = ".staging.json"
 WORKERS = 32
 PARTS_IN_FLIGHT = 16
 PART_MIB = 16
@@ -86,14 +88,13 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
     directory = context.layout.dataset(run.dataset)
     index_text = _fetch_index(context, run.dataset)
     files = _files(_parse_index(index_text, f"{source}/{INDEX}"), f"{source}/{INDEX}")
-    present = context.system.read(directory / INDEX)
-    if present is not None and present != index_text:
-        (directory / INDEX).unlink()
+    if context.system.read(directory / _INDEX_OF_FILES) != index_text:
+        (directory / INDEX).unlink(missing_ok=True)
         for each in files:  # the same name and size do not mean the same bytes under another index
             (directory / each.name).unlink(missing_ok=True)
+        context.system.write_atomic(directory / _INDEX_OF_FILES, index_text)
     missing = [each for each in files if not _is_there(directory, each)]
     if missing:
-        directory.mkdir(parents=True, exist_ok=True)
         _check_disk(context, directory, missing)
         _copy(context, source, directory, missing)
         _verify(context, source, directory, missing)

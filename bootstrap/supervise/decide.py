@@ -1,0 +1,268 @@
+"""The supervisor's policy, as one pure function: from the situation to what to do now.
+
+It is asked several times a second and remembers nothing: whatever it asks for is asked for again until the situation
+shows that it has happened. The rules are those of docs/architecture.md, section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bootstrap.supervise.peers import Peer
+from bootstrap.supervise.records import Member, NodeState
+from bootstrap.supervise.situation import (
+    Action,
+    Active,
+    Conclude,
+    Elect,
+    Kill,
+    Leave,
+    Prepare,
+    RecordRunOutcome,
+    RequestSave,
+    RequestStop,
+    Result,
+    Situation,
+    Start,
+)
+
+# A save is asked to be through this long before the machine is taken: to report, to flush, to shut down.
+NOTICE_MARGIN_SECONDS = 10.0
+# How long a trainer may take to agree, save and end when no machine is about to vanish.
+STOP_LIMIT_SECONDS = 300.0
+SIGNAL_LIMIT_SECONDS = 20.0
+# Ranks end together; one that goes on so long after the others waits for somebody who is not there.
+STRAGGLER_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Why and until when this node leaves."""
+
+    reason: str
+    deadline_unix: float
+    complete_hook: bool = False
+    shut_down: bool = True
+
+
+def decide(situation: Situation) -> list[Action]:
+    """Return what to do now, in order; empty when there is nothing to do but wait."""
+    if situation.active is not None:
+        if situation.active.result is not None:
+            return _settle(situation, situation.active, situation.active.result)
+        return _while_training(situation, situation.active)
+    return _between_generations(situation)
+
+
+def departure(situation: Situation) -> Departure | None:
+    """Return why this node leaves, the most urgent reason first, or None."""
+    if situation.notice is not None:
+        notice = situation.notice
+        deadline = notice.reclaim_unix_seconds - NOTICE_MARGIN_SECONDS
+        return Departure(f"spot interruption ({notice.action})", deadline, situation.scale_in_since_unix is not None)
+    if situation.signalled_since_unix is not None:
+        deadline = situation.signalled_since_unix + SIGNAL_LIMIT_SECONDS
+        return Departure("the supervisor was told to end", deadline, shut_down=False)
+    if situation.scale_in_since_unix is not None:
+        deadline = situation.scale_in_since_unix + STOP_LIMIT_SECONDS
+        return Departure("scale-in", deadline, complete_hook=True)
+    return None
+
+
+def node_state(situation: Situation) -> NodeState:
+    """Return what this node's heart-beat says."""
+    if departure(situation) is not None:
+        return "draining"
+    if situation.active is not None and situation.active.result is None:
+        return "training"
+    if situation.active is None and (situation.recorded is not None or situation.judgement is not None):
+        return "finished"
+    return "ready"
+
+
+def _while_training(situation: Situation, active: Active) -> list[Action]:
+    leaving = departure(situation)
+    lost = _lost_member(situation, active)
+    if lost is not None:
+        return [lost]
+    newest = situation.newest
+    if newest is not None and newest.generation > active.record.generation and leaving is None:
+        return [Kill("lost_peer", f"generation {newest.generation} has begun without this node")]
+    recorded = situation.recorded
+    if recorded is not None and recorded.outcome != "finished" and recorded.run_digest == active.record.run_digest:
+        return [Kill(recorded.outcome, f"the run was given up: {recorded.message}")]
+    stop = _wanted_stop(situation, active, leaving)
+    if stop is not None:
+        deadline = active.stop_deadline_unix
+        if deadline is None or stop.deadline_unix < deadline - 1:
+            return [stop]
+    if active.stop_deadline_unix is not None:
+        if situation.now_unix > active.stop_deadline_unix:
+            return [Kill("failed", f"the trainer did not end in time after: {active.stop_reason}")]
+        return []
+    return [RequestSave()] if situation.rebalance_pending else []
+
+
+def _wanted_stop(situation: Situation, active: Active, leaving: Departure | None) -> RequestStop | None:
+    if leaving is not None:
+        return RequestStop(leaving.reason, leaving.deadline_unix)
+    # A stop that was asked for keeps its deadline: only a more urgent one may replace it.
+    deadline = active.stop_deadline_unix or situation.now_unix + STOP_LIMIT_SECONDS
+    if situation.wanted.digest != active.record.run_digest:
+        return RequestStop("the run document changed", deadline)
+    missing = situation.wanted.nodes - len(active.record.members)
+    if active.rank == 0 and missing > 0 and len(_joiners(situation, active)) >= missing:
+        return RequestStop(f"the gang grows to {situation.wanted.nodes} nodes", deadline)
+    return None
+
+
+def _joiners(situation: Situation, active: Active) -> list[Peer]:
+    return [
+        peer
+        for peer in _ready_peers(situation, active.record.run_digest)
+        if active.record.rank_of(peer.instance_id) is None
+    ]
+
+
+def _lost_member(situation: Situation, active: Active) -> Kill | None:
+    """Return the end of a generation in which a member no longer takes part."""
+    peers = {peer.instance_id: peer for peer in situation.peers}
+    for member in active.record.members:
+        if member.instance_id != situation.me.instance_id:
+            kill = _member_problem(situation, active, member, peers.get(member.instance_id))
+            if kill is not None:
+                return kill
+    return None
+
+
+def _member_problem(situation: Situation, active: Active, member: Member, peer: Peer | None) -> Kill | None:
+    name = member.instance_id
+    if _is_silent(situation, active, peer):
+        return Kill("lost_peer", f"{name} is silent")
+    if peer is None:
+        return None
+    if peer.generation == active.record.generation:
+        if peer.outcome in (None, "finished", "stopped"):
+            if peer.outcome is not None and peer.ended_seconds > STRAGGLER_SECONDS:
+                return Kill(
+                    "failed", f"{name} {peer.outcome} {peer.ended_seconds:.0f} s ago, and this node did not end"
+                )
+            return None
+        return Kill(peer.outcome, f"the part of {name} ended: {peer.outcome}")
+    observed_seconds = _observed_seconds(situation, active)
+    if name in active.seen or observed_seconds > situation.timings.heartbeat_timeout_seconds:
+        return Kill("lost_peer", f"{name} is alive, and does not take part in generation {active.record.generation}")
+    return None
+
+
+def _is_silent(situation: Situation, active: Active, peer: Peer | None) -> bool:
+    # Whatever went before the generation began is not held against its members.
+    seconds = _observed_seconds(situation, active)
+    if peer is not None:
+        seconds = min(seconds, peer.silent_seconds)
+    return seconds > situation.timings.heartbeat_timeout_seconds
+
+
+def _observed_seconds(situation: Situation, active: Active) -> float:
+    return situation.observed_at - active.started_at if situation.observed_at is not None else 0.0
+
+
+def _settle(situation: Situation, active: Active, result: Result) -> list[Action]:
+    """Conclude a generation whose trainers are gone.
+
+    A trainer whose peer vanished fails long before the peer's silence is noticed. So a failure waits until it is known
+    what became of the others: a lost peer is not a failure of the run.
+    """
+    if result.outcome != "failed" or departure(situation) is not None:
+        return [Conclude(result)]
+    peers = {peer.instance_id: peer for peer in situation.peers}
+    everyone_ended = True
+    for member in active.record.members:
+        if member.instance_id == situation.me.instance_id:
+            continue
+        peer = peers.get(member.instance_id)
+        if _is_silent(situation, active, peer):
+            lost = f"{member.instance_id} is silent; the trainer said: {result.message}"
+            return [Conclude(Result("lost_peer", result.step, lost))]
+        if peer is not None and peer.generation != active.record.generation and member.instance_id in active.seen:
+            lost = f"{member.instance_id} began anew; the trainer said: {result.message}"
+            return [Conclude(Result("lost_peer", result.step, lost))]
+        if peer is not None and peer.generation == active.record.generation and peer.outcome == "lost_peer":
+            return [Conclude(Result("lost_peer", result.step, f"{member.instance_id} lost a peer; {result.message}"))]
+        everyone_ended &= (
+            peer is not None
+            and peer.outcome is not None
+            and peer.silent_seconds < 1.0 + (situation.timings.heartbeat_seconds * 2)
+        )
+    waited = situation.now - (active.ended_at if active.ended_at is not None else situation.now)
+    if everyone_ended or waited > 2 * situation.timings.heartbeat_timeout_seconds:
+        return [Conclude(result)]
+    return []
+
+
+def _between_generations(situation: Situation) -> list[Action]:
+    leaving = departure(situation)
+    if leaving is not None:
+        return [Leave(leaving.reason, leaving.complete_hook, leaving.shut_down)]
+    if situation.recorded is not None:
+        return []
+    judgement = situation.judgement
+    if judgement is not None:
+        waited = situation.now - judgement.since
+        if judgement.mine or waited > 2 * situation.timings.heartbeat_timeout_seconds:
+            return [RecordRunOutcome(judgement.verdict, judgement.step, judgement.message)]
+        return []
+    if situation.prepared_digest != situation.wanted.digest:
+        if situation.preparation == "failed":
+            return [RecordRunOutcome("failed", 0, situation.preparation_message)]
+        return [Prepare()] if situation.preparation == "idle" else []
+    newest = situation.newest
+    if newest is not None and newest.generation > situation.floor and newest.run_digest == situation.prepared_digest:
+        rank = newest.rank_of(situation.me.instance_id)
+        if rank is not None:
+            return [Start(newest, rank)]
+    return _election(situation)
+
+
+def _election(situation: Situation) -> list[Action]:
+    """Propose the next generation when this node is the one to do so."""
+    timings = situation.timings
+    if situation.observed_at is None or situation.ready_since is None or _somebody_trains(situation):
+        return []
+    ready = _ready_peers(situation, situation.wanted.digest)
+    candidates = [(peer.joined_unix_seconds, Member(peer.instance_id, peer.address)) for peer in ready]
+    candidates.append((situation.joined_unix_seconds, situation.me))
+    candidates.sort(key=lambda item: (item[0], item[1].instance_id))
+    members = tuple(member for _, member in candidates[: situation.wanted.nodes])
+    waited = situation.now - situation.ready_since
+    if len(members) < situation.wanted.nodes and (
+        len(members) < situation.wanted.min_nodes or waited < timings.gang_timeout_seconds
+    ):
+        return []
+    # Only the first in join order writes, because the first is the master and knows which of its ports are free.
+    if members[0] != situation.me:
+        return []
+    newest = situation.newest.generation if situation.newest is not None else 0
+    return [Elect(max(newest, situation.floor) + 1, members)]
+
+
+def _ready_peers(situation: Situation, digest: str) -> list[Peer]:
+    return [
+        peer
+        for peer in situation.peers
+        if peer.proven
+        and peer.state == "ready"
+        and peer.run_digest == digest
+        and peer.silent_seconds <= situation.timings.heartbeat_timeout_seconds
+    ]
+
+
+def _somebody_trains(situation: Situation) -> bool:
+    """Return whether a peer is, for all that is known, still training or saving: nobody may be overtaken."""
+    newest = situation.newest.generation if situation.newest is not None else 0
+    return any(
+        peer.silent_seconds <= situation.timings.heartbeat_timeout_seconds
+        and peer.outcome is None
+        and (peer.state == "training" or (peer.state == "draining" and peer.generation == newest > 0))
+        for peer in situation.peers
+    )
