@@ -18,7 +18,7 @@ from localcloud.functions.definition import FunctionDefinition, FunctionRegistry
 from localcloud.functions.logs import LogShipper, LogStream
 from localcloud.functions.packages import Package, unpack
 from localcloud.functions.pool import WarmSandbox
-from localcloud.functions.sandbox import Outcome, Sandbox, Spawner
+from localcloud.functions.sandbox import Outcome, Sandbox
 from localcloud.functions.sessions import RoleSessions
 
 LOG_TAIL_BYTES = 4096
@@ -44,14 +44,12 @@ class Launcher:
         sessions: RoleSessions,
         registry: FunctionRegistry,
         shipper: LogShipper,
-        spawner: Spawner,
         state_directory: Path,
     ) -> None:
         self._clients = clients
         self._sessions = sessions
         self._registry = registry
         self._shipper = shipper
-        self._spawner = spawner
         self._state_directory = state_directory
 
     def start(self, definition: FunctionDefinition) -> WarmSandbox:
@@ -82,9 +80,7 @@ class Launcher:
             lines.append(line)
             self._shipper.write(stream, line)
 
-        sandbox = Sandbox(
-            self._spawner, environment, package.task_root, write_line, on_end=lambda: shutil.rmtree(scratch, True)
-        )
+        sandbox = Sandbox(environment, package.task_root, write_line, on_end=lambda: shutil.rmtree(scratch, True))
         return WarmSandbox(sandbox, definition, credentials, lines, write_line)
 
     def _environment(

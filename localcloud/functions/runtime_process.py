@@ -3,8 +3,11 @@
 Not here: time-outs, logs and credentials, which the parent owns. It is started by path, not as a module, and uses the
 standard library only, so that nothing of the local cloud can be imported by the function.
 
-Protocol: the parent writes one JSON object a line to the request pipe, the answers go to the response pipe. The end of
-the request pipe means that the parent is gone: the whole process group ends.
+Two processes: a guardian, which leads the process group, and the worker that it forks, which runs the function. The
+guardian holds the read end of a pipe that the parent never writes to; its end means that the parent is gone, and the
+whole group is killed. A thread in the worker could not promise that: the function may hold the interpreter's lock.
+
+Protocol: the parent writes one JSON object a line to the request pipe, the answers go to the response pipe.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import logging
 import os
 import queue
 import resource
+import select
 import signal
 import sys
 import threading
@@ -79,20 +83,38 @@ class RequestFilter(logging.Filter):
         return True
 
 
-def end_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it ended before the line above took hold
-        os._exit(1)
+def guard(life_descriptor: int) -> None:
+    """Fork the worker and return in it; the caller's process stays here until the worker or the parent has ended."""
+    guardian_pid = os.getpid()
+    worker_alive, held_by_worker = os.pipe()
+    worker_pid = os.fork()
+    if worker_pid == 0:
+        os.close(life_descriptor)
+        os.close(worker_alive)
+        if sys.platform == "linux":  # the guardian should outlive the worker; should it not, the worker ends too
+            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guardian_pid:
+            os._exit(1)
+        return
+    os.close(held_by_worker)
+    ready, _, _ = select.select([life_descriptor, worker_alive], [], [])
+    if life_descriptor in ready:
+        os.killpg(0, signal.SIGKILL)
+    _, status = os.waitpid(worker_pid, 0)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(guardian_pid, number)
+    os._exit(os.waitstatus_to_exitcode(status))
 
 
 def read_requests(descriptor: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Hand each request line over; end the process group at the end of the pipe."""
+    """Hand each request line over, from a thread, so that the parent's writes never wait for the handler."""
     with os.fdopen(descriptor, "r", encoding="utf-8") as stream:
         for line in stream:
             requests.put(json.loads(line))
-    os.killpg(0, signal.SIGKILL)
 
 
 def load_handler(name: str, task_root: str) -> Handler:
@@ -204,10 +226,10 @@ def send(descriptor: int, message: dict[str, Any]) -> None:
 
 def main() -> int:
     """Serve invocations; return the exit status when the handler cannot be loaded."""
-    request_descriptor, response_descriptor, parent_pid = (int(argument) for argument in sys.argv[1:4])
-    end_with_parent(parent_pid)
-    for descriptor in (request_descriptor, response_descriptor):
+    request_descriptor, response_descriptor, life_descriptor = (int(argument) for argument in sys.argv[1:4])
+    for descriptor in (request_descriptor, response_descriptor, life_descriptor):
         os.set_inheritable(descriptor, False)  # what the function starts must not keep the pipes open
+    guard(life_descriptor)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=read_requests, args=(request_descriptor, requests), daemon=True).start()
     task_root = os.environ["LAMBDA_TASK_ROOT"]

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,35 +39,11 @@ class Outcome:
     peak_memory_mib: int = 0
 
 
-class Spawner:
-    """Starts processes from one thread that lives as long as the cloud.
-
-    The kernel sends the parent-death signal when the *thread* that forked ends (prctl(2)), so the short-lived threads
-    that serve calls must not fork.
-    """
-
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="function-spawner")
-
-    def start(self, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Run subprocess.Popen in the spawner's thread.
-
-        Raises:
-            OSError: the program cannot be started.
-        """
-        return self._executor.submit(lambda: subprocess.Popen(arguments, **options)).result()
-
-    def close(self) -> None:
-        """End the thread; the kernel then kills what it started and is still alive."""
-        self._executor.shutdown(wait=True)
-
-
 class Sandbox:
     """A warm function process."""
 
     def __init__(
         self,
-        spawner: Spawner,
         environment: Mapping[str, str],
         directory: Path,
         write_line: Callable[[str], None],
@@ -86,24 +61,24 @@ class Sandbox:
         self._received = b""
         request_read, self._request_write = os.pipe()
         self._response_read, response_write = os.pipe()
+        life_read, self._life_write = os.pipe()
         try:
-            self._process = spawner.start(
-                [sys.executable, "-s", str(RUNTIME), str(request_read), str(response_write), str(os.getpid())],
+            self._process = subprocess.Popen(
+                [sys.executable, "-s", str(RUNTIME), str(request_read), str(response_write), str(life_read)],
                 env=dict(environment),
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(request_read, response_write),
+                pass_fds=(request_read, response_write, life_read),
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            os.close(self._request_write)
-            os.close(self._response_read)
+            self._close_descriptors()
             raise SandboxFailed(f"cannot start {sys.executable} for a function: {error}") from error
         finally:
-            os.close(request_read)
-            os.close(response_write)
+            for descriptor in (request_read, response_write, life_read):
+                os.close(descriptor)
         os.set_blocking(self._request_write, False)
         os.set_blocking(self._response_read, False)
         self._kill_lock = threading.Lock()
@@ -153,8 +128,11 @@ class Sandbox:
         with self._exchange:
             if self._descriptors_open:
                 self._descriptors_open = False
-                os.close(self._request_write)
-                os.close(self._response_read)
+                self._close_descriptors()
+
+    def _close_descriptors(self) -> None:
+        for descriptor in (self._request_write, self._response_read, self._life_write):
+            os.close(descriptor)
 
     def _kill(self) -> None:
         with self._kill_lock:

@@ -32,7 +32,6 @@ from localcloud.functions.invocation import FunctionAnswer, Launcher, run_invoca
 from localcloud.functions.logs import LogShipper
 from localcloud.functions.pool import FunctionPool
 from localcloud.functions.records import RecordLog
-from localcloud.functions.sandbox import Spawner
 from localcloud.functions.sessions import RoleSessions
 
 _logger = logging.getLogger(__name__)
@@ -81,10 +80,7 @@ class FunctionService:
         self.registry = FunctionRegistry(clients.account, clients.region)
         self._sessions = RoleSessions(clients, credentials)
         self._shipper = LogShipper()
-        self._spawner = Spawner()
-        self._launcher = Launcher(
-            clients, self._sessions, self.registry, self._shipper, self._spawner, state_directory.absolute()
-        )
+        self._launcher = Launcher(clients, self._sessions, self.registry, self._shipper, state_directory.absolute())
         self._configuration = ConfigurationOperations(clients, self._sessions, self.registry, self._forget)
         self._lock = threading.Lock()
         self._pools: dict[str, FunctionPool] = {}
@@ -117,7 +113,6 @@ class FunctionService:
         for pool in pools:
             pool.close()
         self._shipper.close()
-        self._spawner.close()
 
     def flush_logs(self, deadline_seconds: float = 5.0) -> bool:
         """Wait until CloudWatch Logs has (or has refused) all that functions wrote so far."""

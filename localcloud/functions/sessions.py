@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Any
 
 import boto3
+import botocore.session
 from botocore.config import Config
 
 from localcloud.api import Clients, CredentialIssuer, Credentials
@@ -49,7 +51,7 @@ class RoleSessions:
             known = self._boto_clients.get((service, role_arn, session_name))
             if known is not None and known[0] is credentials:
                 return known[1]
-            client = boto3.session.Session().client(
+            client = boto3.session.Session(botocore_session=_session_of_nobody()).client(
                 service,
                 region_name=self._clients.region,
                 endpoint_url=self._clients.endpoint_url,
@@ -70,6 +72,16 @@ class RoleSessions:
         )
         self._credentials[role_arn, session_name] = issued
         return issued
+
+
+def _session_of_nobody() -> botocore.session.Session:
+    """Return a session that knows nothing of the profile and configuration files of whoever runs the local cloud."""
+    nothing = {
+        "profile": (None, None, None, None),
+        "config_file": (None, None, os.devnull, None),
+        "credentials_file": (None, None, os.devnull, None),
+    }
+    return botocore.session.Session(session_vars=nothing)
 
 
 def outlasts(credentials: Credentials, needed_seconds: float) -> bool:

@@ -75,6 +75,14 @@ class Cloud:
             return getattr(self.clients.direct("lambda"), name)(**parameters)
         return handler(Call("lambda", operation, parameters, ROOT, REGION, ACCOUNT))
 
+    @staticmethod
+    def package(source: str, **files: str) -> bytes:
+        return package(source, **files)
+
+    @staticmethod
+    def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = 30.0) -> Any:
+        return wait_for(condition, what, deadline_seconds)
+
     def role(self, name: str = "function-role") -> str:
         iam = self.clients.direct("iam")
         try:
