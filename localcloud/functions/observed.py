@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from botocore.exceptions import ClientError
+from moto.s3.exceptions import MissingBucket
+from moto.s3.models import s3_backends
 
 from localcloud.api import Call, Clients, Observer
 
@@ -144,13 +146,13 @@ class ObjectEvents:
         self._submit("aws.s3", make)
 
     def _sends_events(self, call: Call) -> bool:
+        # Asked of moto's record: its GetBucketNotificationConfiguration leaves EventBridgeConfiguration out.
         try:
-            configuration = self._clients.direct("s3").get_bucket_notification_configuration(
-                Bucket=call.parameters["Bucket"]
-            )
-        except ClientError:  # the bucket is gone
+            bucket = s3_backends[self._clients.account]["aws"].get_bucket(str(call.parameters["Bucket"]))
+        except MissingBucket:  # deleted since
             return False
-        return "EventBridgeConfiguration" in configuration
+        configuration = bucket.notification_configuration
+        return configuration is not None and configuration.event_bridge is not None
 
     def _event(
         self, call: Call, detail_type: str, described: Mapping[str, Any], more: Mapping[str, Any]

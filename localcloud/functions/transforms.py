@@ -12,7 +12,7 @@ from typing import Any
 
 from localcloud.functions.errors import InvalidTransform
 
-_PATH_PIECE = re.compile(r"\.([A-Za-z0-9_\-]+)|\['([^']+)'\]|\[(\d+)\]|\.?\[?\*\]?")
+_PATH_PIECE = re.compile(r"\.([A-Za-z0-9_\-]+)|\['([^']+)'\]|\[(\d+)\]")
 _VARIABLE = re.compile(r"<([A-Za-z0-9_.\-]+)>")
 MISSING = object()
 
@@ -43,23 +43,27 @@ def resolve_path(path: str, event: Any) -> Any:
     Raises:
         InvalidTransform: another form of path.
     """
+    value = event
+    for key in _parse_path(path):
+        if isinstance(key, str):
+            value = value[key] if isinstance(value, dict) and key in value else MISSING
+        else:
+            value = value[key] if isinstance(value, list) and key < len(value) else MISSING
+    return value
+
+
+def _parse_path(path: str) -> list[str | int]:
     if not path.startswith("$"):
         raise InvalidTransform(f"path {path!r} must start with $")
-    value, position = event, 1
+    keys: list[str | int] = []
+    position = 1
     while position < len(path):
         piece = _PATH_PIECE.match(path, position)
-        if piece is None or not any(group is not None for group in piece.groups()):
+        if piece is None:
             raise InvalidTransform(f"path {path!r}: {path[position:]!r} is none of .name, ['name'], [0]")
-        name = piece.group(1) or piece.group(2)
-        if name is not None:
-            value = value[name] if isinstance(value, dict) and name in value else MISSING
-        else:
-            index = int(piece.group(3))
-            value = value[index] if isinstance(value, list) and index < len(value) else MISSING
-        if value is MISSING:
-            return MISSING
+        keys.append(int(piece.group(3)) if piece.group(3) else piece.group(1) or piece.group(2))
         position = piece.end()
-    return value
+    return keys
 
 
 def fill_template(transformer: Mapping[str, Any], event: Mapping[str, Any], rule_arn: str, ingestion_time: str) -> str:
