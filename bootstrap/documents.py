@@ -19,6 +19,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from bootstrap.errors import DocumentError, Problem
 
 SCHEMA_VERSION = 1
+TERMINATING_HOOK = "trainstack-terminating"
+"""Name of the Auto Scaling life-cycle hook that a leaving node completes; the fleet is made with it."""
 
 T = TypeVar("T")
 

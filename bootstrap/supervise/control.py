@@ -2,8 +2,8 @@
 
 One listing an observation, and one GET for each object whose ETag changed.
 
-Source of the conditional write: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html (2026-11):
-412 when the object exists, 409 when another conditional write of it is under way.
+Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html (2026-11): a
+conditional write fails with 412 when the object exists, 409 when another conditional write of it is under way.
 """
 
 from __future__ import annotations

@@ -1,0 +1,112 @@
+"""The node program's command line: `python -m bootstrap plan | check | boot | supervise`.
+
+Runs on the node from the unpacked node bundle; `plan` and `check` run anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+EXIT_FAILED = 1
+EXIT_WRONG_INPUT = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        import boto3  # noqa: F401 asked for before anything else needs it
+    except ImportError:
+        print(
+            f"boto3: is not installed for {sys.executable}: the node program calls AWS with it; "
+            "use an image whose python3 has it, or vendor it in the node bundle",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if options.command == "plan":
+        return _plan()
+    if options.command == "check":
+        return _check(options.document)
+    return _on_node(options.command, options.root)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bootstrap", description="Boots and supervises a training node.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("plan", help="print the steps of a boot in order; touches nothing")
+    check = commands.add_parser("check", help="check a node document; exit code 2 when it is not sound")
+    check.add_argument("document", metavar="NODE_JSON", type=Path, help="file with the node document; - for stdin")
+    root_help = "directory of everything the node keeps (default: $TRAINSTACK_ROOT, else /opt/trainstack)"
+    boot = commands.add_parser(
+        "boot",
+        help="run the steps, then supervise; a failure is reported and the machine shut down",
+        description="Reads ROOT/node.json, runs the steps of `plan`, and becomes `supervise`. A failing step is "
+        "written as an event, uploaded to s3://<checkpoint bucket>/nodes/<instance id>/boot-failure.json, and the machine is "
+        "shut down.",
+    )
+    boot.add_argument("--root", help=root_help)
+    supervise = commands.add_parser(
+        "supervise",
+        help="join the run and keep this node's trainers going until the node leaves",
+        description="Joins the run of the run document: elects generations with the other nodes, starts and stops the "
+        "trainers, answers spot interruption, rebalance, scale-in and a changed run document.",
+    )
+    supervise.add_argument("--root", help=root_help)
+    return parser
+
+
+def _plan() -> int:
+    from bootstrap.boot import STEPS
+
+    for number, step in enumerate(STEPS, start=1):
+        summary = (type(step).__doc__ or "").strip().splitlines()[0]
+        after = f" (after {', '.join(step.after)})" if step.after else ""
+        print(f"{number}. {step.name}: {summary}{after}")
+    return 0
+
+
+def _check(path: Path) -> int:
+    from bootstrap.documents import NodeDocument
+    from bootstrap.errors import DocumentError
+
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        node = NodeDocument.from_text(text, document=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"{path}: cannot be read ({error}); give the path of a node document", file=sys.stderr)
+        return EXIT_WRONG_INPUT
+    except DocumentError as error:
+        print(error, file=sys.stderr)
+        return EXIT_WRONG_INPUT
+    print(json.dumps({"document": str(path), "deployment": node.deployment, "digest": node.digest()}))
+    return 0
+
+
+def _on_node(command: str, root: str | None) -> int:
+    from bootstrap.boot import become_supervisor, boot
+    from bootstrap.errors import BootstrapError
+    from bootstrap.layout import Layout
+    from bootstrap.supervise.supervisor import supervise
+    from bootstrap.system import System
+
+    system = System()
+    layout = Layout.from_environment(system.environment(), root)
+    try:
+        if command == "boot":
+            if boot(system, layout):
+                become_supervisor(system, layout)
+            return EXIT_FAILED
+        return 0 if supervise(system, layout) else EXIT_FAILED
+    except BootstrapError as error:
+        print(error, file=sys.stderr)
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""Carries out what `decide` asks for, and holds what the node is doing: the generation, its trainers, the judgement."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from bootstrap.documents import TERMINATING_HOOK, RunDocument
+from bootstrap.errors import CommandError, ControlStoreError
+from bootstrap.imds import InstanceIdentity
+from bootstrap.plan import Context
+from bootstrap.steps.code import remove_other_code
+from bootstrap.steps.python_env import find_interpreter
+from bootstrap.supervise.launch import Launch, LaunchCommand, free_port, trainer_environment
+from bootstrap.supervise.memory import Memory, keep
+from bootstrap.supervise.monitors import Board
+from bootstrap.supervise.preparation import Preparation
+from bootstrap.supervise.records import GenerationRecord, RunOutcome
+from bootstrap.supervise.situation import (
+    Action,
+    Active,
+    Conclude,
+    Elect,
+    Judgement,
+    Kill,
+    Leave,
+    Prepare,
+    RecordRunOutcome,
+    RequestSave,
+    RequestStop,
+    Result,
+    Start,
+)
+from bootstrap.supervise.trainer import Trainer, remove_old_directories
+
+logger = logging.getLogger(__name__)
+
+RUN_DIRECTORIES_KEPT = 5
+
+
+class Actor:
+    """The supervisor's hands; only the main loop uses it."""
+
+    def __init__(
+        self,
+        context: Context,
+        board: Board,
+        identity: InstanceIdentity,
+        memory: Memory,
+        preparation: Preparation,
+        command: LaunchCommand,
+    ) -> None:
+        self._context = context
+        self._board = board
+        self._identity = identity
+        self._preparation = preparation
+        self._command = command
+        self._not_before = 0.0
+        self._run: RunDocument | None = None
+        self.memory = memory
+        self.active: Active | None = None
+        self.trainer: Trainer | None = None
+        self.judgement: Judgement | None = None
+        self.last_result: Result | None = None
+        self.last_generation = 0
+        self.ready_since: float | None = None
+        self.rebalance_handled: str | None = None
+        self.left: Leave | None = None
+
+    def act(self, action: Action) -> None:
+        """Carry out one action."""
+        if isinstance(action, Start):
+            self._start(action)
+        elif isinstance(action, Elect):
+            self._elect(action)
+        elif isinstance(action, RequestStop):
+            self._request_stop(action)
+        elif isinstance(action, RequestSave):
+            self._request_save()
+        elif isinstance(action, Kill):
+            self._kill(action)
+        elif isinstance(action, Conclude):
+            self._conclude(action)
+        elif isinstance(action, RecordRunOutcome):
+            self._record_outcome(action)
+        elif isinstance(action, Prepare):
+            assert self._board.run is not None
+            self._preparation.start(self._board.run)
+        else:
+            self._leave(action)
+
+    def watch_trainer(self, seen: frozenset[str]) -> None:
+        """Take in what the trainers wrote, whether they ended, and which members were `seen` to take part."""
+        if self.active is None or self.trainer is None:
+            return
+        if seen - self.active.seen:
+            self.active = replace(self.active, seen=self.active.seen | seen)
+        if self.active.result is not None:
+            return
+        result = self.trainer.poll()
+        for record in self.trainer.new_records():
+            self._context.events.emit("trainer", record=record)
+        if result is not None:
+            now = self._context.system.monotonic_seconds()
+            self.active = replace(self.active, result=result, ended_at=now)
+
+    def forget_generation(self) -> None:
+        """Begin anew with another run's control records."""
+        self.last_result, self.last_generation, self.judgement = None, 0, None
+
+    def end_trainer(self) -> None:
+        """Kill the trainers, if there are any: the supervisor itself ends."""
+        if self.trainer is not None and self.active is not None and self.active.result is None:
+            self.trainer.kill("failed", "the supervisor ended")
+
+    def _start(self, action: Start) -> None:
+        run, record = self._board.run, action.record
+        if run is None or run.digest() != record.run_digest:  # it has changed since the decision
+            return
+        launch = Launch(
+            node=self._context.node,
+            run=run,
+            record=record,
+            rank=action.rank,
+            address=self._identity.private_address,
+            interpreter=find_interpreter(self._context),
+            layout=self._context.layout,
+        )
+        remove_old_directories(launch.directory.parent, RUN_DIRECTORIES_KEPT)
+        remove_other_code(self._context, frozenset({run.code.sha256}))
+        self.trainer = Trainer(self._context.system, launch.directory, launch.global_ranks, record.generation)
+        self.trainer.start(
+            self._command(launch), trainer_environment(launch, self._context.system.environment()), run.training
+        )
+        self._run = run
+        self.last_result, self.last_generation, self.ready_since = None, record.generation, None
+        self.active = Active(record, action.rank, self._context.system.monotonic_seconds())
+        self._context.events.emit(
+            "generation_started",
+            generation=record.generation,
+            members=[member.instance_id for member in record.members],
+            rank=action.rank,
+            world_size=launch.world_size,
+            run=run.run,
+            run_digest=record.run_digest,
+        )
+
+    def _elect(self, action: Elect) -> None:
+        scope, run = self._board.scope, self._board.run
+        if scope is None or run is None or self._preparation.prepared_digest != run.digest() or self._must_wait():
+            return
+        record = GenerationRecord(
+            generation=action.generation,
+            run_digest=run.digest(),
+            members=action.members,
+            master_address=self._identity.private_address,
+            master_port=free_port(),
+            created_by=self._identity.instance_id,
+        )
+        try:
+            if scope.store.elect(record):
+                scope.note_elected(record)
+        except ControlStoreError as error:  # whether it was written is seen by the watch
+            logger.warning("%s", error)
+
+    def _request_stop(self, action: RequestStop) -> None:
+        assert self.trainer is not None and self.active is not None
+        self.trainer.request_stop(action.reason, action.deadline_unix)
+        self.active = replace(self.active, stop_reason=action.reason, stop_deadline_unix=action.deadline_unix)
+
+    def _request_save(self) -> None:
+        assert self.trainer is not None
+        self.trainer.request_save()
+        self.rebalance_handled = self._board.rebalance_time
+
+    def _kill(self, action: Kill) -> None:
+        assert self.trainer is not None
+        self.trainer.kill(action.outcome, action.message)
+
+    def _conclude(self, action: Conclude) -> None:
+        assert self.active is not None and self.trainer is not None and self._run is not None
+        active, result, now = self.active, action.result, self._context.system.monotonic_seconds()
+        record = active.record
+        failed = result.outcome == "failed"
+        self._context.events.emit(
+            "generation_ended",
+            generation=record.generation,
+            outcome=result.outcome,
+            step=result.step,
+            message=result.message,
+        )
+        if failed:
+            self._upload_log(record.generation, self.trainer.log_tail())
+        if active.rank == 0:  # one node counts: the others do not know what was saved
+            saved_step = self.trainer.saved_step
+            self.memory = self.memory.after_generation(record.run_digest, failed=failed, saved_step=saved_step)
+            keep(self._context.system, self._context.layout, self.memory)
+        if result.outcome == "finished" or result.outcome == "bad_configuration":
+            mine = active.rank == 0 or result.outcome == "bad_configuration"
+            self.judgement = Judgement(
+                result.outcome, record.run_digest, result.step, result.message, mine=mine, since=now
+            )
+            if result.outcome == "finished" and active.rank == 0:
+                self._context.events.emit(
+                    "run_finished", run=self._run.run, run_digest=record.run_digest, step=result.step
+                )
+        elif failed and active.rank == 0 and self.memory.gives_up:
+            message = f"{self.memory.failures} failures without a further step saved; the last: {result.message}"
+            self.judgement = Judgement("failed", record.run_digest, result.step, message, mine=True, since=now)
+        scope = self._board.scope
+        if scope is not None:
+            scope.floor = max(scope.floor, record.generation)
+        self.last_result = result
+        self.active, self.trainer = None, None
+
+    def _record_outcome(self, action: RecordRunOutcome) -> None:
+        scope, run = self._board.scope, self._board.run
+        if scope is None or run is None or self._must_wait():
+            return
+        outcome = RunOutcome(run.run, run.digest(), action.verdict, action.step, action.message)
+        try:
+            scope.store.record_outcome(outcome)
+        except ControlStoreError as error:  # asked for again until it is there
+            logger.warning("%s", error)
+            return
+        scope.note_outcome(outcome)
+
+    def _leave(self, action: Leave) -> None:
+        self._context.events.emit("node_leaving", reason=action.reason)
+        if action.complete_hook:
+            self._complete_hook()
+        self.left = action
+
+    def _complete_hook(self) -> None:
+        group = self._identity.auto_scaling_group
+        if group is None:
+            logger.warning("no Auto Scaling group in the instance's tags: the life-cycle hook runs into its time-out")
+            return
+        try:
+            self._context.aws.client("autoscaling").complete_lifecycle_action(
+                AutoScalingGroupName=group,
+                LifecycleHookName=TERMINATING_HOOK,
+                InstanceId=self._identity.instance_id,
+                LifecycleActionResult="CONTINUE",
+            )
+        except (BotoCoreError, ClientError) as error:
+            logger.warning("the life-cycle action of %s is not completed: %s", group, error)
+
+    def _upload_log(self, generation: int, text: str) -> None:
+        key = str(Path("nodes") / self._identity.instance_id / f"gen-{generation}-trainer.log")
+        try:
+            self._context.aws.client("s3", impatient=True).put_object(
+                Bucket=self._context.node.checkpoint_bucket, Key=key, Body=text.encode()
+            )
+        except (BotoCoreError, ClientError) as error:
+            logger.warning("%s: the trainer's last lines are not uploaded: %s", key, error)
+
+    def _must_wait(self) -> bool:
+        """Return whether a write was tried a moment ago, so that a refusing bucket is not asked ten times a second."""
+        now = self._context.system.monotonic_seconds()
+        if now < self._not_before:
+            return True
+        self._not_before = now + self._context.node.supervise.poll_seconds
+        return False
+
+
+def shut_down(context: Context) -> None:
+    """Give the machine back; when it refuses, say so loudly."""
+    try:
+        context.system.shut_down()
+    except CommandError as error:
+        logger.critical("the machine does not shut down, and costs money: %s %s", error, error.output_tail)

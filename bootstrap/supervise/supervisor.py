@@ -1,0 +1,251 @@
+"""The supervisor: monitors see, `decide` decides, the actor acts, several times a second, until the node leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+
+from bootstrap.boot import FLUSH_SECONDS, attach_shipper, make_context, read_node_document, report_failure
+from bootstrap.errors import BootstrapError
+from bootstrap.imds import InstanceIdentity
+from bootstrap.layout import Layout
+from bootstrap.plan import Context
+from bootstrap.supervise.actor import Actor, shut_down
+from bootstrap.supervise.control import ControlStore
+from bootstrap.supervise.decide import decide, node_state
+from bootstrap.supervise.launch import LaunchCommand, torchrun_command
+from bootstrap.supervise.memory import keep, recall
+from bootstrap.supervise.monitors import (
+    RUN_DOCUMENT_POLLS,
+    Board,
+    ControlWatch,
+    HeartbeatWriter,
+    MetadataWatch,
+    Monitor,
+    RunDocumentWatch,
+)
+from bootstrap.supervise.preparation import Preparation
+from bootstrap.supervise.records import Heartbeat, Member
+from bootstrap.supervise.scope import RunScope
+from bootstrap.supervise.situation import Leave, Situation, Wanted
+from bootstrap.supervise.trainer import kill_left_over
+from bootstrap.system import System
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.1
+
+
+def supervise(system: System, layout: Layout, command: LaunchCommand = torchrun_command) -> bool:
+    """Supervise until the node leaves; returns False when the supervisor itself failed.
+
+    A failure of the supervisor is reported like one of boot, and the machine is given back: nobody else would.
+
+    Raises:
+        BootstrapError: There is no sound node document.
+    """
+    context = make_context(system, layout, read_node_document(system, layout))
+    try:
+        context.identity = context.metadata.identity()
+        context.events.set_instance(context.identity.instance_id)
+        shipper = attach_shipper(context)
+        with _signals() as signalled:
+            leave = Supervisor(context, context.identity, command, signalled).run()
+    except Exception as error:  # noqa: BLE001 top level of the process: a machine without a supervisor only costs money
+        logger.exception("the supervisor failed")
+        failure: dict[str, object] = {"step": "supervise", "message": f"{type(error).__name__}: {error}"}
+        context.events.emit("boot_failed", **failure, output_tail=traceback.format_exc()[-4000:])
+        report_failure(context, "supervisor-failure.json", {**failure, "output_tail": traceback.format_exc()})
+        shut_down(context)
+        return False
+    if shipper is not None:
+        shipper.close(FLUSH_SECONDS)
+    if leave:
+        shut_down(context)
+    return True
+
+
+class Supervisor:
+    """One node's supervisor."""
+
+    def __init__(
+        self,
+        context: Context,
+        identity: InstanceIdentity,
+        command: LaunchCommand,
+        signalled: list[float],
+    ) -> None:
+        self._context = context
+        self._identity = identity
+        self._signalled = signalled
+        self._board = Board()
+        memory = recall(context.system, context.layout, identity.instance_id)
+        keep(context.system, context.layout, memory)
+        self._preparation = Preparation(context, self._board.wake)
+        self._actor = Actor(context, self._board, identity, memory, self._preparation, command)
+        self._writer = HeartbeatWriter(self._board, self._heartbeat("ready", ""))
+        timings, wake = context.node.supervise, self._board.wake
+        run_seconds = RUN_DOCUMENT_POLLS * timings.poll_seconds
+        self._beats = Monitor("heart-beat", timings.heartbeat_seconds, self._writer.look, wake)
+        self._monitors = [
+            Monitor("instance metadata", timings.poll_seconds, MetadataWatch(context, self._board).look, wake),
+            Monitor("run document", run_seconds, RunDocumentWatch(context, self._board).look, wake),
+            Monitor("control records", timings.poll_seconds, ControlWatch(context, self._board).look, wake),
+            self._beats,
+        ]
+
+    def run(self) -> bool:
+        """Supervise until the node leaves; returns whether the machine is to be given back."""
+        left_over = kill_left_over(self._context.layout.root)
+        if left_over:
+            logger.warning("killed trainers that an earlier supervisor left: %s", left_over)
+        self._context.events.emit(
+            "supervisor_started",
+            instance_type=self._identity.instance_type,
+            availability_zone=self._identity.availability_zone,
+            market=self._identity.market,
+            private_address=self._identity.private_address,
+        )
+        for monitor in self._monitors:
+            monitor.start()
+        try:
+            while self._actor.left is None:
+                self._board.wake.clear()
+                self._tick()
+                self._board.wake.wait(TICK_SECONDS)
+            self._say_last_word()
+        finally:
+            self._actor.end_trainer()
+            for monitor in self._monitors:
+                monitor.stop()
+        return self._actor.left.shut_down
+
+    def _tick(self) -> None:
+        for failure in (*(monitor.failure for monitor in self._monitors), self._preparation.failure):
+            if failure is not None:
+                raise failure
+        self._choose_scope()
+        situation = self._situation()
+        if situation is None:
+            self._leave_early()
+            return
+        for action in decide(situation):
+            self._actor.act(action)
+        after = self._situation()
+        if after is not None and self._writer.say(self._heartbeat(node_state(after), self._said_digest())):
+            self._beats.hurry()
+
+    def _choose_scope(self) -> None:
+        """Follow the run document to another run's control records, once the trainers of the old one are gone."""
+        run, scope = self._board.run, self._board.scope
+        if run is None or self._actor.active is not None or (scope is not None and scope.store.run == run.run):
+            return
+        s3 = self._context.aws.client("s3", impatient=True)
+        store = ControlStore(s3, bucket=self._context.node.checkpoint_bucket, run=run.run)
+        self._actor.forget_generation()
+        self._board.scope = RunScope(store, self._identity.instance_id)
+
+    def _situation(self) -> Situation | None:
+        """Return what is known now, or None before the run document was read for the first time."""
+        board, actor, system = self._board, self._actor, self._context.system
+        run, scope = board.run, board.scope
+        if run is None or scope is None:
+            return None
+        digest, now = run.digest(), system.monotonic_seconds()
+        peers, observed_at, newest, outcome = scope.view()
+        if actor.active is not None:
+            generation = actor.active.record.generation
+            actor.watch_trainer(frozenset(peer.instance_id for peer in peers if peer.generation == generation))
+        if actor.judgement is not None and actor.judgement.run_digest != digest:
+            actor.judgement = None
+        prepared = self._preparation.prepared_digest
+        if actor.active is not None or prepared != digest:
+            actor.ready_since = None
+        elif actor.ready_since is None:
+            actor.ready_since = now
+        return Situation(
+            now=now,
+            now_unix=system.unix_seconds(),
+            me=Member(self._identity.instance_id, self._identity.private_address),
+            joined_unix_seconds=actor.memory.joined_unix_seconds,
+            timings=self._context.node.supervise,
+            wanted=Wanted(digest, run.nodes, run.min_nodes),
+            prepared_digest=prepared,
+            preparation=self._preparation.state(digest),
+            preparation_message=self._preparation.message,
+            notice=board.notice,
+            scale_in_since_unix=board.scale_in_since_unix,
+            signalled_since_unix=self._signalled[0] if self._signalled else None,
+            rebalance_pending=board.rebalance_time != actor.rebalance_handled,
+            peers=peers,
+            observed_at=observed_at,
+            newest=newest,
+            floor=scope.floor,
+            active=actor.active,
+            ready_since=actor.ready_since,
+            recorded=outcome if outcome is not None and outcome.run_digest == digest else None,
+            judgement=actor.judgement,
+        )
+
+    def _leave_early(self) -> None:
+        """Leave when it is time to before the run document could be read: there is nothing to save."""
+        board = self._board
+        if board.notice is not None or board.scale_in_since_unix is not None or self._signalled:
+            hook, signalled = board.scale_in_since_unix is not None, bool(self._signalled)
+            self._actor.act(Leave("told to leave before the run document was read", hook, not signalled))
+
+    def _said_digest(self) -> str:
+        """Return the digest to say: of what trains, else of what this node is ready for, else none."""
+        if self._actor.active is not None:
+            return self._actor.active.record.run_digest
+        run, prepared = self._board.run, self._preparation.prepared_digest
+        return prepared if run is not None and prepared == run.digest() else ""
+
+    def _heartbeat(self, state: str, run_digest: str) -> Heartbeat:
+        actor = self._actor
+        active, ended = actor.active, actor.last_result
+        if active is not None:
+            ended = active.result
+        return Heartbeat(
+            instance_id=self._identity.instance_id,
+            address=self._identity.private_address,
+            sequence=0,
+            state=state,  # type: ignore[arg-type]  # node_state's literal
+            generation=actor.last_generation,
+            step=actor.trainer.step if actor.trainer is not None else ended.step if ended is not None else 0,
+            run_digest=run_digest,
+            joined_unix_seconds=actor.memory.joined_unix_seconds,
+            outcome=ended.outcome if ended is not None else None,
+        )
+
+    def _say_last_word(self) -> None:
+        """Let the peers know at once that this node is gone."""
+        self._writer.say(self._heartbeat("draining", self._said_digest()))
+        with contextlib.suppress(BootstrapError):  # they will notice the silence
+            self._writer.look()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[float]]:
+    """Turn SIGTERM and SIGINT into the time at which the first of them came (in a list, empty until then)."""
+    import time
+
+    came: list[float] = []
+
+    def note(number: int, frame: object) -> None:
+        if not came:
+            came.append(time.time())
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
