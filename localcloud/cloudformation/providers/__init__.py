@@ -9,7 +9,26 @@ from types import MappingProxyType
 
 from ..provider import Provider
 
-_GROUPS = ("ec2_network", "ec2_traffic", "ecr", "iam", "kms", "s3", "ssm")
+_GROUPS = (
+    "autoscaling",
+    "budgets",
+    "cloudwatch",
+    "dynamodb",
+    "ec2_fleet",
+    "ec2_instance",
+    "ec2_launch",
+    "ec2_network",
+    "ec2_traffic",
+    "ecr",
+    "events",
+    "iam",
+    "kms",
+    "lambda_",
+    "logs",
+    "messaging",
+    "s3",
+    "ssm",
+)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .resource import Place, Properties, Resource
-from .tagging import key_values, tag_map
+from .tagging import key_values
 
 
 class Ec2Resource(Resource):
@@ -29,6 +29,6 @@ class Ec2Resource(Resource):
         wanted = self.wanted_tags(at.context, new)
         if wanted:
             at.call("create_tags", Resources=[identity], Tags=key_values(wanted))
-        dropped = set(tag_map(old.get(self.tags_property))) - set(wanted)
+        dropped = set(self.own_tags(old)) - set(wanted)
         if dropped:
             at.call("delete_tags", Resources=[identity], Tags=[{"Key": key} for key in sorted(dropped)])

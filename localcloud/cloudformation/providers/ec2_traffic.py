@@ -1,4 +1,4 @@
-"""What may pass in EC2's network and what is written down of it: endpoints, security groups, network ACLs, flow logs."""
+"""What may pass in EC2's network, and what is written down of it: endpoints, security groups, ACLs, flow logs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class VpcEndpoint(Ec2Resource):
         {"PolicyDocument", "PrivateDnsEnabled", "RouteTableIds", "SubnetIds", "SecurityGroupIds", "Tags"}
         | {"IpAddressType", "DnsOptions"}
     )
+    defaults = {"PrivateDnsEnabled": False}
+    undroppable = frozenset({"IpAddressType", "DnsOptions"})
     creates = Create("create_vpc_endpoint", "VpcEndpoint.VpcEndpointId")
     describes = Describe("describe_vpc_endpoints", "VpcEndpointIds", "VpcEndpoints.0", listed=True)
     deletes = Delete("delete_vpc_endpoints", "VpcEndpointIds", listed=True)
@@ -38,10 +40,8 @@ class VpcEndpoint(Ec2Resource):
         ).items():
             if value is not None:
                 arguments[name] = value
-            elif name == "PolicyDocument":
-                arguments["ResetPolicy"] = True
             else:
-                raise ResourceFailure(f"{self.type_name}: {name} cannot be dropped in place; set it to a value")
+                arguments["ResetPolicy"] = True
         if any(value is not None for value in arguments.values()):
             at.call("modify_vpc_endpoint", VpcEndpointId=physical_id, **arguments)
 

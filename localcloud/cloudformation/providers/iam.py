@@ -75,17 +75,16 @@ class Role(IamResource):
 
     def remove(self, at: Place, physical_id: str, properties: Properties) -> None:
         """Take off this resource's own policies, then delete the role; a policy of somebody else's keeps it."""
-        _ignoring_gone(lambda: self.configure(at, physical_id, _policies(properties), {}))
+        for arn in properties.get("ManagedPolicyArns") or []:
+            _ignoring_gone(at, "detach_role_policy", RoleName=physical_id, PolicyArn=arn)
+        for policy in properties.get("Policies") or []:
+            _ignoring_gone(at, "delete_role_policy", RoleName=physical_id, PolicyName=policy["PolicyName"])
         at.call("delete_role", RoleName=physical_id)
 
 
-def _policies(properties: Properties) -> dict[str, Any]:
-    return {name: properties[name] for name in ("ManagedPolicyArns", "Policies") if name in properties}
-
-
-def _ignoring_gone(call: Any) -> None:
+def _ignoring_gone(at: Place, operation: str, **values: Any) -> None:
     try:
-        call()
+        at.call(operation, **values)
     except ClientError as error:
         if code_of(error) != "NoSuchEntity":
             raise
@@ -119,9 +118,7 @@ class InlinePolicy(IamResource):
     def _drop(at: Place, policy_name: str, principals: Mapping[str, list[str]]) -> None:
         for name, (parameter, word) in _PRINCIPALS.items():
             for principal in principals.get(name) or []:
-                call = f"delete_{word}_policy"
-                arguments = {parameter: principal, "PolicyName": policy_name}
-                _ignoring_gone(lambda call=call, arguments=arguments: at.call(call, **arguments))
+                _ignoring_gone(at, f"delete_{word}_policy", **{parameter: principal, "PolicyName": policy_name})
 
     def configure(self, at: Place, physical_id: str, old: Properties, new: Properties) -> None:
         """Put the policy where it belongs now, then take it off where it does not."""
@@ -177,15 +174,16 @@ class ManagedPolicy(IamResource):
         for name, (parameter, word) in _PRINCIPALS.items():
             added, removed = added_removed(old, new, name)
             for principal in removed:
-                arguments = {parameter: principal, "PolicyArn": physical_id}
-                _ignoring_gone(lambda word=word, a=arguments: at.call(f"detach_{word}_policy", **a))
+                _ignoring_gone(at, f"detach_{word}_policy", **{parameter: principal, "PolicyArn": physical_id})
             for principal in added:
                 at.call(f"attach_{word}_policy", **{parameter: principal, "PolicyArn": physical_id})
 
     def attributes(self, at: Place, found: dict[str, Any], properties: Properties) -> dict[str, Any]:
         """Return ARN, id, counts and dates."""
         names = ("PolicyId", "AttachmentCount", "PermissionsBoundaryUsageCount", "DefaultVersionId", "IsAttachable")
-        dates = {name: found[name].isoformat() for name in ("CreateDate", "UpdateDate") if name in found}
+        dates: dict[str, Any] = {
+            name: found[name].isoformat() for name in ("CreateDate", "UpdateDate") if name in found
+        }
         return {"PolicyArn": found["Arn"], **{name: found.get(name) for name in names}, **dates}
 
     def remove(self, at: Place, physical_id: str, properties: Properties) -> None:
@@ -213,8 +211,7 @@ class InstanceProfile(IamResource):
         """Exchange the role."""
         added, removed = added_removed(old, new, "Roles")
         for role in removed:
-            arguments = {"InstanceProfileName": physical_id, "RoleName": role}
-            _ignoring_gone(lambda a=arguments: at.call("remove_role_from_instance_profile", **a))
+            _ignoring_gone(at, "remove_role_from_instance_profile", InstanceProfileName=physical_id, RoleName=role)
         for role in added:
             at.call("add_role_to_instance_profile", InstanceProfileName=physical_id, RoleName=role)
 

@@ -1,6 +1,7 @@
 """The pattern that the providers share: create, describe, change, delete, tags, and what is refused.
 
-A type declares its properties and calls; what does not fit the pattern it overrides. Not here: anything about one service.
+A type declares its properties and calls; what does not fit the pattern it overrides. Not here: anything about one
+service.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Describe:
-    """The describe call, the parameter that takes the physical id, and the dotted path of the resource in its answer."""
+    """The describe call, the parameter that takes the id (`listed`: in a list), and the resource's dotted path."""
 
     operation: str
     identifier: str
@@ -68,7 +69,7 @@ class Resource:
 
     `create_only` and `updatable` together are all properties that the type accepts; any other is refused. `afterwards`
     are those that the create call does not take: `configure` sets them. `renames` are properties whose parameter has
-    another name. `defaults` are the values that a property goes back to when a template drops it.
+    another name. `undroppable` are those that no call can take back once set. `defaults` are the values that a property goes back to when a template drops it.
     """
 
     type_name: ClassVar[str]
@@ -78,6 +79,7 @@ class Resource:
     afterwards: ClassVar[frozenset[str]] = frozenset()
     renames: ClassVar[Mapping[str, str]] = {}
     defaults: ClassVar[Properties] = {}
+    undroppable: ClassVar[frozenset[str]] = frozenset()
     creates: ClassVar[Create]
     describes: ClassVar[Describe]
     deletes: ClassVar[Delete]
@@ -124,6 +126,11 @@ class Resource:
         fixed = sorted(name for name in names - self.updatable if self._wanted(name, old) != self._wanted(name, new))
         if fixed:
             raise ResourceFailure(f"{self.type_name} cannot change in place: {', '.join(fixed)}")
+        stuck = sorted(names & self.undroppable - set(new))
+        if stuck:
+            raise ResourceFailure(
+                f"{self.type_name}: {', '.join(stuck)} cannot be dropped in place; set a value instead"
+            )
         at = self.place(context)
         if self.name_property is not None:
             old, new = ({**properties, self.name_property: self.name_of(physical_id)} for properties in (old, new))
@@ -239,7 +246,11 @@ class Resource:
     def wanted_tags(self, context: ResourceContext, properties: Properties) -> dict[str, str]:
         """Return the tags of the stack, then of the resource, which win."""
         inherited = {k: v for k, v in context.tags.items() if self.system_tags or not k.startswith("aws:")}
-        return {**inherited, **tag_map(properties.get(self.tags_property))}
+        return {**inherited, **self.own_tags(properties)}
+
+    def own_tags(self, properties: Properties) -> dict[str, str]:
+        """Return the tags that the resource's own properties give."""
+        return tag_map(properties.get(self.tags_property))
 
     def creation_tags(self, at: Place, properties: Properties) -> dict[str, Any]:
         """Return the tag parameter of the create call."""
@@ -256,7 +267,7 @@ class Resource:
         wanted = self.wanted_tags(at.context, new)
         identity = self.tag_identity(at, physical_id, new)
         self.tag_calls.put(at.client, identity, wanted)
-        self.tag_calls.drop(at.client, identity, set(tag_map(old.get(self.tags_property))) - set(wanted))
+        self.tag_calls.drop(at.client, identity, set(self.own_tags(old)) - set(wanted))
 
     # Inside --------------------------------------------------------------------------------------------------------
 
