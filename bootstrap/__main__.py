@@ -47,8 +47,8 @@ def _parser() -> argparse.ArgumentParser:
         "boot",
         help="run the steps, then supervise; a failure is reported and the machine shut down",
         description="Reads ROOT/node.json, runs the steps of `plan`, and becomes `supervise`. A failing step is "
-        "written as an event, uploaded to s3://<checkpoint bucket>/nodes/<instance id>/boot-failure.json, and the machine is "
-        "shut down.",
+        "written as an event, uploaded to s3://<checkpoint bucket>/nodes/<instance id>/boot-failure.json, and the "
+        "machine is shut down.",
     )
     boot.add_argument("--root", help=root_help)
     supervise = commands.add_parser(

@@ -11,6 +11,11 @@ from typing import Any
 import boto3
 import botocore.session
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+
+AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
+"""What a call may raise: a refusal, no answer, or (a proxy's error page, say) an answer that is not AWS's."""
 
 CONNECT_TIMEOUT_SECONDS = 3
 READ_TIMEOUT_SECONDS = 10

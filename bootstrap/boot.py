@@ -8,9 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from bootstrap.aws import Aws
+from bootstrap.aws import AWS_ERRORS, Aws
 from bootstrap.documents import NodeDocument
 from bootstrap.errors import BootstrapError, CommandError, MetadataError, StepError
 from bootstrap.events import EventLog
@@ -130,7 +128,7 @@ def report_failure(context: Context, name: str, failure: dict[str, object]) -> N
         context.aws.client("s3").put_object(
             Bucket=context.node.checkpoint_bucket, Key=key, Body=json.dumps(body, indent=2).encode()
         )
-    except (BotoCoreError, ClientError) as error:
+    except AWS_ERRORS as error:
         logger.error("s3://%s/%s: the failure cannot be uploaded: %s", context.node.checkpoint_bucket, key, error)
 
 

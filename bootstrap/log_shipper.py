@@ -15,7 +15,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
+
+from bootstrap.aws import AWS_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ class LogShipper:
             try:
                 self._deliver(batch)
                 pause = 0.0
-            except (BotoCoreError, ClientError) as error:
+            except AWS_ERRORS as error:
                 logger.warning("%s: %d events are not delivered yet: %s", self._target, len(batch), error)
                 with self._condition:
                     self._queue.extendleft(reversed(batch))

@@ -9,8 +9,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from botocore.exceptions import BotoCoreError, ClientError
-
+from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import RunDocument
 from bootstrap.errors import StepError
 from bootstrap.plan import Context, Step
@@ -108,7 +107,7 @@ def _download(context: Context, run: RunDocument, archive: Path) -> None:
             for chunk in body.iter_chunks(1024 * 1024):
                 digest.update(chunk)
                 stream.write(chunk)
-    except (BotoCoreError, ClientError) as error:
+    except AWS_ERRORS as error:
         raise StepError(
             f"{name}: cannot be fetched ({error})",
             remedy="check that the bundle is there, that the node's role may read it, and the S3 endpoint's policy",

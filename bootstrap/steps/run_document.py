@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from botocore.exceptions import BotoCoreError, ClientError
-
+from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import RunDocument
 from bootstrap.errors import StepError
 from bootstrap.plan import Context, Step
@@ -40,7 +39,7 @@ def read_run_document(context: Context) -> RunDocument:
     name = context.node.run_parameter
     try:
         answer = context.aws.client("ssm").get_parameter(Name=name)
-    except (BotoCoreError, ClientError) as error:
+    except AWS_ERRORS as error:
         raise StepError(
             f"{name}: cannot be read from Parameter Store ({error})",
             remedy="check that the parameter exists, that the node's role may ssm:GetParameter it, "

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
+from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import RunDocument
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
@@ -109,7 +110,7 @@ def _fetch_index(context: Context, dataset: str) -> str:
     s3 = context.aws.client("s3")
     try:
         text: str = s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
-    except (BotoCoreError, ClientError) as error:
+    except AWS_ERRORS as error:
         code = error.response["Error"]["Code"] if isinstance(error, ClientError) else ""
         if code in ("NoSuchKey", "404", "AccessDenied"):  # S3 answers 403 for a missing key without s3:ListBucket
             raise StepError(

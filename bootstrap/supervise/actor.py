@@ -6,8 +6,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from botocore.exceptions import BotoCoreError, ClientError
-
+from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import TERMINATING_HOOK, RunDocument
 from bootstrap.errors import CommandError, ControlStoreError
 from bootstrap.imds import InstanceIdentity
@@ -246,7 +245,7 @@ class Actor:
                 InstanceId=self._identity.instance_id,
                 LifecycleActionResult="CONTINUE",
             )
-        except (BotoCoreError, ClientError) as error:
+        except AWS_ERRORS as error:
             logger.warning("the life-cycle action of %s is not completed: %s", group, error)
 
     def _upload_log(self, generation: int, text: str) -> None:
@@ -255,7 +254,7 @@ class Actor:
             self._context.aws.client("s3", impatient=True).put_object(
                 Bucket=self._context.node.checkpoint_bucket, Key=key, Body=text.encode()
             )
-        except (BotoCoreError, ClientError) as error:
+        except AWS_ERRORS as error:
             logger.warning("%s: the trainer's last lines are not uploaded: %s", key, error)
 
     def _must_wait(self) -> bool:

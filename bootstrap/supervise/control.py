@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
+from bootstrap.aws import AWS_ERRORS
 from bootstrap.errors import ControlStoreError
 from bootstrap.supervise.records import (
     GenerationRecord,
@@ -60,7 +61,7 @@ class ControlStore:
         try:
             etags = self._list()
             return self._read(etags)
-        except (BotoCoreError, ClientError) as error:
+        except AWS_ERRORS as error:
             raise ControlStoreError(f"s3://{self._bucket}/{self._prefix}: cannot be read ({error})") from error
 
     def beat(self, heartbeat: Heartbeat) -> None:
@@ -95,7 +96,7 @@ class ControlStore:
             self._s3.put_object(
                 Bucket=self._bucket, Key=key, Body=text.encode(), ContentType="application/json", **conditions
             )
-        except (BotoCoreError, ClientError) as error:
+        except AWS_ERRORS as error:
             raise ControlStoreError(f"s3://{self._bucket}/{key}: cannot be written ({error})") from error
 
     def _list(self) -> dict[str, str]:

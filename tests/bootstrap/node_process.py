@@ -1,0 +1,36 @@
+"""Runs a supervisor as its own process, with the stand-in trainer started directly in the place of torchrun."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from bootstrap.layout import Layout
+from bootstrap.supervise.launch import Launch, torchrun_command, trainer_arguments
+from bootstrap.supervise.supervisor import supervise
+from bootstrap.system import System
+
+
+class TestSystem(System):
+    """The real machine, except that shutting down leaves a file."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._root = root
+
+    def shut_down(self) -> None:
+        (self._root / "shut-down").write_text("now")
+
+
+def direct(launch: Launch) -> list[str]:
+    rank, world = launch.global_ranks[0], launch.world_size
+    variables = [f"RANK={rank}", f"WORLD_SIZE={world}"]
+    return ["env", *variables, launch.interpreter, "-m", "training", *trainer_arguments(launch)]
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    command = torchrun_command if sys.argv[2:] == ["torchrun"] else direct
+    root = Path(sys.argv[1])
+    sys.exit(0 if supervise(TestSystem(root), Layout(root), command) else 1)

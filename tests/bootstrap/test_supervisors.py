@@ -1,0 +1,232 @@
+"""Supervisors as real processes, each with its own root and metadata service, around one S3, SSM and Logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bootstrap.account import Account
+from tests.bootstrap.metadata_server import MetadataServer
+
+HERE = Path(__file__).parent
+DEADLINE_SECONDS = 25.0
+
+
+class Node:
+    """One supervisor process and its machine."""
+
+    def __init__(self, account: Account, directory: Path, shared: Path, number: int) -> None:
+        self.instance_id = f"i-{number:04d}"
+        self.root = directory / self.instance_id
+        self.root.mkdir()
+        (self.root / "node.json").write_text(json.dumps(account.node()))
+        self.metadata = MetadataServer(self.instance_id, f"127.0.0.{10 + number}")
+        self.environment = {
+            **os.environ,
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.endpoint,
+            "PYTHONPATH": str(HERE.parent.parent),
+            "STANDIN_SHARED": str(shared),
+        }
+        self.start()
+
+    def start(self, *arguments: str) -> None:
+        with (self.root / "console.log").open("ab") as console:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "node_process.py"), str(self.root), *arguments],
+                env=self.environment,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+            )
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        path = self.root / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [event for event in map(json.loads, lines) if name is None or event["event"] == name]
+
+    def trainer(self, record: str) -> list[dict[str, Any]]:
+        return [event["record"] for event in self.events("trainer") if event["record"]["record"] == record]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.metadata.close()
+
+
+class Fleet:
+    """Starts nodes, and ends them after the test."""
+
+    def __init__(self, account: Account, directory: Path, code: dict[str, str]) -> None:
+        self.account, self.code = account, code
+        self._directory, self._shared = directory, directory / "shared"
+        self._shared.mkdir()
+        self.nodes: list[Node] = []
+
+    def launch(self) -> Node:
+        node = Node(self.account, self._directory, self._shared, len(self.nodes) + 1)
+        self.nodes.append(node)
+        return node
+
+    def run(self, **changes: Any) -> dict[str, Any]:
+        run = self.account.run(**{"code": self.code, **changes})
+        self.account.put_run(run)
+        return run
+
+    @property
+    def saved_step(self) -> int:
+        return int((self._shared / "checkpoint").read_text())
+
+    def trainer_pids(self, generation: int) -> list[int]:
+        return [int(path.read_text()) for path in (self._shared / f"gen-{generation}").glob("here-*")]
+
+    def outcome(self) -> Any:
+        try:
+            return self.account.control("outcome.json")
+        except self.account.s3.exceptions.NoSuchKey:
+            return None
+
+    def wait(self, condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            value = condition()
+            if value:
+                return value
+            time.sleep(0.05)
+        consoles = "\n".join(f"== {node.root}\n{(node.root / 'console.log').read_text()}" for node in self.nodes)
+        pytest.fail(f"waited {DEADLINE_SECONDS} s for: {what}\n{consoles}")
+
+
+@pytest.fixture
+def fleet(account: Account, tmp_path: Path, stand_in: str) -> Iterator[Fleet]:
+    code = account.put_code({"training/__init__.py": "", "training/__main__.py": stand_in})
+    account.put_dataset({"train-00000.bin": b"\1\0" * 100})
+    fleet = Fleet(account, tmp_path, code)
+    yield fleet
+    for node in fleet.nodes:
+        node.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_run_finishes_and_nodes_wait_for_scale_in(fleet: Fleet) -> None:
+    fleet.run()
+    first, second = fleet.launch(), fleet.launch()
+    fleet.wait(lambda: fleet.outcome(), "the outcome")
+    assert fleet.outcome()["outcome"] == "finished"
+    record = fleet.account.control("generations/00000001.json")
+    assert sorted(member["instance_id"] for member in record["members"]) == ["i-0001", "i-0002"]
+    master = next(node for node in fleet.nodes if node.instance_id == record["created_by"])
+    assert record["members"][0]["instance_id"] == master.instance_id
+    assert record["master_address"] == master.metadata.paths["local-ipv4"]
+    fleet.wait(lambda: master.events("run_finished"), "the event")
+    assert [each["step"] for each in master.trainer("step")] == list(range(1, 21))
+    second.metadata.paths["autoscaling/target-lifecycle-state"] = "Terminated"
+    assert second.process.wait(DEADLINE_SECONDS) == 0
+    assert (second.root / "shut-down").exists()
+    assert first.process.poll() is None
+    stream = fleet.account.logs.get_log_events(logGroupName=fleet.account.log_group, logStreamName="i-0002")
+    assert "node_leaving" in [json.loads(event["message"])["event"] for event in stream["events"]]
+
+
+def test_notice_saves_and_the_replacement_goes_on(fleet: Fleet) -> None:
+    fleet.run(training={"steps": 400, "step_seconds": 0.01, "save_every": 1000})
+    fleet.launch(), fleet.launch()
+    fleet.wait(lambda: any(len(node.trainer("step")) > 20 for node in fleet.nodes), "steps")
+    leaving = fleet.nodes[1]
+    leaving.metadata.notice(60)
+    assert leaving.process.wait(DEADLINE_SECONDS) == 0
+    assert (leaving.root / "shut-down").exists()
+    names = [event["event"] for event in leaving.events() if event["event"] != "trainer"]
+    assert names[-3:] == ["interruption_notice", "generation_ended", "node_leaving"]
+    assert leaving.events("generation_ended")[0]["outcome"] == "stopped"
+    saved = fleet.saved_step
+    assert saved > 20
+    fleet.launch()
+    fleet.wait(lambda: fleet.outcome(), "the outcome")
+    starts = [start for node in fleet.nodes for start in node.trainer("start")]
+    assert [start["resumed_from_step"] for start in sorted(starts, key=lambda each: each["unix_seconds"])] == [
+        None,
+        saved,
+    ]
+    assert fleet.outcome()["step"] == 400
+    # The survivor has been there longest, so it leads the second gang.
+    assert fleet.account.control("generations/00000002.json")["members"][0]["instance_id"] == "i-0001"
+
+
+def test_silent_node_is_noticed_and_its_trainers_die_with_it(fleet: Fleet) -> None:
+    fleet.run(training={"steps": 300, "step_seconds": 0.01})
+    fleet.launch(), fleet.launch()
+    fleet.wait(lambda: any(len(node.trainer("checkpoint")) > 1 for node in fleet.nodes), "checkpoints")
+    survivor, lost = fleet.nodes
+    pids = fleet.trainer_pids(1)
+    lost.process.send_signal(signal.SIGKILL)
+    lost.process.wait()
+    fleet.wait(lambda: survivor.events("generation_ended"), "the end of the generation")
+    assert survivor.events("generation_ended")[0]["outcome"] == "lost_peer"
+    fleet.wait(lambda: not any(map(alive, pids)), "the trainers to be gone")
+    fleet.launch()
+    fleet.wait(lambda: fleet.outcome(), "the outcome")
+    assert fleet.outcome()["outcome"] == "finished"
+
+
+def test_changed_run_document_restarts_in_place(fleet: Fleet, stand_in: str) -> None:
+    fleet.run(training={"steps": 10000, "step_seconds": 0.01})
+    first, second = fleet.launch(), fleet.launch()
+    fleet.wait(lambda: any(len(node.trainer("step")) > 10 for node in fleet.nodes), "steps")
+    changed = fleet.account.put_code({"training/__init__.py": "VERSION = 2", "training/__main__.py": stand_in}, "2.zip")
+    fleet.run(code=changed, training={"steps": 1, "step_seconds": 0.01})
+    fleet.wait(lambda: fleet.outcome(), "the outcome")
+    for node in (first, second):
+        assert node.process.poll() is None
+        assert [event["outcome"] for event in node.events("generation_ended")][:1] == ["stopped"]
+        digests = [event["run_digest"] for event in node.events("generation_started")]
+        assert digests == [node.events("run_document_changed")[0][key] for key in ("old_digest", "new_digest")]
+        assert (node.root / "code" / changed["sha256"]).is_dir()
+
+
+def test_restarted_supervisor_ends_left_over_trainers_and_rejoins(fleet: Fleet) -> None:
+    fleet.run(nodes=1, min_nodes=1, training={"steps": 200, "step_seconds": 0.01})
+    node = fleet.launch()
+    fleet.wait(lambda: node.trainer("checkpoint"), "a checkpoint")
+    node.process.kill()
+    node.process.wait()
+    node.start()
+    fleet.wait(lambda: fleet.outcome(), "the outcome")
+    assert [event["generation"] for event in node.events("generation_started")] == [1, 2]
+    assert not any(map(alive, fleet.trainer_pids(1)))
+
+
+def test_failing_trainer_is_given_up_after_three_tries(fleet: Fleet) -> None:
+    fleet.run(training={"steps": 100, "step_seconds": 0.01, "fail_at": 15})
+    fleet.launch(), fleet.launch()
+    fleet.wait(lambda: fleet.outcome(), "the outcome")
+    outcome = fleet.outcome()
+    assert outcome["outcome"] == "failed"
+    assert "the loss is not a number" in outcome["message"]
+    tails = fleet.account.s3.list_objects_v2(Bucket=fleet.account.checkpoints, Prefix="nodes/")
+    assert any(item["Key"].endswith("trainer.log") for item in tails["Contents"])
+
+
+def test_bad_configuration_is_not_tried_again(fleet: Fleet) -> None:
+    fleet.run(nodes=1, min_nodes=1, training={"steps": 1, "step_seconds": 0.01, "bad": True})
+    node = fleet.launch()
+    fleet.wait(lambda: fleet.outcome(), "the outcome")
+    assert fleet.outcome()["outcome"] == "bad_configuration"
+    assert "learning_rate" in fleet.outcome()["message"]
+    fleet.run(nodes=1, min_nodes=1, training={"steps": 2, "step_seconds": 0.01})
+    fleet.wait(lambda: fleet.outcome()["outcome"] == "finished", "the corrected run to finish")
+    assert len(node.events("generation_started")) == 2
