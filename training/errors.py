@@ -20,7 +20,11 @@ class ConfigurationError(TrainingError):
     def __init__(self, problems: list[str]) -> None:
         assert problems, "a configuration error names at least one problem"
         self.problems = problems
-        super().__init__("\n".join(problems))
+        # The list, not a text, is the argument: errors are pickled on their way to other ranks.
+        super().__init__(problems)
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
 
 
 class DatasetError(ConfigurationError):

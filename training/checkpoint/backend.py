@@ -1,0 +1,59 @@
+"""What a checkpoint store asks of the place it is kept in: five operations that every object store has.
+
+There is no rename and no append. The one strong operation is :meth:`Backend.create`, which fails if the key exists.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from training.errors import ConfigurationError
+
+
+class Backend(Protocol):
+    """Keys are relative, with ``/`` between their parts. All operations raise StoreError in words."""
+
+    url: str
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object, durably, over any older one."""
+
+    def create(self, key: str, content: bytes) -> None:
+        """Write an object, durably, unless the key exists.
+
+        Raises:
+            AlreadyExistsError: it exists.
+        """
+
+    def get(self, key: str) -> bytes:
+        """Read an object whole.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+
+    def list(self, prefix: str) -> list[str]:
+        """All keys that begin with ``prefix``, in ascending order."""
+
+    def delete(self, keys: list[str]) -> None:
+        """Remove objects; those that are gone already are no error."""
+
+
+def open_backend(url: str) -> Backend:
+    """Open ``s3://bucket/prefix`` or a directory.
+
+    Raises:
+        ConfigurationError: another scheme, or no bucket.
+    """
+    if "://" not in url:
+        from training.checkpoint.directory import DirectoryBackend
+
+        return DirectoryBackend(Path(url))
+    parts = urlsplit(url)
+    if parts.scheme != "s3" or not parts.netloc:
+        raise ConfigurationError([f"{url}: neither a directory nor s3://bucket/prefix; give one of these"])
+    from training.checkpoint.s3 import S3Backend
+
+    return S3Backend(parts.netloc, parts.path.strip("/"))

@@ -1,0 +1,98 @@
+"""A directory as a checkpoint store: a local disk, or a file system that several nodes mount.
+
+An object is written beside its place and then linked or renamed to it, each synced, so that a reader sees all of it or
+nothing, whatever dies when.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from training.errors import AlreadyExistsError, NotFoundError, StoreError
+
+TEMPORARY = ".unfinished-"
+
+
+class DirectoryBackend:
+    """Objects are files under ``root``; see :class:`training.checkpoint.backend.Backend`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = str(root)
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write a file and rename it into place."""
+        path = self.root / key
+        with _in_words(f"{path}: cannot be written"), _temporary_file(path, content) as temporary:
+            temporary.replace(path)
+            _sync_directory(path.parent)
+
+    def create(self, key: str, content: bytes) -> None:
+        """Write a file and hard-link it into place, which fails if the place is taken."""
+        path = self.root / key
+        with _in_words(f"{path}: cannot be written"), _temporary_file(path, content) as temporary:
+            try:
+                os.link(temporary, path)
+            except FileExistsError as error:
+                raise AlreadyExistsError(f"{path}: exists already") from error
+            _sync_directory(path.parent)
+
+    def get(self, key: str) -> bytes:
+        """Read a file."""
+        path = self.root / key
+        with _in_words(f"{path}: cannot be read"):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError as error:
+                raise NotFoundError(f"{path}: does not exist") from error
+
+    def list(self, prefix: str) -> list[str]:
+        """Walk the deepest directory that the prefix names."""
+        start = self.root / prefix.rpartition("/")[0]
+        with _in_words(f"{start}: cannot be listed"):
+            keys = [
+                path.relative_to(self.root).as_posix()
+                for path in start.rglob("*")
+                if not path.name.startswith(TEMPORARY) and path.is_file()
+            ]
+        return sorted(key for key in keys if key.startswith(prefix))
+
+    def delete(self, keys: list[str]) -> None:
+        """Unlink files."""
+        for key in keys:
+            with _in_words(f"{self.root / key}: cannot be deleted"):
+                (self.root / key).unlink(missing_ok=True)
+
+
+@contextmanager
+def _temporary_file(path: Path, content: bytes) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _in_words(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{what}: {error.strerror}; free space or correct its permissions") from error

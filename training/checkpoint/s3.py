@@ -1,0 +1,146 @@
+"""An S3 bucket as a checkpoint store. Every request is bounded in time and retries, and fails in words.
+
+The role needs s3:ListBucket on the bucket and s3:GetObject, s3:PutObject, s3:DeleteObject on the prefix, and on a
+bucket with a customer-managed key kms:GenerateDataKey and kms:Decrypt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
+
+from training.errors import AlreadyExistsError, NotFoundError, StoreError
+
+CONNECT_TIMEOUT_SECONDS = 5
+READ_TIMEOUT_SECONDS = 20
+ATTEMPTS = 5
+"""With botocore's standard back-off (at most 20 s between attempts) a request gives up after about 3 minutes at the
+very worst, and in a few seconds when the other side answers with errors.
+Source: https://docs.aws.amazon.com/boto3/latest/guide/retries.html (2025-06)."""
+CONNECTIONS = 32
+CONFLICT_ATTEMPTS = 20
+CONFLICT_PAUSE_SECONDS = 0.25
+DELETE_BATCH = 1000
+"""Most keys in one DeleteObjects request.
+Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html (2025-06)."""
+
+REMEDIES = {
+    "AccessDenied": "allow {action} there in the role's, the bucket's and the endpoint's policy, and the use of its key",
+    "NoSuchBucket": "create the bucket, or correct the URL",
+    "InvalidAccessKeyId": "give this process valid credentials",
+    "SignatureDoesNotMatch": "give this process valid credentials",
+    "ExpiredToken": "refresh this process's credentials",
+    "RequestTimeTooSkewed": "set this machine's clock",
+}
+
+
+class S3Backend:
+    """Objects are S3 objects under a prefix; see :class:`training.checkpoint.backend.Backend`.
+
+    Args:
+        bucket: its name.
+        prefix: without slashes at its ends; may be empty.
+        client: a boto3 S3 client; by default one from the environment's region, endpoint and credentials.
+    """
+
+    def __init__(self, bucket: str, prefix: str, client: Any = None) -> None:
+        self.url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._client = client or boto3.client(
+            "s3",
+            config=Config(
+                connect_timeout=CONNECT_TIMEOUT_SECONDS,
+                read_timeout=READ_TIMEOUT_SECONDS,
+                retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+                max_pool_connections=CONNECTIONS,
+            ),
+        )
+
+    def put(self, key: str, content: bytes) -> None:
+        """PutObject."""
+        with self._in_words("s3:PutObject", key):
+            self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=content)
+
+    def create(self, key: str, content: bytes) -> None:
+        """PutObject with If-None-Match; 409 means that another such write is under way, and asks to be repeated.
+
+        Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html (2025-06).
+        """
+        for attempt in range(CONFLICT_ATTEMPTS):
+            try:
+                with self._in_words("s3:PutObject", key):
+                    self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=content, IfNoneMatch="*")
+                return
+            except _ConflictError:
+                if attempt == CONFLICT_ATTEMPTS - 1:
+                    raise
+                time.sleep(CONFLICT_PAUSE_SECONDS)
+
+    def get(self, key: str) -> bytes:
+        """GetObject; a body that breaks off is asked for again, which botocore's own retries do not cover."""
+        for attempt in range(ATTEMPTS):
+            with self._in_words("s3:GetObject", key):
+                response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
+                try:
+                    body: bytes = response["Body"].read()
+                    return body
+                except (HTTPClientError, BotoCoreError):
+                    if attempt == ATTEMPTS - 1:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def list(self, prefix: str) -> list[str]:
+        """ListObjectsV2, all pages; S3 lists in ascending order of UTF-8 bytes."""
+        with self._in_words("s3:ListBucket", prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix + prefix
+            )
+            return [item["Key"].removeprefix(self._prefix) for page in pages for item in page.get("Contents", [])]
+
+    def delete(self, keys: list[str]) -> None:
+        """DeleteObjects, in batches."""
+        for first in range(0, len(keys), DELETE_BATCH):
+            batch = [{"Key": self._prefix + key} for key in keys[first : first + DELETE_BATCH]]
+            with self._in_words("s3:DeleteObject", keys[first]):
+                response = self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True})
+            for error in response.get("Errors", []):
+                raise self._failure("s3:DeleteObject", error["Key"].removeprefix(self._prefix), error["Code"])
+
+    def _failure(self, action: str, key: str, code: str) -> StoreError:
+        remedy = REMEDIES.get(code, "see the AWS documentation of this code, or try again").format(action=action)
+        return StoreError(f"{self._place(key)}: {action} was answered with {code}; {remedy}")
+
+    def _place(self, key: str) -> str:
+        return f"s3://{self._bucket}/{self._prefix}{key}"
+
+    @contextmanager
+    def _in_words(self, action: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "an unknown error")
+            if code in ("NoSuchKey", "404"):
+                raise NotFoundError(f"{self._place(key)}: does not exist") from error
+            if code in ("PreconditionFailed", "412"):
+                raise AlreadyExistsError(f"{self._place(key)}: exists already") from error
+            if code in ("ConditionalRequestConflict", "409"):
+                raise _ConflictError(f"{self._place(key)}: conditional writes kept conflicting; try again") from error
+            raise self._failure(action, key, code) from error
+        except NoCredentialsError as error:
+            raise StoreError(f"{self._place(key)}: no AWS credentials; give this process a role or keys") from error
+        except (BotoCoreError, HTTPClientError) as error:
+            raise StoreError(
+                f"{self._place(key)}: {action} did not succeed in {ATTEMPTS} attempts ({error}); check the region, the "
+                "route to S3 and the endpoint's policy"
+            ) from error
+
+
+class _ConflictError(StoreError):
+    """Another conditional write to the key is under way; the service asks to try again."""
