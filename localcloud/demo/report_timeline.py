@@ -1,0 +1,137 @@
+"""The life of each instance: when it was there, what it booted, when it trained, when it was taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localcloud.demo.report_training import Training
+
+Record = Mapping[str, Any]
+
+MARKS = {
+    "interruption_notice": "interruption notice seen by the node",
+    "rebalance_recommendation": "rebalance recommendation",
+    "run_document_changed": "run document changed",
+    "run_finished": "run finished",
+    "node_leaving": "leaves",
+    "peer_silent": "a peer is silent",
+    "boot_failed": "boot failed",
+}
+
+
+def instances_of(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return every instance that was launched, oldest first; times are Unix seconds, `ended` None while it runs."""
+    instances: dict[str, dict[str, Any]] = {}
+    for record in records:
+        instance_id = str(record.get("instance_id"))
+        if record.get("kind") == "instance_launched":
+            instances[instance_id] = {
+                "id": instance_id,
+                "type": str(record.get("instance_type")),
+                "market": record.get("market"),
+                "zone": record.get("zone"),
+                "launched": float(record["unix_seconds"]),
+                "ended": None,
+                "reason": None,
+            }
+        elif record.get("kind") == "instance_ended" and instance_id in instances:
+            instances[instance_id] |= {"ended": float(record["unix_seconds"]), "reason": record.get("reason")}
+    return list(instances.values())
+
+
+def interruptions_of(records: Sequence[Record], training: Training) -> list[dict[str, Any]]:
+    """Return the interruptions with the step that training had reached; `notice_seconds` None: without warning."""
+    return [
+        {
+            "instance_id": record.get("instance_id"),
+            "unix_seconds": float(record["unix_seconds"]),
+            "notice_seconds": record.get("notice_seconds"),
+            "step": training.step_at(float(record["unix_seconds"])),
+        }
+        for record in records
+        if record.get("kind") == "interruption"
+    ]
+
+
+def timeline_of(
+    events: Sequence[Record],
+    instances: Sequence[Record],
+    interruptions: Sequence[Record],
+    last_seconds: float,
+) -> list[dict[str, Any]]:
+    """Return one row for each instance: spans (boot steps, generations) and marks, in Unix seconds."""
+    rows = []
+    for instance in instances:
+        own = [event for event in events if event.get("instance_id") == instance["id"]]
+        end_seconds = instance["ended"] if instance["ended"] is not None else last_seconds
+        marks = [
+            {"kind": "interruption", "unix_seconds": entry["unix_seconds"], "text": _notice_text(entry)}
+            for entry in interruptions
+            if entry["instance_id"] == instance["id"]
+        ]
+        rows.append(
+            {
+                **{key: instance[key] for key in ("id", "type", "market", "zone", "launched", "reason")},
+                "ended": end_seconds,
+                "spans": [*_boot_spans(own), *_generation_spans(own, end_seconds)],
+                "marks": marks + [_mark(event) for event in own if event.get("event") in MARKS],
+            }
+        )
+    return rows
+
+
+def _notice_text(interruption: Record) -> str:
+    notice_seconds = interruption["notice_seconds"]
+    return "taken without notice" if notice_seconds is None else f"interruption, {notice_seconds:g} s of notice"
+
+
+def _mark(event: Record) -> dict[str, Any]:
+    kind = str(event["event"])
+    more = event.get("reason") or event.get("message")
+    text = MARKS[kind] if more is None else f"{MARKS[kind]}: {more}"
+    return {"kind": kind, "unix_seconds": float(event["unix_seconds"]), "text": text}
+
+
+def _boot_spans(own: Sequence[Record]) -> list[dict[str, Any]]:
+    spans = []
+    for event in own:
+        if event.get("event") != "boot_step":
+            continue
+        ended = float(event.get("ended_unix_seconds", event["unix_seconds"]))
+        started = float(event.get("started_unix_seconds", ended - float(event.get("seconds") or 0.0)))
+        spans.append(
+            {
+                "kind": "boot_step",
+                "name": str(event.get("step")),
+                "started": started,
+                "ended": ended,
+                "outcome": event.get("outcome"),
+            }
+        )
+    return spans
+
+
+def _generation_spans(own: Sequence[Record], end_seconds: float) -> list[dict[str, Any]]:
+    """Pair starts with ends; a generation whose end was never said lasted until the instance was gone."""
+    spans: dict[Any, dict[str, Any]] = {}
+    for event in own:
+        generation = event.get("generation")
+        if event.get("event") == "generation_started":
+            spans[generation] = {
+                "kind": "generation",
+                "name": f"generation {generation}",
+                "generation": generation,
+                "rank": event.get("rank"),
+                "world_size": event.get("world_size"),
+                "started": float(event["unix_seconds"]),
+                "ended": end_seconds,
+                "outcome": None,
+            }
+        elif event.get("event") == "generation_ended" and generation in spans:
+            spans[generation] |= {
+                "ended": float(event["unix_seconds"]),
+                "outcome": event.get("outcome"),
+                "step": event.get("step"),
+            }
+    return list(spans.values())
