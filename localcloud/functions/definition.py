@@ -55,6 +55,9 @@ class FunctionDefinition:
     layers: tuple[str, ...]
     code_sha256: str
     log_group: str
+    log_format: str
+    log_level: str
+    system_log_level: str
 
     @property
     def invoked_arn(self) -> str:
@@ -167,6 +170,10 @@ class FunctionRegistry:
             layers=tuple(layer["Arn"] for layer in record.layers),
             code_sha256=record.code_sha_256,
             log_group=str(logging_config.get("LogGroup") or f"/aws/lambda/{record.function_name}"),
+            log_format=str(logging_config.get("LogFormat", "Text")),
+            # Without a choice Python's own default stands in text, and INFO in JSON.
+            log_level=str(logging_config.get("ApplicationLogLevel", "")),
+            system_log_level=str(logging_config.get("SystemLogLevel", "INFO")),
         )
 
     def code(self, definition: FunctionDefinition) -> FunctionCode:

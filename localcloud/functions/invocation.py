@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from localcloud.api import Clients, Credentials
 from localcloud.functions.definition import FunctionDefinition, FunctionRegistry
+from localcloud.functions.log_lines import InvocationTimes, end_lines, start_lines
 from localcloud.functions.logs import LogShipper, LogStream
 from localcloud.functions.packages import Package, unpack
 from localcloud.functions.pool import WarmSandbox
@@ -126,6 +126,8 @@ class Launcher:
             "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
             "AWS_LAMBDA_LOG_GROUP_NAME": definition.log_group,
             "AWS_LAMBDA_LOG_STREAM_NAME": stream_name,
+            "AWS_LAMBDA_LOG_FORMAT": definition.log_format,
+            "AWS_LAMBDA_LOG_LEVEL": definition.log_level,
             "_HANDLER": definition.handler,
             "LAMBDA_TASK_ROOT": str(package.task_root),
             "LAMBDA_RUNTIME_DIR": str(Path(__file__).parent),
@@ -145,7 +147,8 @@ def run_invocation(warm: WarmSandbox, request_id: str, payload: str, client_cont
     else:
         failure = None
     first_line = 0 if init_seconds is not None else len(warm.lines)
-    warm.write_line(f"START RequestId: {request_id} Version: {definition.version}")
+    for line in start_lines(definition, request_id):
+        warm.write_line(line)
     started = time.monotonic()
     request = {
         "type": "invoke",
@@ -168,7 +171,8 @@ def run_invocation(warm: WarmSandbox, request_id: str, payload: str, client_cont
         )
     if outcome.kind in ("timed_out", "exited"):
         warm.write_line(json.loads(answer)["errorMessage"])
-    _write_report(warm, request_id, duration_seconds, init_seconds, outcome)
+    for line in end_lines(definition, request_id, InvocationTimes(duration_seconds, init_seconds), outcome):
+        warm.write_line(line)
     tail = "\n".join(warm.lines[first_line:]).encode()[-LOG_TAIL_BYTES:].decode(errors="ignore") + "\n"
     warm.lines.clear()
     if failed and not warm.initialised:
@@ -192,22 +196,3 @@ def _error_of(outcome: Outcome, request_id: str, definition: FunctionDefinition)
             error["errorMessage"] = f"RequestId: {request_id} {message}"
         return json.dumps(error)
     return None
-
-
-def _write_report(
-    warm: WarmSandbox, request_id: str, duration_seconds: float, init_seconds: float | None, outcome: Outcome
-) -> None:
-    milliseconds = duration_seconds * 1000
-    parts = [
-        f"REPORT RequestId: {request_id}",
-        f"Duration: {milliseconds:.2f} ms",
-        f"Billed Duration: {math.ceil(milliseconds + (init_seconds or 0.0) * 1000)} ms",
-        f"Memory Size: {warm.definition.memory_mib} MB",
-        f"Max Memory Used: {outcome.peak_memory_mib} MB",
-    ]
-    if init_seconds is not None:
-        parts.append(f"Init Duration: {init_seconds * 1000:.2f} ms")
-    if outcome.kind == "timed_out":
-        parts.append("Status: timeout")
-    warm.write_line(f"END RequestId: {request_id}")
-    warm.write_line("\t".join(parts))

@@ -159,8 +159,31 @@ def describe_error(kind: str, message: str, request_id: str | None, trace: list[
     return described
 
 
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with the keys of Lambda's JSON log format."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a log record."""
+        line: dict[str, Any] = {
+            "timestamp": self.formatTime(record, "%Y-%m-%dT%H:%M:%SZ"),
+            "level": record.levelname,
+            "message": record.getMessage(),
+            "logger": record.name,
+            "requestId": RequestFilter.request_id,
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            line["errorType"] = record.exc_info[0].__name__
+            line["errorMessage"] = str(record.exc_info[1])
+            line["stackTrace"] = traceback.format_tb(record.exc_info[2])
+        return json.dumps(line, default=str)
+
+
 def log_error(error: dict[str, Any]) -> None:
     """Write an error with its frames to the function's log."""
+    if os.environ["AWS_LAMBDA_LOG_FORMAT"] == "JSON":
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        sys.stdout.write(json.dumps({"timestamp": now, "level": "ERROR", **error}) + "\n")
+        return
     lines = [f"[ERROR] {error['errorType']}: {error['errorMessage']}"]
     if error["stackTrace"]:
         lines += ["Traceback (most recent call last):", *(frame.rstrip("\n") for frame in error["stackTrace"])]
@@ -208,13 +231,16 @@ def prepare_logging() -> None:
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     sys.stderr.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     handler = logging.StreamHandler(sys.stdout)
-    formatter = logging.Formatter(
-        "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
+    is_json = os.environ["AWS_LAMBDA_LOG_FORMAT"] == "JSON"
+    text = "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"
+    formatter = JsonFormatter() if is_json else logging.Formatter(text, "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     handler.addFilter(RequestFilter())
-    logging.getLogger().addHandler(handler)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    level = os.environ["AWS_LAMBDA_LOG_LEVEL"] or ("INFO" if is_json else "WARNING")
+    root.setLevel({"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}.get(level, level))
 
 
 def send(descriptor: int, message: dict[str, Any]) -> None:

@@ -160,6 +160,23 @@ def test_a_chosen_log_group_is_used(cloud) -> None:
     assert configuration["LoggingConfig"]["LogGroup"] == "/mine"
 
 
+def test_the_json_log_format(cloud) -> None:
+    source = """
+import logging
+def handler(event, context):
+    logging.info("seen")
+    logging.debug("unseen")
+    raise ValueError("no")
+"""
+    cloud.create("json", source, LoggingConfig={"LogFormat": "JSON", "ApplicationLogLevel": "INFO"})
+    request_id = cloud.functions.invoke("json", {}).request_id
+    start, seen, error, report = [json.loads(line) for line in cloud.log("json").splitlines()]
+    assert (start["type"], start["record"]["requestId"]) == ("platform.start", request_id)
+    assert (seen["level"], seen["message"], seen["requestId"]) == ("INFO", "seen", request_id)
+    assert (error["level"], error["errorType"], error["errorMessage"]) == ("ERROR", "ValueError", "no")
+    assert (report["type"], report["record"]["status"]) == ("platform.report", "error")
+
+
 def test_a_function_that_may_not_write_logs_runs_all_the_same(cloud, monkeypatch) -> None:
     class Refusing:
         class exceptions:
