@@ -77,14 +77,14 @@ def _unpack_once(archives: Sequence[zipfile.ZipFile], destination: Path) -> Path
     # Rename makes it appear whole: a second process, or a later start, never sees half a package.
     temporary = Path(tempfile.mkdtemp(prefix=".unpack-", dir=destination.parent))
     temporary.chmod(0o755)
-    for archive in archives:
-        for member in archive.infolist():
-            _extract(archive, member, temporary)
     try:
+        for archive in archives:
+            for member in archive.infolist():
+                _extract(archive, member, temporary)
         temporary.rename(destination)
-    except OSError:
-        shutil.rmtree(temporary)
-        if not destination.is_dir():
+    except (OSError, PackageRefused):
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not destination.is_dir():  # else another process was first
             raise
     return destination
 

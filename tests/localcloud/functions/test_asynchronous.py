@@ -267,3 +267,17 @@ def alive(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def test_ended_processes_leave_no_descriptor_and_no_scratch_folder(cloud) -> None:
+    cloud.create("exits", "import os\ndef handler(e, c):\n    os._exit(1)\n")
+    cloud.functions.invoke("exits", {})
+    before = num_pipes()
+    for _ in range(5):
+        cloud.functions.invoke("exits", {})
+    assert num_pipes() == before
+    assert not list((cloud.state / "functions" / "exits").glob("scratch-*"))
+
+
+def num_pipes() -> int:
+    return sum("pipe:[" in os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir())
