@@ -47,15 +47,15 @@ class Step:
 
     name: ClassVar[str]
     after: ClassVar[tuple[str, ...]] = ()
-    # A step with a marker is skipped when the marker holds the digest below and `look` agrees.
-    keeps_marker: ClassVar[bool] = True
+    # Such a step is skipped when its marker holds the digest below and `look` agrees; the others run on each boot.
+    may_be_skipped: ClassVar[bool] = False
 
     def digest(self, context: Context) -> str:
         """Return the digest of what the step depends on; another digest than the marker's runs the step again."""
         return context.node.digest()
 
     def look(self, context: Context) -> bool:
-        """Return whether what the step does is there already; asked only of steps that keep a marker."""
+        """Return whether what the step does is there already; asked only of steps that may be skipped."""
         raise NotImplementedError
 
     def act(self, context: Context) -> None:
@@ -165,13 +165,12 @@ def _advance(step: Step, context: Context) -> bool:
     """Make the step true; return False when it was so already."""
     marker = context.layout.marker(step.name)
     digest = step.digest(context)
-    if step.keeps_marker and _marked_digest(context, step) == digest and step.look(context):
+    if step.may_be_skipped and _marked_digest(context, step) == digest and step.look(context):
         return False
     step.act(context)
     step.verify(context)
-    if step.keeps_marker:
-        finished = round(context.system.unix_seconds(), 3)
-        context.system.write_atomic(marker, json.dumps({"digest": digest, "finished_unix_seconds": finished}) + "\n")
+    finished = round(context.system.unix_seconds(), 3)
+    context.system.write_atomic(marker, json.dumps({"digest": digest, "finished_unix_seconds": finished}) + "\n")
     return True
 
 

@@ -22,6 +22,7 @@ class Code(Step):
 
     name = "code"
     after = ("run_document",)
+    may_be_skipped = True
 
     def digest(self, context: Context) -> str:
         """Return the digest of the bundle."""

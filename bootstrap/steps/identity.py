@@ -10,7 +10,6 @@ class Identity(Step):
     """Ask instance metadata for id, type, zone, address and market."""
 
     name = "identity"
-    keeps_marker = False  # an image of this disk would carry the marker to another machine
 
     def act(self, context: Context) -> None:
         """Ask, unless boot has asked already to name its events."""

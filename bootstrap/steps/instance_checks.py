@@ -21,7 +21,6 @@ class InstanceChecks(Step):
     """Count GPUs, and check shared memory, free disk and memory."""
 
     name = "instance_checks"
-    keeps_marker = False  # a GPU can fall off the bus between two boots
 
     def act(self, context: Context) -> None:
         """Prepare the root directory, whose file system is measured."""

@@ -13,7 +13,9 @@ logger = logging.getLogger(__name__)
 # Runs in the training interpreter. Importing for real, not only looking, proves that shared libraries load, and leaves
 # the files in the page cache for the trainer.
 _PROBE = """
-import importlib, json, sys
+import sys
+sys.path.pop(0)  # the working directory
+import importlib, json
 missing, versions = {}, {"python": sys.version.split()[0]}
 for name in sys.argv[2:]:
     try:
@@ -32,7 +34,6 @@ class PythonEnv(Step):
     """Find the training interpreter and import its packages once, which also warms the page cache."""
 
     name = "python_env"
-    keeps_marker = False  # the page cache is empty after a reboot: import again
 
     def act(self, context: Context) -> None:
         """Nothing to make: the image brings the interpreter."""

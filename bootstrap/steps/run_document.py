@@ -12,7 +12,6 @@ class FetchRunDocument(Step):
     """Read the run document from Parameter Store."""
 
     name = "run_document"
-    keeps_marker = False  # it may have changed since
 
     def act(self, context: Context) -> None:
         """Read and decode it."""

@@ -36,7 +36,9 @@ SPARE_DISK_BYTES = 256 * 1024**2
 
 # Runs where blake3 is installed: prints the hash of each file named on the command line's JSON list.
 _HASHER = """
-import json, sys
+import sys
+sys.path.pop(0)  # the working directory
+import json
 from blake3 import blake3
 for path in json.load(open(sys.argv[1])):
     print(blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest())
@@ -58,7 +60,6 @@ class Staging(Step):
 
     name = "staging"
     after = ("run_document",)
-    keeps_marker = False  # the dataset may have been written again under its name: the index says, and is small
 
     def act(self, context: Context) -> None:
         """Copy what is missing."""

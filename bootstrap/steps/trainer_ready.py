@@ -6,7 +6,13 @@ from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
 from bootstrap.steps.python_env import find_interpreter
 
-_PROBE = "import importlib.util, training; assert importlib.util.find_spec('training.__main__'), 'no training.__main__'"
+# The working directory comes first on the path of `python -c`, and has nothing to do with the bundle.
+_PROBE = """
+import sys
+sys.path.pop(0)
+import importlib.util, training
+assert importlib.util.find_spec("training.__main__"), "no training.__main__"
+"""
 
 
 class TrainerReady(Step):
@@ -14,7 +20,6 @@ class TrainerReady(Step):
 
     name = "trainer_ready"
     after = ("instance_checks", "python_env", "code", "staging")
-    keeps_marker = False  # it takes a fraction of a second
 
     def act(self, context: Context) -> None:
         """Nothing to make: the steps before brought it."""

@@ -110,6 +110,13 @@ class Actor:
         """Begin anew with another run's control records."""
         self.last_result, self.last_generation, self.judgement = None, 0, None
 
+    def forget_judgement(self) -> None:
+        """Leave the run's end to its record from now on: when a person removes that, the run is tried again."""
+        if self.judgement is not None:
+            self.judgement = None
+            self.memory = self.memory.forgiven()
+            keep(self._context.system, self._context.layout, self.memory)
+
     def end_trainer(self) -> None:
         """Kill the trainers, if there are any: the supervisor itself ends."""
         if self.trainer is not None and self.active is not None and self.active.result is None:
@@ -225,7 +232,7 @@ class Actor:
         except ControlStoreError as error:  # asked for again until it is there
             logger.warning("%s", error)
             return
-        scope.note_outcome(outcome)
+        scope.note_outcome(outcome, self._context.system.monotonic_seconds())
 
     def _leave(self, action: Leave) -> None:
         self._context.events.emit("node_leaving", reason=action.reason)

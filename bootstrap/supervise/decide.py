@@ -27,6 +27,7 @@ from bootstrap.supervise.situation import (
 )
 
 # A save is asked to be through this long before the machine is taken: to report, to flush, to shut down.
+# Of a notice shorter than AWS's two minutes only a tenth.
 NOTICE_MARGIN_SECONDS = 10.0
 # How long a trainer may take to agree, save and end when no machine is about to vanish.
 STOP_LIMIT_SECONDS = 300.0
@@ -58,7 +59,8 @@ def departure(situation: Situation) -> Departure | None:
     """Return why this node leaves, the most urgent reason first, or None."""
     if situation.notice is not None:
         notice = situation.notice
-        deadline = notice.reclaim_unix_seconds - NOTICE_MARGIN_SECONDS
+        length_seconds = max(0.0, notice.reclaim_unix_seconds - situation.noticed_unix)
+        deadline = notice.reclaim_unix_seconds - min(NOTICE_MARGIN_SECONDS, length_seconds / 10)
         return Departure(f"spot interruption ({notice.action})", deadline, situation.scale_in_since_unix is not None)
     if situation.signalled_since_unix is not None:
         deadline = situation.signalled_since_unix + SIGNAL_LIMIT_SECONDS
@@ -73,9 +75,9 @@ def node_state(situation: Situation) -> NodeState:
     """Return what this node's heart-beat says."""
     if departure(situation) is not None:
         return "draining"
-    if situation.active is not None and situation.active.result is None:
+    if situation.active is not None:  # also while it settles: not to be elected before it has concluded
         return "training"
-    if situation.active is None and (situation.recorded is not None or situation.judgement is not None):
+    if situation.recorded is not None or situation.judgement is not None:
         return "finished"
     return "ready"
 
@@ -176,7 +178,7 @@ def _settle(situation: Situation, active: Active, result: Result) -> list[Action
     if result.outcome != "failed" or departure(situation) is not None:
         return [Conclude(result)]
     peers = {peer.instance_id: peer for peer in situation.peers}
-    everyone_ended = True
+    generation, everyone_ended = active.record.generation, True
     for member in active.record.members:
         if member.instance_id == situation.me.instance_id:
             continue
@@ -184,16 +186,12 @@ def _settle(situation: Situation, active: Active, result: Result) -> list[Action
         if _is_silent(situation, active, peer):
             lost = f"{member.instance_id} is silent; the trainer said: {result.message}"
             return [Conclude(Result("lost_peer", result.step, lost))]
-        if peer is not None and peer.generation != active.record.generation and member.instance_id in active.seen:
+        if peer is not None and peer.generation != generation and member.instance_id in active.seen:
             lost = f"{member.instance_id} began anew; the trainer said: {result.message}"
             return [Conclude(Result("lost_peer", result.step, lost))]
-        if peer is not None and peer.generation == active.record.generation and peer.outcome == "lost_peer":
+        if peer is not None and peer.generation == generation and peer.outcome == "lost_peer":
             return [Conclude(Result("lost_peer", result.step, f"{member.instance_id} lost a peer; {result.message}"))]
-        everyone_ended &= (
-            peer is not None
-            and peer.outcome is not None
-            and peer.silent_seconds < 1.0 + (situation.timings.heartbeat_seconds * 2)
-        )
+        everyone_ended &= peer is not None and peer.generation == generation and peer.outcome is not None
     waited = situation.now - (active.ended_at if active.ended_at is not None else situation.now)
     if everyone_ended or waited > 2 * situation.timings.heartbeat_timeout_seconds:
         return [Conclude(result)]

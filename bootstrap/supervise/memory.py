@@ -35,6 +35,10 @@ class Memory:
             failures = 0
         return replace(before, failures=failures, saved_step=max(saved_step, before.saved_step))
 
+    def forgiven(self) -> Memory:
+        """Return the memory without its failures: they are recorded, and whoever removes the record wants a new try."""
+        return replace(self, failures=0)
+
     @property
     def gives_up(self) -> bool:
         """Whether another try would be a waste of money."""

@@ -30,6 +30,7 @@ class Board:
     def __init__(self) -> None:
         self.wake = threading.Event()
         self.notice: InterruptionNotice | None = None
+        self.noticed_unix = 0.0
         self.rebalance_time: str | None = None
         self.target_state: str | None = None
         self.scale_in_since_unix: float | None = None
@@ -45,7 +46,7 @@ class Monitor:
     """
 
     def __init__(self, name: str, interval_seconds: float, look: Callable[[], None], wake: threading.Event) -> None:
-        self._interval_seconds = interval_seconds
+        self.interval_seconds = interval_seconds
         self._look = look
         self._wake = wake
         self._ended = threading.Event()
@@ -73,7 +74,7 @@ class Monitor:
             while not self._ended.is_set():
                 self._hurry.clear()
                 self._look_once()
-                self._hurry.wait(self._interval_seconds)
+                self._hurry.wait(self.interval_seconds)
         except Exception as error:  # noqa: BLE001 top level of a thread: the main loop raises it
             self.failure = error
             self._wake.set()
@@ -104,6 +105,7 @@ class MetadataWatch:
         notice = metadata.interruption_notice()
         if notice is not None and board.notice is None:
             events.emit("interruption_notice", action=notice.action, reclaim_unix_seconds=notice.reclaim_unix_seconds)
+            board.noticed_unix = self._context.system.unix_seconds()
             board.notice = notice
             board.wake.set()
         state = metadata.target_lifecycle_state()
@@ -160,9 +162,10 @@ class ControlWatch:
         scope = self._board.scope
         if scope is None:
             return
+        clock = self._context.system.monotonic_seconds
+        began = clock()
         observation = scope.store.observe()
-        # The time after the reading: a record cannot be older than this node then takes it to be.
-        scope.take(observation, self._context.system.monotonic_seconds())
+        scope.take(observation, began, clock())
         self._board.wake.set()
 
 

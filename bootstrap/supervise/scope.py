@@ -18,16 +18,18 @@ class RunScope:
         self._lock = threading.Lock()
         self._newest: GenerationRecord | None = None
         self._outcome: RunOutcome | None = None
+        self._outcome_noted_at = float("-inf")
         # Generations up to this one are not for this node: they were there when it came, or it has been through them.
         self.floor = 0
 
-    def take(self, observation: Observation, now: float) -> None:
-        """Take in what was read at `now` (monotonic seconds)."""
+    def take(self, observation: Observation, began: float, now: float) -> None:
+        """Take in what was read from `began` to `now` (monotonic seconds)."""
         with self._lock:
             if self._ledger.observed_at is None and observation.newest is not None:
                 self.floor = observation.newest.generation
             self._ledger.observe(observation.heartbeats, now)
-            self._outcome = observation.outcome
+            if began > self._outcome_noted_at:  # else the listing may be older than what this node wrote
+                self._outcome = observation.outcome
             self._note_newest(observation.newest)
 
     def note_elected(self, record: GenerationRecord) -> None:
@@ -35,10 +37,10 @@ class RunScope:
         with self._lock:
             self._note_newest(record)
 
-    def note_outcome(self, outcome: RunOutcome) -> None:
+    def note_outcome(self, outcome: RunOutcome, now: float) -> None:
         """Know an outcome that this node has just written, before the watch reads it."""
         with self._lock:
-            self._outcome = outcome
+            self._outcome, self._outcome_noted_at = outcome, now
 
     def view(self) -> tuple[tuple[Peer, ...], float | None, GenerationRecord | None, RunOutcome | None]:
         """Return peers, when they were observed, the newest generation and the run's outcome, all of one moment."""

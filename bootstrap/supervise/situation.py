@@ -61,7 +61,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that a decision may depend on. Times are monotonic seconds unless the name says unix."""
+    """Everything that a decision may depend on. Times are monotonic seconds unless the name says unix.
+
+    `noticed_unix` is when the notice was seen, 0 without one.
+    """
 
     now: float
     now_unix: float
@@ -73,6 +76,7 @@ class Situation:
     preparation: Literal["idle", "running", "failed"]
     preparation_message: str
     notice: InterruptionNotice | None
+    noticed_unix: float
     scale_in_since_unix: float | None
     signalled_since_unix: float | None
     rebalance_pending: bool

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 
@@ -29,7 +30,7 @@ from bootstrap.supervise.monitors import (
     RunDocumentWatch,
 )
 from bootstrap.supervise.preparation import Preparation
-from bootstrap.supervise.records import Heartbeat, Member
+from bootstrap.supervise.records import Heartbeat, Member, NodeState, RunOutcome
 from bootstrap.supervise.scope import RunScope
 from bootstrap.supervise.situation import Leave, Situation, Wanted
 from bootstrap.supervise.trainer import kill_left_over
@@ -38,6 +39,9 @@ from bootstrap.system import System
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
+# Between two generations the nodes wait for each other's records: they look oftener, for as long as it is worth.
+EAGER_FACTOR = 4
+EAGER_SECONDS = 30.0
 
 
 def supervise(system: System, layout: Layout, command: LaunchCommand = torchrun_command) -> bool:
@@ -91,10 +95,11 @@ class Supervisor:
         timings, wake = context.node.supervise, self._board.wake
         run_seconds = RUN_DOCUMENT_POLLS * timings.poll_seconds
         self._beats = Monitor("heart-beat", timings.heartbeat_seconds, self._writer.look, wake)
+        self._records = Monitor("control records", timings.poll_seconds, ControlWatch(context, self._board).look, wake)
         self._monitors = [
             Monitor("instance metadata", timings.poll_seconds, MetadataWatch(context, self._board).look, wake),
             Monitor("run document", run_seconds, RunDocumentWatch(context, self._board).look, wake),
-            Monitor("control records", timings.poll_seconds, ControlWatch(context, self._board).look, wake),
+            self._records,
             self._beats,
         ]
 
@@ -129,15 +134,22 @@ class Supervisor:
             if failure is not None:
                 raise failure
         self._choose_scope()
+        self._follow()
         situation = self._situation()
         if situation is None:
             self._leave_early()
             return
         for action in decide(situation):
             self._actor.act(action)
+        self._pace(situation)
         after = self._situation()
         if after is not None and self._writer.say(self._heartbeat(node_state(after), self._said_digest())):
             self._beats.hurry()
+
+    def _pace(self, situation: Situation) -> None:
+        since, poll_seconds = situation.ready_since, self._context.node.supervise.poll_seconds
+        eager = since is not None and situation.recorded is None and situation.now - since < EAGER_SECONDS
+        self._records.interval_seconds = poll_seconds / EAGER_FACTOR if eager else poll_seconds
 
     def _choose_scope(self) -> None:
         """Follow the run document to another run's control records, once the trainers of the old one are gone."""
@@ -148,6 +160,26 @@ class Supervisor:
         store = ControlStore(s3, bucket=self._context.node.checkpoint_bucket, run=run.run)
         self._actor.forget_generation()
         self._board.scope = RunScope(store, self._identity.instance_id)
+        self._records.hurry()
+
+    def _follow(self) -> None:
+        """Bring what this node knows of itself up to date: its trainers, its judgement, since when it is ready."""
+        run, scope, actor = self._board.run, self._board.scope, self._actor
+        if run is None or scope is None:
+            return
+        digest = run.digest()
+        peers, _, _, outcome = scope.view()
+        if actor.active is not None:
+            generation = actor.active.record.generation
+            actor.watch_trainer(frozenset(peer.instance_id for peer in peers if peer.generation == generation))
+        if _for_digest(outcome, digest) is not None:
+            actor.forget_judgement()
+        if actor.judgement is not None and actor.judgement.run_digest != digest:
+            actor.judgement = None
+        if actor.active is not None or self._preparation.prepared_digest != digest:
+            actor.ready_since = None
+        elif actor.ready_since is None:
+            actor.ready_since = self._context.system.monotonic_seconds()
 
     def _situation(self) -> Situation | None:
         """Return what is known now, or None before the run document was read for the first time."""
@@ -157,16 +189,7 @@ class Supervisor:
             return None
         digest, now = run.digest(), system.monotonic_seconds()
         peers, observed_at, newest, outcome = scope.view()
-        if actor.active is not None:
-            generation = actor.active.record.generation
-            actor.watch_trainer(frozenset(peer.instance_id for peer in peers if peer.generation == generation))
-        if actor.judgement is not None and actor.judgement.run_digest != digest:
-            actor.judgement = None
         prepared = self._preparation.prepared_digest
-        if actor.active is not None or prepared != digest:
-            actor.ready_since = None
-        elif actor.ready_since is None:
-            actor.ready_since = now
         return Situation(
             now=now,
             now_unix=system.unix_seconds(),
@@ -178,6 +201,7 @@ class Supervisor:
             preparation=self._preparation.state(digest),
             preparation_message=self._preparation.message,
             notice=board.notice,
+            noticed_unix=board.noticed_unix,
             scale_in_since_unix=board.scale_in_since_unix,
             signalled_since_unix=self._signalled[0] if self._signalled else None,
             rebalance_pending=board.rebalance_time != actor.rebalance_handled,
@@ -187,7 +211,7 @@ class Supervisor:
             floor=scope.floor,
             active=actor.active,
             ready_since=actor.ready_since,
-            recorded=outcome if outcome is not None and outcome.run_digest == digest else None,
+            recorded=_for_digest(outcome, digest),
             judgement=actor.judgement,
         )
 
@@ -205,7 +229,7 @@ class Supervisor:
         run, prepared = self._board.run, self._preparation.prepared_digest
         return prepared if run is not None and prepared == run.digest() else ""
 
-    def _heartbeat(self, state: str, run_digest: str) -> Heartbeat:
+    def _heartbeat(self, state: NodeState, run_digest: str) -> Heartbeat:
         actor = self._actor
         active, ended = actor.active, actor.last_result
         if active is not None:
@@ -214,7 +238,7 @@ class Supervisor:
             instance_id=self._identity.instance_id,
             address=self._identity.private_address,
             sequence=0,
-            state=state,  # type: ignore[arg-type]  # node_state's literal
+            state=state,
             generation=actor.last_generation,
             step=actor.trainer.step if actor.trainer is not None else ended.step if ended is not None else 0,
             run_digest=run_digest,
@@ -229,11 +253,13 @@ class Supervisor:
             self._writer.look()
 
 
+def _for_digest(outcome: RunOutcome | None, digest: str) -> RunOutcome | None:
+    return outcome if outcome is not None and outcome.run_digest == digest else None
+
+
 @contextlib.contextmanager
 def _signals() -> Iterator[list[float]]:
     """Turn SIGTERM and SIGINT into the time at which the first of them came (in a list, empty until then)."""
-    import time
-
     came: list[float] = []
 
     def note(number: int, frame: object) -> None:

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from bootstrap.__main__ import main
+from bootstrap.documents import NodeDocument, RunDocument
+from bootstrap.errors import DocumentError
+
+
+def node() -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "deployment": "demo",
+        "region": "us-east-1",
+        "dataset_bucket": "data",
+        "checkpoint_bucket": "checkpoints",
+        "run_parameter": "/trainstack/demo/run",
+        "log_group": "/trainstack/demo",
+        "bundle": {"bucket": "assets", "key": "a.zip", "sha256": "0" * 64},
+        "gpus": 8,
+        "fabric": "efa",
+        "python": {"interpreter": "python3", "packages": ["torch", "numpy"]},
+        "supervise": {
+            "poll_seconds": 1,
+            "heartbeat_seconds": 2,
+            "heartbeat_timeout_seconds": 10.5,
+            "gang_timeout_seconds": 600,
+            "boot_timeout_seconds": 900,
+        },
+    }
+
+
+def run() -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "deployment": "demo",
+        "run": "first",
+        "nodes": 2,
+        "min_nodes": 1,
+        "processes_per_node": 8,
+        "code": {"bucket": "assets", "key": "c.zip", "sha256": "1" * 64},
+        "dataset": "stdlib",
+        "training": {"steps": 10, "model": {"layers": 2}, "note": "ä"},
+    }
+
+
+def problems(decode: Any, value: object) -> dict[str, str]:
+    with pytest.raises(DocumentError) as caught:
+        decode(value)
+    return {problem.path: str(problem) for problem in caught.value.problems}
+
+
+def test_round_trip() -> None:
+    assert NodeDocument.from_json(node()).to_json() == node()
+    assert RunDocument.from_text(json.dumps(run())).to_json() == run()
+
+
+def test_digest_is_of_the_canonical_json_whatever_the_order_of_keys() -> None:
+    canonical = json.dumps(run(), sort_keys=True, separators=(",", ":")).encode()
+    shuffled = dict(reversed(run().items()))
+    assert RunDocument.from_json(shuffled).digest() == hashlib.sha256(canonical).hexdigest()
+
+
+def test_every_mistake_is_named_at_once() -> None:
+    document = node()
+    del document["region"]
+    document["regoin"] = "us-east-1"
+    document["deployment"] = ""
+    document["gpus"] = True
+    document["fabric"] = "infiniband"
+    document["bundle"] = {"bucket": "", "key": 3, "sha256": "0" * 63}
+    document["python"] = {"interpreter": "python3", "packages": ["torch", "not a name"]}
+    document["supervise"]["poll_seconds"] = "1"
+    document["supervise"]["gang_timeout_seconds"] = 0
+    document["supervise"]["boot_timeout_seconds"] = float("inf")
+    found = problems(NodeDocument.from_json, document)
+    assert sorted(found) == [
+        "bundle.bucket",
+        "bundle.key",
+        "bundle.sha256",
+        "deployment",
+        "fabric",
+        "gpus",
+        "python.packages[1]",
+        "region",
+        "regoin",
+        "supervise.boot_timeout_seconds",
+        "supervise.gang_timeout_seconds",
+        "supervise.poll_seconds",
+    ]
+    assert "is not a known key" in found["regoin"] and "region" in found["regoin"]
+    assert found["gpus"] == "gpus: true: must be a whole number, and is true or false; write a whole number"
+    assert "at least 1" in found["supervise.gang_timeout_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"run": "First Run"}, "run"),
+        ({"run": "a" * 41}, "run"),
+        ({"nodes": 0}, "nodes"),
+        ({"nodes": 1.0}, "nodes"),
+        ({"min_nodes": 3}, "min_nodes"),
+        ({"processes_per_node": False}, "processes_per_node"),
+        ({"dataset": "../secrets"}, "dataset"),
+        ({"training": []}, "training"),
+        ({"code": None}, "code"),
+        ({"schema_version": 0}, "schema_version"),
+    ],
+)
+def test_run_document_rules(change: dict[str, Any], path: str) -> None:
+    assert list(problems(RunDocument.from_json, {**run(), **change})) == [path]
+
+
+def test_heartbeat_timeout_must_allow_a_late_beat() -> None:
+    document = node()
+    document["supervise"]["heartbeat_timeout_seconds"] = 3
+    assert list(problems(NodeDocument.from_json, document)) == ["supervise.heartbeat_timeout_seconds"]
+
+
+@pytest.mark.parametrize("decode", [NodeDocument.from_json, RunDocument.from_json])
+def test_newer_version_is_refused_in_words(decode: Any) -> None:
+    found = problems(decode, {"schema_version": 2, "something": "new"})
+    assert list(found) == ["schema_version"]
+    assert "newer" in found["schema_version"] and "deploy" in found["schema_version"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "must be JSON"),
+        ("[]", "must be an object"),
+        ('{"run": 1, "run": 2}', "given twice"),
+        ("null", "and is null"),
+    ],
+)
+def test_text_that_is_no_document(text: str, words: str) -> None:
+    with pytest.raises(DocumentError, match=words):
+        RunDocument.from_text(text)
+
+
+def test_check_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "node.json"
+    path.write_text(json.dumps(node()))
+    assert main(["check", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out)["digest"] == NodeDocument.from_json(node()).digest()
+    path.write_text(json.dumps({**node(), "gpus": -1, "fabric": "x"}))
+    assert main(["check", str(path)]) == 2
+    errors = capsys.readouterr().err
+    assert "2 problems" in errors and "gpus: -1" in errors and "fabric" in errors
+    assert main(["check", str(tmp_path / "missing.json")]) == 2

@@ -1,0 +1,252 @@
+"""The boot steps: on a scripted machine, and against S3 and Parameter Store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.aws import Aws
+from bootstrap.documents import NodeDocument, RunDocument
+from bootstrap.errors import CommandError, DocumentError, StepError
+from bootstrap.events import EventLog
+from bootstrap.imds import InstanceMetadata
+from bootstrap.layout import Layout
+from bootstrap.plan import Context
+from bootstrap.steps.code import Code, remove_other_code
+from bootstrap.steps.instance_checks import InstanceChecks
+from bootstrap.steps.python_env import PythonEnv
+from bootstrap.steps.run_document import FetchRunDocument
+from bootstrap.steps.staging import Staging, stage_dataset
+from bootstrap.steps.trainer_ready import TrainerReady
+from bootstrap.system import System
+from tests.bootstrap.account import REGION, Account
+from tests.bootstrap.fake_system import FakeSystem
+from tests.bootstrap.test_documents import node
+
+
+def machine(root: Path, **changes: Any) -> tuple[FakeSystem, Context]:
+    system, layout, nothing = FakeSystem(), Layout(root), None
+    document = NodeDocument.from_json({**node(), **changes})
+    unused: Any = nothing
+    return system, Context(system, layout, document, unused, unused, EventLog(system, layout.events))
+
+
+def real(account: Account, root: Path, **run: Any) -> Context:
+    system, layout = System(), Layout(root)
+    document = NodeDocument.from_json(account.node(python={"interpreter": sys.executable, "packages": []}))
+    context = Context(system, layout, document, Aws(REGION), InstanceMetadata(system), EventLog(system, layout.events))
+    code = {"bucket": "assets", "key": "none", "sha256": "0" * 64}
+    context.run = RunDocument.from_json(account.run(**{"code": code, **run}))
+    return context
+
+
+def failure(step: Any, context: Context) -> StepError:
+    with pytest.raises(StepError) as caught:
+        step.act(context)
+        step.verify(context)
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_instance_checks_say_all_that_is_wrong(tmp_path: Path) -> None:
+    system, context = machine(tmp_path, gpus=8)
+    system.directories["/proc/driver/nvidia/gpus"] = ["0000:00:1e.0"]
+    system.files["/proc/meminfo"] = "MemTotal: 9 kB\nMemAvailable:     1024 kB\n"
+    system.free = 1
+    message = failure(InstanceChecks(), context).message
+    assert "gpus: 1 found, the node document says 8" in message
+    assert "the disk is full" in message
+    assert "memory: 1048576 bytes are available" in message
+    assert "/dev/shm" in message
+
+
+def test_gpus_are_counted_by_the_driver_or_by_nvidia_smi(tmp_path: Path) -> None:
+    system, context = machine(tmp_path, gpus=2)
+    system.files["/proc/meminfo"] = "MemAvailable: 99999999 kB\n"
+    system.directories["/proc/driver/nvidia/gpus"] = ["a", "b"]
+    InstanceChecks().verify(context)
+    assert system.commands == []
+    system.directories.clear()
+    system.programs["nvidia-smi"] = "GPU 0: NVIDIA L4 (UUID: x)\nGPU 1: NVIDIA L4 (UUID: y)\n"
+    InstanceChecks().verify(context)
+    del system.programs["nvidia-smi"]
+    assert "the driver answers for no GPU" in failure(InstanceChecks(), context).message
+
+
+def test_no_gpu_is_looked_for_on_a_cpu_node(tmp_path: Path) -> None:
+    system, context = machine(tmp_path, gpus=0)
+    system.files["/proc/meminfo"] = "MemAvailable: 99999999 kB\n"
+    InstanceChecks().act(context)
+    InstanceChecks().verify(context)
+    assert system.commands == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "answer", "words"),
+    [
+        (0, {"missing": {"flash_attn": "ModuleNotFoundError: no"}, "versions": {}, "gpus": None}, "flash_attn"),
+        (8, {"missing": {}, "versions": {}, "gpus": 0}, "torch sees 0 GPUs, the node document says 8"),
+    ],
+)
+def test_python_env_names_what_is_missing(tmp_path: Path, gpus: int, answer: Any, words: str) -> None:
+    system, context = machine(tmp_path, gpus=gpus)
+    system.programs["python3"] = "a warning on standard output\n" + json.dumps(answer)
+    assert words in failure(PythonEnv(), context).message
+
+
+def test_python_env_failures_in_words(tmp_path: Path) -> None:
+    system, context = machine(tmp_path)
+    assert "python.interpreter: python3: is not on PATH" in failure(PythonEnv(), context).message
+    system.programs["python3"] = "hello"
+    assert "something else than JSON" in failure(PythonEnv(), context).message
+    system.programs["python3"] = CommandError(["python3"], -11, "Segmentation fault", "ended with code -11")
+    error = failure(PythonEnv(), context)
+    assert (error.exit_code, error.output_tail) == (-11, "Segmentation fault")
+
+
+def test_run_document_is_read_and_checked(account: Account, tmp_path: Path) -> None:
+    context, step = real(account, tmp_path), FetchRunDocument()
+    wanted = context.run
+    assert wanted is not None
+    error = failure(step, context)
+    assert account.parameter in error.message and "ssm:GetParameter" in error.remedy
+    account.put_run(wanted.to_json())
+    step.act(context)
+    step.verify(context)
+    assert context.run == wanted
+    account.put_run({**wanted.to_json(), "deployment": "other"})
+    assert "is for deployment other" in failure(step, context).message
+    account.put_run({**wanted.to_json(), "nodes": 0, "extra": 1})
+    with pytest.raises(DocumentError, match="2 problems"):
+        step.act(context)
+
+
+def test_code_is_fetched_verified_and_unpacked_once(account: Account, tmp_path: Path) -> None:
+    code = account.put_code({"training/__main__.py": "print('hello')", "training/__init__.py": ""})
+    context, step = real(account, tmp_path, code=code), Code()
+    assert not step.look(context)
+    step.act(context)
+    step.verify(context)
+    assert step.look(context)
+    assert (context.layout.code(code["sha256"]) / "training" / "__main__.py").read_text() == "print('hello')"
+    account.s3.delete_object(Bucket=account.checkpoints, Key=code["key"])
+    step.act(context)  # it is there: nothing is fetched
+    TrainerReady().verify(context)
+    remove_other_code(context, frozenset())
+    assert context.system.list_directory(tmp_path / "code") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "sha256", "words"),
+    [
+        (None, "0" * 64, "cannot be fetched"),
+        (b"changed", "0" * 64, f"has SHA-256 {hashlib.sha256(b'changed').hexdigest()}"),
+        (b"no zip", hashlib.sha256(b"no zip").hexdigest(), "is no zip archive"),
+    ],
+)
+def test_bad_code_bundle_is_refused(
+    account: Account, tmp_path: Path, body: bytes | None, sha256: str, words: str
+) -> None:
+    if body is not None:
+        account.s3.put_object(Bucket=account.checkpoints, Key="c.zip", Body=body)
+    context = real(account, tmp_path, code={"bucket": account.checkpoints, "key": "c.zip", "sha256": sha256})
+    assert words in failure(Code(), context).message
+    assert list((tmp_path / "code").iterdir()) == []
+
+
+def test_bundle_without_trainer_is_refused(account: Account, tmp_path: Path) -> None:
+    context = real(account, tmp_path, code=account.put_code({"train.py": ""}))
+    assert "holds no `training` package" in failure(Code(), context).message
+
+
+def test_trainer_that_cannot_be_imported(account: Account, tmp_path: Path) -> None:
+    files = {"training/__main__.py": "", "training/__init__.py": "import no_such_module"}
+    context = real(account, tmp_path, code=account.put_code(files))
+    Code().act(context)
+    error = failure(TrainerReady(), context)
+    assert "no_such_module" in error.output_tail and error.exit_code == 1
+
+
+SHARDS = {"train-00000.bin": b"\1\0" * 5000, "train-00001.bin": b"\2\0" * 70000}
+
+
+def test_staging_is_complete_incremental_and_follows_a_new_index(account: Account, tmp_path: Path) -> None:
+    account.put_dataset(SHARDS)
+    context, step = real(account, tmp_path), Staging()
+    step.act(context)
+    step.verify(context)
+    directory = context.layout.dataset("words")
+    assert {name: (directory / name).read_bytes() for name in SHARDS} == SHARDS
+    assert (directory / "tokenizer.json").exists()
+    untouched = directory.joinpath("train-00000.bin").stat().st_mtime_ns
+    directory.joinpath("train-00001.bin").write_bytes(b"cut short")
+    assert "train-00001.bin" in failure_of_verify(step, context)
+    step.act(context)
+    step.verify(context)
+    assert directory.joinpath("train-00000.bin").stat().st_mtime_ns == untouched
+    changed = {**SHARDS, "train-00000.bin": b"\3\0" * 5000}  # the same name, the same size
+    account.put_dataset(changed)
+    step.act(context)
+    assert directory.joinpath("train-00000.bin").read_bytes() == changed["train-00000.bin"]
+    assert [entry.name for entry in directory.iterdir() if entry.name.endswith(".part")] == []
+
+
+def failure_of_verify(step: Staging, context: Context) -> str:
+    with pytest.raises(StepError) as caught:
+        step.verify(context)
+    return caught.value.message
+
+
+def test_staging_hashes_in_the_training_interpreter_where_need_be(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.put_dataset(SHARDS)
+    context = real(account, tmp_path)
+    monkeypatch.setitem(sys.modules, "blake3", None)
+    Staging().act(context)
+    Staging().verify(context)
+
+
+def test_damaged_dataset_is_refused(account: Account, tmp_path: Path) -> None:
+    account.put_dataset(SHARDS)
+    bucket, prefix = account.datasets, "datasets/words"
+    account.s3.put_object(Bucket=bucket, Key=f"{prefix}/train-00000.bin", Body=b"\\9\0" * 5000)
+    account.s3.put_object(Bucket=bucket, Key=f"{prefix}/train-00001.bin", Body=b"short")
+    context = real(account, tmp_path)
+    message = failure(Staging(), context).message
+    assert "train-00000.bin: BLAKE3" in message and "train-00001.bin: 5 bytes, the index says 140000" in message
+    assert not (context.layout.dataset("words") / "dataset.json").exists()
+    account.s3.delete_object(Bucket=bucket, Key=f"{prefix}/train-00001.bin")
+    assert "cannot be copied" in failure(Staging(), context).message
+
+
+def test_missing_dataset_and_bad_index_in_words(account: Account, tmp_path: Path) -> None:
+    context = real(account, tmp_path)
+    error = failure(Staging(), context)
+    assert "training.dataset: words" in error.message and "training tokenize" in error.remedy
+    key = "datasets/words/dataset.json"
+    evil = {"splits": {"train": {"shards": [{"file": "../x", "bytes": 1, "blake3": "0"}]}}}
+    tokenizer = {"tokenizer": {"file": "t", "sha256": "0"}}
+    for index, words in [
+        ("{", "is not JSON"),
+        ("{}", "no dataset index"),
+        (json.dumps({**evil, **tokenizer}), "plain"),
+    ]:
+        account.s3.put_object(Bucket=account.datasets, Key=key, Body=index.encode())
+        assert words in failure(Staging(), context).message
+
+
+def test_too_small_a_disk_is_said_before_the_copy(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.put_dataset(SHARDS)
+    context = real(account, tmp_path)
+    monkeypatch.setattr(context.system, "free_bytes", lambda path: 1000)
+    assert context.run is not None
+    with pytest.raises(StepError, match="the disk is too small: .* bytes needed, 1000 free"):
+        stage_dataset(context, context.run)
