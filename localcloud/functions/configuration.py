@@ -204,6 +204,11 @@ class ConfigurationOperations:
             return self._invoke_configs.get((name, "$LATEST"), {})
 
     def _check_settings(self, parameters: Mapping[str, Any]) -> None:
+        if parameters.get("FileSystemConfigs"):
+            raise ApiError(
+                "InvalidParameterValueException",
+                "FileSystemConfigs: the local cloud mounts no file system for functions; drop the setting",
+            )
         arn = parameters.get("DeadLetterConfig", {}).get("TargetArn")
         if arn:
             check_destination(arn, "DeadLetterConfig.TargetArn")

@@ -199,6 +199,8 @@ class FunctionService:
             )
             _logger.error("%s: event %s cannot be run: %s", queued.function, queued.request_id, error)
             return "done"
+        if self._closed:  # whatever it answered, it was cut off
+            return "done"
         if not answer.failed:
             self._send_outcome(definition, queued, "OnSuccess", "Success", answer.payload)
             return "done"
