@@ -212,6 +212,7 @@ def test_layers_are_on_the_module_path(cloud) -> None:
     ("settings", "words"),
     [
         ({"Runtime": "nodejs22.x"}, "python3.x only"),
+        ({"FileSystemConfigs": [{"Arn": "arn:aws:efs", "LocalMountPath": "/mnt/x"}]}, "mounts no file system"),
         ({"PackageType": "Image", "Code": {"ImageUri": "x"}}, "zip packages only"),
         ({"Environment": {"Variables": {"AWS_REGION": "x"}}}, "AWS_REGION"),
         ({"Environment": {"Variables": {"BIG": "x" * 5000}}}, "4KB limit"),
