@@ -1,0 +1,82 @@
+"""The whole cloud in one process: the server, the gateway, and the services behind it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from pathlib import Path
+
+from cheroot.wsgi import Server
+
+from localcloud.api import Service
+from localcloud.clients import LocalClients
+from localcloud.cloudformation.service import CloudFormationService
+from localcloud.compute import ComputeServices
+from localcloud.functions import FunctionService, LocalEventBus
+from localcloud.gateway import Gateway
+from localcloud.iam.authority import Authority
+from localcloud.identity import Identity
+from localcloud.security_token import SecurityTokenService
+
+logger = logging.getLogger(__name__)
+ADDRESS = "127.0.0.1"
+SERVER_THREADS = 48
+
+
+class LocalCloud:
+    """An AWS account on this machine.
+
+    Args:
+        state_directory: Where instances, functions, logs and records live; made when absent.
+        region: The region that root's clients and the account's services start in.
+        port: Preferred port on 127.0.0.1; another is taken when it is busy. 0 takes any.
+    """
+
+    def __init__(self, state_directory: Path, *, region: str = "us-east-1", port: int = 0) -> None:
+        self.state_directory = state_directory.resolve()
+        self.state_directory.mkdir(parents=True, exist_ok=True)
+        self.region = region
+        self._server = Server((ADDRESS, _free_port(port)), None, numthreads=SERVER_THREADS, request_queue_size=128)
+        self._server.prepare()
+        self.endpoint_url = f"http://{ADDRESS}:{self._server.bind_addr[1]}"
+        self.identity = Identity()
+        self.clients = LocalClients(self.endpoint_url, region, self.identity)
+        self.authority = Authority(self.identity, self.state_directory / "calls.jsonl")
+        self.services = self._build_services()
+        gateway = Gateway(self.identity, self.authority, self.clients)
+        for service in self.services:
+            gateway.add(service)
+        self._server.wsgi_app = gateway
+        self._thread = threading.Thread(target=self._server.serve, name="gateway", daemon=True)
+
+    def _build_services(self) -> list[Service]:
+        functions = FunctionService(self.clients, self.identity, self.state_directory)
+        bus = LocalEventBus(self.clients, functions)
+        compute = ComputeServices(self.clients, bus, self.identity, self.state_directory)
+        cloudformation = CloudFormationService(self.clients)
+        return [SecurityTokenService(self.identity), functions, bus, cloudformation, *compute.services()]
+
+    def start(self) -> None:
+        """Answer requests from now on."""
+        self._thread.start()
+        logger.info("listening on %s", self.endpoint_url)
+
+    def close(self) -> None:
+        """End every service, process and thread of the cloud."""
+        for service in reversed(self.services):
+            service.close()
+        self._server.stop()
+        self._thread.join(timeout=5)
+
+
+def _free_port(preferred: int) -> int:
+    """Return the preferred port when it can be had, else 0 (any)."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ADDRESS, preferred))
+        except OSError:
+            logger.warning("port %d is busy: another one is taken", preferred)
+            return 0
+    return preferred

@@ -1,0 +1,1 @@
+"""Evaluates IAM policies for the calls that reach the local cloud."""

@@ -1,0 +1,206 @@
+"""Decides whether a call may be made: gathers the policies that bear on it and evaluates them.
+
+Identity policies, permissions boundaries, bucket policies, key policies and Lambda resource policies are read from where the
+services keep them. The cloud's endpoint stands for TLS: aws:SecureTransport is true for every call.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from moto.backends import get_backend
+
+from localcloud.api import ApiError, Call, Principal
+from localcloud.iam.actions import accesses
+from localcloud.iam.policy import Access, Document, verdict
+from localcloud.identity import ACCOUNT, Identity, find_role, iam_backend
+
+# Data-plane operations of S3 that use the bucket's key on the caller's behalf.
+KMS_FOR_S3 = {
+    "GetObject": ("kms:Decrypt",),
+    "PutObject": ("kms:GenerateDataKey",),
+    "CreateMultipartUpload": ("kms:GenerateDataKey",),
+    "UploadPart": ("kms:GenerateDataKey", "kms:Decrypt"),
+    "CompleteMultipartUpload": ("kms:Decrypt",),
+    "CopyObject": ("kms:Decrypt", "kms:GenerateDataKey"),
+}
+DENIED_CODES = {"ec2": "UnauthorizedOperation", "s3": "AccessDenied"}
+JSON_SERVICES = {"ssm", "logs", "kms", "lambda", "events", "ecr", "dynamodb"}
+
+
+def _document(policy: Any) -> Document:
+    loaded: Document = json.loads(unquote(policy)) if isinstance(policy, str) else policy
+    return loaded
+
+
+class Authority:
+    """Allows or refuses calls; writes refused ones to `denied_log`, counts the rights that are used."""
+
+    def __init__(self, identity: Identity, denied_log: Path) -> None:
+        self._identity = identity
+        self._denied_log = denied_log
+        self._lock = threading.Lock()
+        self._tag_readers: dict[str, Callable[[str], Mapping[str, str]]] = {}
+        self.used: Counter[tuple[str, str]] = Counter()
+
+    def authorise(self, call: Call) -> None:
+        """Return when the call is allowed.
+
+        Raises:
+            ApiError: The service's own access-denied error, naming principal, action, resource and reason.
+        """
+        if call.principal.kind in ("root", "service"):
+            return
+        needed = accesses(call) + self._kms_needed(call)
+        for access in needed:
+            reason = self._refusal(call, access)
+            if reason is not None:
+                self._record(call.principal, access, reason)
+                raise self._denied(call, access, reason)
+        with self._lock:
+            self.used.update((call.principal.role_arn or call.principal.arn, access.action) for access in needed)
+
+    def _refusal(self, call: Call, access: Access) -> str | None:
+        """Return why an access is refused, or None."""
+        context = self._context(call, access)
+        identity_policies, boundary = _identity_policies(call.principal)
+        said = verdict(identity_policies, access, context, None)
+        resource_policies = _resource_policies(access)
+        resource_said = verdict(resource_policies, access, context, call.principal)
+        if "deny" in (said, resource_said):
+            return "with an explicit deny in " + ("an identity-based" if said == "deny" else "a resource-based") + " policy"
+        if boundary is not None and verdict([boundary], access, context, None) != "allow":
+            return "because no permissions boundary allows the action"
+        if access.action.startswith("kms:") and resource_policies and resource_said != "allow":
+            return "because no resource-based policy allows the action"
+        if said == "allow" or (resource_said == "allow" and not access.action.startswith("kms:")):
+            return None
+        return "because no identity-based policy allows the action"
+
+    def _context(self, call: Call, access: Access) -> dict[str, Sequence[str]]:
+        principal = call.principal
+        context: dict[str, Sequence[str]] = {
+            "aws:principalarn": [principal.role_arn or principal.arn],
+            "aws:principalaccount": [principal.account],
+            "aws:resourceaccount": [call.account],
+            "aws:requestedregion": [call.region],
+            "aws:sourceip": [call.source_address],
+            "aws:securetransport": ["true"],
+            "aws:currenttime": [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())],
+            "aws:epochtime": [str(int(time.time()))],
+            "aws:userid": [f"{principal.access_key_id}:{principal.session_name}"],
+            "aws:principaltype": ["AssumedRole" if principal.kind == "role" else "User"],
+        }
+        if principal.role_arn is not None:
+            for tag in find_role(principal.role_arn).tags.values():
+                context[f"aws:principaltag/{tag['Key'].lower()}"] = [tag["Value"]]
+        for name, value in self._identity.session_tags(principal).items():
+            context[f"aws:principaltag/{name.lower()}"] = [value]
+        for name, value in _request_tags(call).items():
+            context[f"aws:requesttag/{name.lower()}"] = [value]
+        for name, value in self._resource_tags(call, access).items():
+            for key in (f"aws:resourcetag/{name.lower()}", f"{call.service}:resourcetag/{name.lower()}"):
+                context[key] = [value]
+        context.update(access.context)
+        return context
+
+    def resource_tags_from(self, service: str, reader: Callable[[str], Mapping[str, str]]) -> None:
+        """Let a service tell its resources' tags: `reader(resource_arn) -> mapping`."""
+        self._tag_readers[service] = reader
+
+    def _resource_tags(self, call: Call, access: Access) -> Mapping[str, str]:
+        if call.service == "ec2":
+            resource_id = access.resource.rpartition("/")[2]
+            tags = get_backend("ec2")[ACCOUNT][call.region].tags.get(resource_id, {})
+            return dict(tags)
+        reader = self._tag_readers.get(call.service)
+        return reader(access.resource) if reader is not None else {}
+
+    def _kms_needed(self, call: Call) -> list[Access]:
+        """Return the key use that S3 makes on the caller's behalf for a bucket that encrypts with a customer-managed key."""
+        actions = KMS_FOR_S3.get(call.operation, ()) if call.service == "s3" else ()
+        if not actions:
+            return []
+        bucket = get_backend("s3")[ACCOUNT]["aws"].buckets.get(call.parameters["Bucket"])
+        key = _bucket_key(bucket) if bucket is not None else None
+        via = {"kms:viaservice": [f"s3.{call.region}.amazonaws.com"], "kms:calleraccount": [call.account]}
+        return [Access(action, key, via) for action in actions] if key else []
+
+    def _record(self, principal: Principal, access: Access, reason: str) -> None:
+        line = {
+            "unix_seconds": time.time(),
+            "principal": principal.arn,
+            "action": access.action,
+            "resource": access.resource,
+            "reason": reason,
+        }
+        with self._lock, self._denied_log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _denied(self, call: Call, access: Access, reason: str) -> ApiError:
+        default = "AccessDeniedException" if call.service in JSON_SERVICES else "AccessDenied"
+        code = DENIED_CODES.get(call.service, default)
+        message = f"User: {call.principal.arn} is not authorized to perform: {access.action} on resource: {access.resource} {reason}"
+        return ApiError(code, message, 400 if call.service in JSON_SERVICES else 403)
+
+
+def _identity_policies(principal: Principal) -> tuple[list[Document], Document | None]:
+    """Return the policies of a user or role, and its permissions boundary."""
+    holder = find_role(principal.role_arn) if principal.role_arn else None
+    if holder is None:
+        holder = next(user for user in iam_backend().users.values() if user.arn == principal.arn)
+        inline = list(holder.policies.values())
+        groups = [group for group in iam_backend().groups.values() if holder in group.users]
+        inline += [d for group in groups for d in group.policies.values()]
+        managed = [*holder.managed_policies.values(), *(p for g in groups for p in g.managed_policies.values())]
+    else:
+        inline = list(holder.policies.values())
+        managed = list(holder.managed_policies.values())
+    documents = [_document(d) for d in inline] + [_document(policy.document) for policy in managed]
+    boundary_arn = getattr(holder, "permissions_boundary_arn", None) or getattr(holder, "permissions_boundary", None)
+    if isinstance(boundary_arn, Mapping):
+        boundary_arn = boundary_arn.get("PermissionsBoundaryArn")
+    if not boundary_arn:
+        return documents, None
+    return documents, _document(iam_backend().managed_policies[boundary_arn].document)
+
+
+def _resource_policies(access: Access) -> list[Document]:
+    """Return the policies attached to the resource of an access."""
+    kind = access.action.partition(":")[0]
+    if kind == "s3" and access.resource.startswith("arn:aws:s3:::"):
+        name = access.resource.removeprefix("arn:aws:s3:::").split("/", 1)[0]
+        bucket = get_backend("s3")[ACCOUNT]["aws"].buckets.get(name)
+        return [_document(bucket.policy)] if bucket is not None and bucket.policy else []
+    if kind == "kms" and ":key/" in access.resource:
+        region = access.resource.split(":")[3]
+        key = get_backend("kms")[ACCOUNT][region].keys.get(access.resource.rpartition("/")[2])
+        return [_document(key.policy)] if key is not None and key.policy else []
+    return []
+
+
+def _bucket_key(bucket: Any) -> str | None:
+    """Return the ARN of the customer-managed key that a bucket encrypts with by default."""
+    rules = (bucket.encryption or {}).get("Rule") or []
+    for rule in rules if isinstance(rules, list) else [rules]:
+        default = rule.get("ApplyServerSideEncryptionByDefault") or {}
+        key = default.get("KMSMasterKeyID")
+        if default.get("SSEAlgorithm", "").startswith("aws:kms") and key:
+            return str(key)
+    return None
+
+
+def _request_tags(call: Call) -> dict[str, str]:
+    """Return the tags that a call would set."""
+    tags = call.parameters.get("Tags") or call.parameters.get("TagSpecifications") or []
+    if isinstance(tags, Mapping):
+        return {str(k): str(v) for k, v in tags.items()}
+    flat = [t for spec in tags for t in spec.get("Tags", [])] if tags and "ResourceType" in tags[0] else tags
+    return {str(t["Key"]): str(t.get("Value", "")) for t in flat if isinstance(t, Mapping) and "Key" in t}

@@ -1,0 +1,85 @@
+"""Decides whether policies allow an action on a resource: explicit deny, then allow, then implicit deny.
+
+Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html (2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from localcloud.api import Principal
+from localcloud.iam.conditions import as_list, conditions_hold, substitute, wildcard_match
+
+Document = Mapping[str, Any]
+Context = Mapping[str, Sequence[str]]
+Verdict = Literal["allow", "deny", "silent"]
+
+
+@dataclass(frozen=True)
+class Access:
+    """One thing that a call needs: an IAM action on a resource, with the condition keys special to it (lower case)."""
+
+    action: str
+    resource: str
+    context: Mapping[str, Sequence[str]]
+
+
+def verdict(documents: Iterable[Document], access: Access, context: Context, principal: Principal | None) -> Verdict:
+    """Return what a set of policies says of an access.
+
+    Args:
+        principal: Given for resource and trust policies, whose statements name principals; None for identity policies.
+    """
+    allowed = False
+    for document in documents:
+        statements = document.get("Statement", [])
+        for statement in statements if isinstance(statements, list) else [statements]:
+            if not _applies(statement, access, context, principal):
+                continue
+            if statement["Effect"] == "Deny":
+                return "deny"
+            allowed = True
+    return "allow" if allowed else "silent"
+
+
+def _applies(statement: Mapping[str, Any], access: Access, context: Context, principal: Principal | None) -> bool:
+    if "Action" in statement and not _any(as_list(statement["Action"]), access.action, ignore_case=True):
+        return False
+    if "NotAction" in statement and _any(as_list(statement["NotAction"]), access.action, ignore_case=True):
+        return False
+    if "Resource" in statement and not _any([substitute(r, context) for r in as_list(statement["Resource"])], access.resource):
+        return False
+    if "NotResource" in statement and _any(as_list(statement["NotResource"]), access.resource):
+        return False
+    if principal is not None and not _principal_matches(statement, principal):
+        return False
+    return conditions_hold(statement.get("Condition", {}), context)
+
+
+def _any(patterns: Iterable[str], value: str, *, ignore_case: bool = False) -> bool:
+    if ignore_case:
+        return any(wildcard_match(pattern.lower(), value.lower()) for pattern in patterns)
+    return any(wildcard_match(pattern, value) for pattern in patterns)
+
+
+def _principal_matches(statement: Mapping[str, Any], principal: Principal) -> bool:
+    if "NotPrincipal" in statement:
+        return not _names(statement["NotPrincipal"], principal)
+    return "Principal" in statement and _names(statement["Principal"], principal)
+
+
+def _names(element: Any, principal: Principal) -> bool:
+    if element == "*":
+        return True
+    mine = {principal.arn, principal.account, f"arn:aws:iam::{principal.account}:root"}
+    if principal.role_arn is not None:
+        mine.add(principal.role_arn)
+    for kind, named in element.items():
+        names = as_list(named)
+        if kind == "AWS" and principal.kind != "service" and ("*" in names or mine & set(names)):
+            return True
+        if kind == "Service" and principal.kind == "service" and principal.arn in names:
+            return True
+    return False
