@@ -5,7 +5,6 @@ Not here: which rule an event matches and what input the target gets (`bus`).
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import time
 import uuid
@@ -14,10 +13,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from localcloud.api import ApiError, Clients
+from localcloud.api import ApiError, Clients, Principal
 from localcloud.functions.destinations import queue_url
 from localcloud.functions.errors import TargetRefused
 from localcloud.functions.service import FunctionService
+from localcloud.iam.policy import Access, verdict
 
 PRINCIPAL = "events.amazonaws.com"
 
@@ -25,15 +25,9 @@ PRINCIPAL = "events.amazonaws.com"
 def admits_rule(statements: Iterable[Mapping[str, Any]], action: str, resource: str, rule_arn: str) -> bool:
     """Say whether a resource policy lets EventBridge use `action` on `resource` for a rule; a deny wins."""
     account = rule_arn.split(":")[4]
-    applying = [
-        str(statement.get("Effect"))
-        for statement in statements
-        if _names_principal(statement.get("Principal"))
-        and _any_match(statement.get("Action"), action)
-        and _any_match(statement.get("Resource"), resource)
-        and _conditions_hold(statement.get("Condition", {}), rule_arn, account)
-    ]
-    return "Allow" in applying and "Deny" not in applying
+    context = {"aws:sourcearn": [rule_arn], "aws:sourceaccount": [account], "aws:securetransport": ["true"]}
+    principal = Principal(PRINCIPAL, account, "service")
+    return verdict([{"Statement": list(statements)}], Access(action, resource, {}), context, principal) == "allow"
 
 
 class TargetSender:
@@ -119,40 +113,3 @@ def _statements(policy: str | None) -> list[Mapping[str, Any]]:
         return []
     found = json.loads(policy).get("Statement", [])
     return found if isinstance(found, list) else [found]
-
-
-def _names_principal(principal: object) -> bool:
-    if principal == "*":
-        return True
-    if not isinstance(principal, Mapping):
-        return False
-    return any(_any_match(principal.get(kind), PRINCIPAL) for kind in ("Service", "AWS"))
-
-
-def _any_match(patterns: object, value: str) -> bool:
-    candidates = patterns if isinstance(patterns, list) else [patterns]
-    return any(
-        isinstance(candidate, str) and fnmatch.fnmatchcase(value.lower(), candidate.lower().replace("[", "[[]"))
-        for candidate in candidates
-    )
-
-
-def _conditions_hold(conditions: Mapping[str, Any], rule_arn: str, account: str) -> bool:
-    context = {"aws:sourcearn": rule_arn, "aws:sourceaccount": account}
-    for operator, wanted in conditions.items():
-        for key, values in wanted.items():
-            value = context.get(key.lower())
-            holds = operator.endswith("IfExists") if value is None else _condition_holds(operator, values, value)
-            if not holds:
-                return False
-    return True
-
-
-def _condition_holds(operator: str, values: object, value: str) -> bool:
-    candidates = values if isinstance(values, list) else [values]
-    base = operator.removesuffix("IfExists")
-    if base in ("ArnLike", "ArnEquals", "StringLike"):
-        return any(fnmatch.fnmatchcase(value, str(candidate).replace("[", "[[]")) for candidate in candidates)
-    if base == "StringEquals":
-        return value in candidates
-    return False  # an operator that EventBridge grants do not use: the grant does not hold
