@@ -215,7 +215,7 @@ def test_staging_hashes_in_the_training_interpreter_where_need_be(
 def test_damaged_dataset_is_refused(account: Account, tmp_path: Path) -> None:
     account.put_dataset(SHARDS)
     bucket, prefix = account.datasets, "datasets/words"
-    account.s3.put_object(Bucket=bucket, Key=f"{prefix}/train-00000.bin", Body=b"\\9\0" * 5000)
+    account.s3.put_object(Bucket=bucket, Key=f"{prefix}/train-00000.bin", Body=b"\x09\0" * 5000)
     account.s3.put_object(Bucket=bucket, Key=f"{prefix}/train-00001.bin", Body=b"short")
     context = real(account, tmp_path)
     message = failure(Staging(), context).message

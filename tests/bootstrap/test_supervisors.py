@@ -24,7 +24,8 @@ DEADLINE_SECONDS = 25.0
 class Node:
     """One supervisor process and its machine."""
 
-    def __init__(self, account: Account, directory: Path, shared: Path, number: int) -> None:
+    def __init__(self, account: Account, directory: Path, shared: Path, number: int, *arguments: str) -> None:
+        self.arguments = arguments
         self.instance_id = f"i-{number:04d}"
         self.root = directory / self.instance_id
         self.root.mkdir()
@@ -38,10 +39,10 @@ class Node:
         }
         self.start()
 
-    def start(self, *arguments: str) -> None:
+    def start(self) -> None:
         with (self.root / "console.log").open("ab") as console:
             self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "node_process.py"), str(self.root), *arguments],
+                [sys.executable, str(HERE / "node_process.py"), str(self.root), *self.arguments],
                 env=self.environment,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -70,8 +71,8 @@ class Fleet:
         self._shared.mkdir()
         self.nodes: list[Node] = []
 
-    def launch(self) -> Node:
-        node = Node(self.account, self._directory, self._shared, len(self.nodes) + 1)
+    def launch(self, *arguments: str) -> Node:
+        node = Node(self.account, self._directory, self._shared, len(self.nodes) + 1, *arguments)
         self.nodes.append(node)
         return node
 
@@ -219,6 +220,18 @@ def test_failing_trainer_is_given_up_after_three_tries(fleet: Fleet) -> None:
     assert "the loss is not a number" in outcome["message"]
     tails = fleet.account.s3.list_objects_v2(Bucket=fleet.account.checkpoints, Prefix="nodes/")
     assert any(item["Key"].endswith("trainer.log") for item in tails["Contents"])
+
+
+def test_a_real_torchrun_on_each_node(fleet: Fleet) -> None:
+    fleet.run(processes_per_node=2, training={"steps": 1000, "step_seconds": 0.01})
+    first, second = fleet.launch("torchrun"), fleet.launch("torchrun")
+    fleet.wait(lambda: any(len(node.trainer("step")) > 5 for node in fleet.nodes), "steps")
+    assert len(fleet.trainer_pids(1)) == 4
+    fleet.run(processes_per_node=2, training={"steps": 1, "step_seconds": 0.01})
+    fleet.wait(lambda: fleet.outcome(), "the outcome")
+    outcomes = [[event["outcome"] for event in node.events("generation_ended")] for node in (first, second)]
+    assert outcomes == [["stopped", "finished"], ["stopped", "finished"]]
+    assert not any(map(alive, fleet.trainer_pids(1) + fleet.trainer_pids(2)))
 
 
 def test_bad_configuration_is_not_tried_again(fleet: Fleet) -> None:
