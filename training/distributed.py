@@ -35,13 +35,12 @@ class Votes:
     """What a rank has to say after a step; summed over all ranks when collected.
 
     Attributes:
-        loss: cross-entropy summed over the rank's tokens of the step before, divided by the global batch's tokens.
-        non_finite: 1 if that step's loss or gradient was NaN or infinite here.
+        loss: this rank's share of a loss, such that the sum over all ranks is the mean over all tokens.
+        non_finite: 1 if a step's loss or gradient was NaN or infinite here.
         stop: 1 if this rank was asked to save and stop.
         save: 1 if this rank was asked for an extra checkpoint.
         busy: 1 while a save is in flight here.
-        failed: 1 if this rank's part of a save failed.
-        superseded: 1 if this rank found that a newer generation owns the log.
+        failed: 1 if a save failed here.
     """
 
     loss: float = 0.0
@@ -50,7 +49,6 @@ class Votes:
     save: float = 0.0
     busy: float = 0.0
     failed: float = 0.0
-    superseded: float = 0.0
 
 
 class Gang:
@@ -117,12 +115,16 @@ class Gang:
         return answer  # type: ignore[no-any-return]
 
     def raise_together(self, error: Exception | None) -> None:
-        """Raise on every rank if any rank has an error: its own, or else the first of the others'."""
-        errors: list[Exception | None] = [None] * self.world_size
-        dist.all_gather_object(errors, error, group=self._host_group)
-        first = next((candidate for candidate in (error, *errors) if candidate is not None), None)
-        if first is not None:
-            raise first
+        """Raise the same exception on every rank if any rank has one: that of the lowest such rank."""
+        for candidate in self.gather(error):
+            if candidate is not None:
+                raise candidate
+
+    def gather(self, value: Answer) -> list[Answer]:
+        """Every rank's value, in rank order, on every rank."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self._host_group)
+        return values
 
     def broadcast_(self, tensor: Tensor, source: int) -> None:
         """Overwrite ``tensor`` everywhere with rank ``source``'s; works for tensors of the host and of the device."""

@@ -34,7 +34,7 @@ class Backend(Protocol):
             NotFoundError: there is none.
         """
 
-    def list(self, prefix: str) -> list[str]:
+    def keys(self, prefix: str) -> list[str]:
         """All keys that begin with ``prefix``, in ascending order."""
 
     def delete(self, keys: list[str]) -> None:

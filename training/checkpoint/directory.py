@@ -50,7 +50,7 @@ class DirectoryBackend:
             except FileNotFoundError as error:
                 raise NotFoundError(f"{path}: does not exist") from error
 
-    def list(self, prefix: str) -> list[str]:
+    def keys(self, prefix: str) -> list[str]:
         """Walk the deepest directory that the prefix names."""
         start = self.root / prefix.rpartition("/")[0]
         with _in_words(f"{start}: cannot be listed"):

@@ -31,7 +31,7 @@ DELETE_BATCH = 1000
 Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html (2025-06)."""
 
 REMEDIES = {
-    "AccessDenied": "allow {action} there in the role's, the bucket's and the endpoint's policy, and the use of its key",
+    "AccessDenied": "allow {action} there in the policies of role, bucket and endpoint, and the use of its key",
     "NoSuchBucket": "create the bucket, or correct the URL",
     "InvalidAccessKeyId": "give this process valid credentials",
     "SignatureDoesNotMatch": "give this process valid credentials",
@@ -96,7 +96,7 @@ class S3Backend:
                         raise
         raise AssertionError("the last attempt returns or raises")
 
-    def list(self, prefix: str) -> list[str]:
+    def keys(self, prefix: str) -> list[str]:
         """ListObjectsV2, all pages; S3 lists in ascending order of UTF-8 bytes."""
         with self._in_words("s3:ListBucket", prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(

@@ -1,0 +1,152 @@
+"""Command line: ``train`` a model (under torchrun or alone), ``tokenize`` a folder, look into a ``checkpoint`` store.
+
+Signals are caught before anything slow is imported: a process that is told to stop while it starts will stop in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from training.errors import ConfigurationError, SupersededError, TrainingError
+
+if TYPE_CHECKING:
+    from training.interruption import Interruption
+    from training.outcome import Ending, Outcome
+
+logger = logging.getLogger("training")
+
+USAGE_EXIT_CODE = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s rank{os.environ.get('RANK', '0')} %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+    if options.command == "train":
+        return _train(options)
+    try:
+        if options.command == "tokenize":
+            from training.data.tokenize import run_tokenize
+
+            return run_tokenize(options)
+        from training.checkpoint.inspection import run_inspection
+
+        return run_inspection(options.action, options.url)
+    except TrainingError as error:
+        sys.stderr.write(f"{error}\n")
+        return USAGE_EXIT_CODE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    train = commands.add_parser("train", help="train, or go on training, one run")
+    train.add_argument("--config", type=Path, required=True, help="JSON file of a TrainingConfig")
+    train.add_argument("--dataset", type=Path, required=True, help="dataset directory, as `tokenize` makes it")
+    train.add_argument("--checkpoints", required=True, help="checkpoint store: s3://bucket/prefix or a directory")
+    train.add_argument(
+        "--run-directory", type=Path, required=True, help="where stop and save requests, outcomes and metrics are"
+    )
+    train.add_argument(
+        "--generation", type=int, default=0, help="number of the gang; a later one supersedes earlier ones"
+    )
+
+    tokenize = commands.add_parser("tokenize", help="make a dataset from the text files of a folder")
+    tokenize.add_argument("--input", type=Path, required=True, help="folder of text files")
+    tokenize.add_argument(
+        "--output", required=True, help="directory or s3://bucket/prefix; the dataset goes to NAME under it"
+    )
+    tokenize.add_argument("--name", required=True, help="name of the dataset")
+    tokenize.add_argument("--vocabulary-size", type=int, required=True, help="token ids, 257 or more")
+    tokenize.add_argument(
+        "--dtype", choices=("auto", "uint16", "uint32"), default="auto", help="auto: the smaller one that fits"
+    )
+    tokenize.add_argument("--extensions", help="only files with these, such as .py,.txt; default: all text files")
+    tokenize.add_argument("--max-bytes", type=int, help="use about this much text, picked by hash of the path")
+    tokenize.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="encoding processes")
+    tokenize.add_argument(
+        "--validation-share", type=float, default=0.05, help="share of the documents that is not trained on"
+    )
+    tokenize.add_argument("--shard-tokens", type=int, default=1 << 25, help="most tokens in one shard file")
+
+    checkpoint = commands.add_parser("checkpoint", help="look into a checkpoint store")
+    checkpoint.add_argument(
+        "action", choices=("ls", "show", "verify"), help="list all; describe the newest; read and hash all that is kept"
+    )
+    checkpoint.add_argument("url", help="s3://bucket/prefix or a directory")
+    return parser
+
+
+def _train(options: argparse.Namespace) -> int:
+    from training.interruption import Interruption
+
+    interruption = Interruption()
+    interruption.watch(options.run_directory)
+
+    from training.outcome import EXIT_CODES
+
+    rank = int(os.environ.get("RANK", "0"))
+    outcome = _train_to_outcome(options, interruption, rank)
+    try:
+        outcome.write(options.run_directory)
+    except OSError as error:
+        logger.error("%s: the outcome cannot be written (%s): %s", options.run_directory, error.strerror, outcome)
+        return EXIT_CODES["failed"]
+    level = logging.INFO if outcome.outcome in ("finished", "stopped") else logging.ERROR
+    for line in (outcome.message or outcome.outcome).splitlines():
+        logger.log(level, "%s: %s", outcome.outcome, line)
+    if outcome.outcome not in ("finished", "stopped"):
+        # Threads may still be in collectives or transfers that nobody will answer; joining them could take minutes.
+        sys.stderr.flush()
+        os._exit(EXIT_CODES[outcome.outcome])
+    return EXIT_CODES[outcome.outcome]
+
+
+def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, rank: int) -> Outcome:
+    from training.metrics import MetricsFile
+    from training.outcome import Outcome
+
+    progress = metrics = None
+    ending: Ending
+    trace = None
+    try:
+        from training.config import read_config
+
+        config = read_config(options.config)
+        metrics = MetricsFile(options.run_directory / "metrics.jsonl" if rank == 0 else None)
+
+        from training.assembly import Job
+        from training.trainer import Progress, train
+
+        progress = Progress()
+        job = Job(config, options.dataset, options.checkpoints, options.run_directory, options.generation)
+        ending, message = train(job, interruption, metrics, progress)
+    except ConfigurationError as error:
+        ending, message = "bad_configuration", str(error)
+    except SupersededError as error:
+        ending, message = "superseded", str(error)
+    # The top level: whatever it is, the supervisor has to find it in the outcome file.
+    except Exception as error:  # noqa: BLE001
+        ending, message, trace = "failed", str(error) or type(error).__name__, traceback.format_exc()
+        logger.error("%s", trace)
+    step = progress.step if progress else None
+    checkpoint_step = progress.checkpoint_step if progress else None
+    if metrics is not None:
+        metrics.write("end", step=step, outcome=ending)
+    return Outcome(options.generation, rank, ending, step, checkpoint_step, message, trace)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""Puts a run together: from a job's paths and config to model, data and checkpoint, ready for the first step."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from training.ballot import Ballot
+from training.checkpoint.backend import open_backend
+from training.checkpoint.log import LogWriter
+from training.checkpoint.manifest import Manifest, Subject
+from training.checkpoint.resume import Resumed, resume, rng_name
+from training.checkpoint.state import TrainingState, random_state, seed_random_state
+from training.checkpoint.writer import CheckpointWriter, known_chunks
+from training.config import TrainingConfig
+from training.data.batches import TrainBatches, ValidationBatches
+from training.data.dataset import Dataset, DatasetRecord, open_dataset
+from training.distributed import Gang
+from training.errors import ConfigurationError
+from training.interruption import Interruption
+from training.metrics import MetricsFile
+from training.model import GPT
+from training.optimization import build_optimizer
+from training.precision import Precision, choose_precision
+
+logger = logging.getLogger(__name__)
+
+PRIMING_PASSES = 2
+"""Forward and backward passes before the first step. DDP rebuilds its buckets after the first one, which changes the
+order in which three or more ranks' gradients are added; without this, a resumed run differs from an unbroken one."""
+HASHED_AT_START_BYTES = 1 << 30
+"""Datasets up to this are hashed by one process a node at each start (a fraction of a second); larger ones were hashed
+when they were staged, and only their sizes are checked."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the command line says.
+
+    Attributes:
+        config: what is trained.
+        dataset: its directory.
+        checkpoints: URL of the checkpoint store.
+        run_directory: where stop files are found and outcomes and metrics go.
+        generation: of the gang.
+    """
+
+    config: TrainingConfig
+    dataset: Path
+    checkpoints: str
+    run_directory: Path
+    generation: int
+
+
+@dataclass
+class Run:
+    """Everything that the loop works with."""
+
+    config: TrainingConfig
+    gang: Gang
+    interruption: Interruption
+    metrics: MetricsFile
+    model: nn.Module
+    replicated: DistributedDataParallel
+    precision: Precision
+    state: TrainingState
+    train_batches: TrainBatches
+    validation_batches: ValidationBatches
+    dataset: DatasetRecord
+    subject: Subject
+    writer: CheckpointWriter
+    ballot: Ballot
+    generation: int
+    resumed_from_step: int | None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the rank that reports."""
+        return self.gang.rank == 0
+
+    def manifest(self) -> Manifest:
+        """Manifest of the state as it is, without parts."""
+        return Manifest(
+            subject=self.subject,
+            step=self.state.step,
+            position=self.state.position,
+            generation=self.generation,
+            world_size=self.gang.world_size,
+            config=self.config.model_dump(mode="json"),
+            config_digest=self.config.digest(),
+            scaler=self.state.scaler.state_dict(),
+            precision=self.precision.format,
+            device_type=self.gang.device.type,
+            torch_version=str(torch.__version__),
+            parts=[],
+        )
+
+    def own_tensors(self) -> dict[str, torch.Tensor]:
+        """State of this rank alone."""
+        states = random_state(self.gang.device)
+        return {rng_name(self.gang.rank, generator): state for generator, state in states.items()}
+
+
+def set_up_process(config: TrainingConfig, local_world_size: int) -> None:
+    """Process-wide switches of torch, before the first tensor."""
+    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // local_world_size)
+    torch.set_num_threads(threads)
+    # Vanishing gradients become denormal numbers, on which a CPU is up to a hundred times slower.
+    torch.set_flush_denormal(True)
+    torch.set_float32_matmul_precision("high")
+    if config.determinism:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsFile) -> Run:
+    """Build everything and bring it to the newest checkpoint.
+
+    Raises:
+        ConfigurationError: config, data and hardware do not fit together, or the checkpoint is of something else.
+        SupersededError: a later generation owns the checkpoint log.
+        StoreError: the checkpoint store does not work.
+    """
+    config = job.config
+    problems = config.problems_at(gang.world_size)
+    if problems:
+        raise ConfigurationError(problems)
+    precision = choose_precision(config.precision, gang.device)
+    dataset = _open_dataset_together(job, gang)
+    shape = config.model.shape
+    torch.manual_seed(config.seed)
+    model = GPT(shape, dataset.record.vocabulary_size, config.model.dropout).to(gang.device)
+    state = TrainingState(model, build_optimizer(model, config.optimizer), precision.scaler())
+    forward = cast(nn.Module, torch.compile(model)) if config.compile else model
+    replicated = _replicate(forward, gang)
+    _prime(replicated, precision, dataset.record.vocabulary_size, config, gang)
+    seed_random_state(config.seed, gang.rank, step=0)
+    subject = _subject(config, dataset.record)
+    writer, resumed = _open_checkpoints(job, gang, state, subject)
+    return Run(
+        config=config,
+        gang=gang,
+        interruption=interruption,
+        metrics=metrics,
+        model=forward,
+        replicated=replicated,
+        precision=precision,
+        state=state,
+        train_batches=TrainBatches(dataset.split("train"), shape.context, config.seed, gang.device),
+        validation_batches=ValidationBatches(
+            dataset.split("validation"),
+            shape.context,
+            config.validation.batches * config.global_batch_sequences,
+            gang.device,
+        ),
+        dataset=dataset.record,
+        subject=subject,
+        writer=writer,
+        ballot=Ballot(gang, tolerates_infinite_gradients=state.scaler.is_enabled()),
+        generation=job.generation,
+        resumed_from_step=None if resumed is None else resumed.manifest.step,
+    )
+
+
+def _open_dataset_together(job: Job, gang: Gang) -> Dataset:
+    """Open and check the dataset on every node; what is wrong on one is raised on all."""
+    dataset: Dataset | None = None
+    failure: Exception | None = None
+    try:
+        dataset = open_dataset(job.dataset)
+        dataset.require_sequences(job.config.model.shape.context)
+        if gang.local_rank == 0 and dataset.total_bytes() <= HASHED_AT_START_BYTES:
+            dataset.verify_hashes()
+    except ConfigurationError as error:
+        failure = error
+    gang.raise_together(failure)
+    assert dataset is not None, "a failure was raised"
+    identities = gang.gather(dataset.record.identity())
+    if len(set(identities)) > 1:
+        raise ConfigurationError([f"{job.dataset}: is not the same dataset on every node; stage it again"])
+    return dataset
+
+
+def _replicate(model: nn.Module, gang: Gang) -> DistributedDataParallel:
+    on_gpu = gang.device.type == "cuda"
+    return DistributedDataParallel(
+        model,
+        device_ids=[gang.device.index] if on_gpu else None,
+        gradient_as_bucket_view=True,
+        broadcast_buffers=False,
+    )
+
+
+def _prime(model: nn.Module, precision: Precision, vocabulary_size: int, config: TrainingConfig, gang: Gang) -> None:
+    shape = (
+        min(config.micro_batch_sequences, len(gang.share_of(config.global_batch_sequences))),
+        config.model.shape.context,
+    )
+    tokens = torch.randint(vocabulary_size, shape, device=gang.device)
+    for _ in range(PRIMING_PASSES):
+        with precision.autocast():
+            loss = model(tokens, tokens)
+        loss.backward()
+        model.zero_grad()
+
+
+def _subject(config: TrainingConfig, dataset: DatasetRecord) -> Subject:
+    return Subject(
+        **config.model.shape._asdict(),
+        vocabulary_size=dataset.vocabulary_size,
+        dataset_name=dataset.name,
+        dataset_identity=dataset.identity(),
+        tokenizer_sha256=dataset.tokenizer.sha256,
+    )
+
+
+def _open_checkpoints(
+    job: Job, gang: Gang, state: TrainingState, subject: Subject
+) -> tuple[CheckpointWriter, Resumed | None]:
+    """Fence off older generations first, so that the newest checkpoint stays the newest; then resume from it."""
+    backend = open_backend(job.checkpoints)
+    log: list[LogWriter] = []
+
+    def raise_fence() -> int:
+        log.append(LogWriter(backend, job.generation))
+        return log[0].epoch
+
+    epoch = gang.ask_rank_zero(raise_fence)
+    resumed = resume(gang, backend, state, subject, job.config.seed)
+    usable: list[Any] = [resumed.manifest] if resumed is not None and resumed.chunks_are_kept else []
+    writer = CheckpointWriter(
+        backend,
+        gang.rank,
+        gang.world_size,
+        key_values=gang.store,
+        log=log[0] if log else None,
+        epoch=epoch,
+        keep_last=job.config.checkpoint.keep_last,
+        known=known_chunks(usable),
+        distrusted=frozenset() if resumed is None else resumed.passed_over,
+    )
+    writer.committed_step = None if resumed is None else resumed.manifest.step
+    return writer, resumed

@@ -1,0 +1,126 @@
+"""Steps whose result is not yet known to all: read back late, so that nothing waits, and judged before a save.
+
+A GPU runs behind the process that feeds it. Reading a loss at once would make the process wait for the GPU and the GPU
+for the process; read one step later it is there already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from training.distributed import Gang, Votes
+from training.errors import NonFiniteLossError
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What is known of a step, the same on all ranks but for the seconds.
+
+    Attributes:
+        step: optimizer steps done after it.
+        loss: mean cross-entropy of the global batch, nats per token.
+        learning_rate: that it used.
+        gradient_norm: before clipping.
+        step_seconds: from the end of the step before to its own end, as the feeding process saw it.
+    """
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    step_seconds: float
+
+
+class _Readback:
+    """Numbers on their way from the device to the host."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._host = numbers
+        self._event: torch.cuda.Event | None = None
+        if numbers.device.type == "cuda":
+            self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._host.copy_(numbers, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def values(self) -> list[float]:
+        if self._event is not None:
+            self._event.synchronize()
+        return [float(value) for value in self._host.tolist()]
+
+
+class Ballot:
+    """Votes after every step, with the results of earlier ones.
+
+    Args:
+        gang: the voters.
+        tolerates_infinite_gradients: whether a gradient scaler skips such steps.
+    """
+
+    def __init__(self, gang: Gang, tolerates_infinite_gradients: bool) -> None:
+        self._gang = gang
+        self._tolerates_infinite_gradients = tolerates_infinite_gradients
+        self._lag_steps = 1 if gang.device.type == "cuda" else 0
+        self._unread: deque[tuple[StepReport, _Readback]] = deque()
+        self._voted_on: StepReport | None = None
+        self._reports: list[StepReport] = []
+
+    def add(self, step: int, loss: Tensor, gradient_norm: Tensor, learning_rate: float, step_seconds: float) -> None:
+        """Take in a step; loss and norm are scalars on the device, and are not waited for."""
+        numbers = _Readback(torch.stack([loss.detach().double(), gradient_norm.detach().double()]))
+        self._unread.append((StepReport(step, 0.0, learning_rate, 0.0, step_seconds), numbers))
+
+    def post(self, votes: Votes) -> None:
+        """Vote, and send the oldest result that should have arrived."""
+        if len(self._unread) > self._lag_steps:
+            votes = self._with_oldest(votes)
+        self._gang.post(votes)
+
+    def collect(self) -> Votes:
+        """Sums of the votes posted last; zeros if none are out.
+
+        Raises:
+            NonFiniteLossError: on all ranks alike, naming the step where it began.
+        """
+        agreed = self._gang.collect()
+        if agreed is None:
+            return Votes()
+        if self._voted_on is not None:
+            report = replace(self._voted_on, loss=agreed.loss)
+            self._voted_on = None
+            if agreed.non_finite:
+                raise NonFiniteLossError(
+                    f"the loss or the gradient became NaN or infinite at step {report.step} (loss {report.loss}, "
+                    f"gradient norm {report.gradient_norm}); lower optimizer.learning_rate, use a longer warm-up, or "
+                    "another precision"
+                )
+            self._reports.append(report)
+        return agreed
+
+    def settle(self) -> None:
+        """Wait until every step so far is known to be sound on all ranks.
+
+        Raises:
+            NonFiniteLossError: one is not.
+        """
+        self.collect()
+        while self._unread:
+            self._gang.post(self._with_oldest(Votes()))
+            self.collect()
+
+    def take_reports(self) -> list[StepReport]:
+        """Steps that became known since the last call."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def _with_oldest(self, votes: Votes) -> Votes:
+        report, numbers = self._unread.popleft()
+        loss, gradient_norm = numbers.values()
+        self._voted_on = replace(report, gradient_norm=gradient_norm)
+        sound = math.isfinite(loss) and (self._tolerates_infinite_gradients or math.isfinite(gradient_norm))
+        return replace(votes, loss=loss, non_finite=float(not sound))

@@ -1,0 +1,118 @@
+"""The append-only log of a run: who may write, and which checkpoints are committed.
+
+Entries are ``log/<sequence>.json``, created and never changed or removed. A writer begins with a *fence* and appends at
+exactly the sequence after its own last entry, so the store's create-only write decides every race: a writer whose
+place is taken by the fence of a later one is superseded, and nothing that it does can enter the log any more.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from training.checkpoint.backend import Backend
+from training.checkpoint.manifest import LogEntry
+from training.errors import AlreadyExistsError, CorruptCheckpointError, SupersededError
+
+PREFIX = "log/"
+
+
+def entry_key(sequence: int) -> str:
+    """Key of a log entry; eight digits, so that the order of keys is the order of entries."""
+    return f"{PREFIX}{sequence:08d}.json"
+
+
+def sequences(backend: Backend) -> list[int]:
+    """Sequences of all entries, ascending."""
+    names = (key.removeprefix(PREFIX).removesuffix(".json") for key in backend.keys(PREFIX))
+    return [int(name) for name in names if name.isdigit()]
+
+
+def read_entry(backend: Backend, sequence: int) -> LogEntry:
+    """Read one entry.
+
+    Raises:
+        CorruptCheckpointError: it is not a log entry.
+        NotFoundError: there is none at that place.
+    """
+    try:
+        return LogEntry.model_validate_json(backend.get(entry_key(sequence)))
+    except ValidationError as error:
+        raise CorruptCheckpointError(f"{backend.url}/{entry_key(sequence)}: is not a log entry ({error})") from error
+
+
+def newest_first(backend: Backend) -> Iterator[LogEntry]:
+    """All entries from the last to the first, read one at a time."""
+    for sequence in reversed(sequences(backend)):
+        yield read_entry(backend, sequence)
+
+
+class LogWriter:
+    """The right to append, of one process in one generation.
+
+    Args:
+        backend: the store.
+        generation: of the gang; a log that has seen a later one refuses this writer.
+
+    Attributes:
+        epoch: sequence of the fence; no other writer has the same. It names the folder of this writer's chunks.
+
+    Raises:
+        SupersededError: a later generation is in the log.
+    """
+
+    def __init__(self, backend: Backend, generation: int) -> None:
+        self._backend = backend
+        self._generation = generation
+        self._writer = uuid.uuid4().hex
+        self.epoch = self._raise_fence()
+        self._last = self.epoch
+
+    def _raise_fence(self) -> int:
+        while True:
+            known = sequences(self._backend)
+            if known:
+                self._refuse_later_generation(read_entry(self._backend, known[-1]))
+            fence = self._entry(known[-1] + 1 if known else 0, kind="fence")
+            if self._create(fence):
+                return fence.sequence
+
+    def append_checkpoint(self, **fields: Any) -> LogEntry:
+        """Commit a checkpoint: append an entry with these fields of :class:`LogEntry`.
+
+        Raises:
+            SupersededError: another writer has fenced this one off; nothing was committed.
+        """
+        entry = self._entry(self._last + 1, kind="checkpoint", **fields)
+        if not self._create(entry):
+            raise SupersededError(self._superseded_by(read_entry(self._backend, entry.sequence)))
+        self._last = entry.sequence
+        return entry
+
+    def _entry(self, sequence: int, **fields: Any) -> LogEntry:
+        return LogEntry(
+            sequence=sequence, generation=self._generation, writer=self._writer, unix_seconds=time.time(), **fields
+        )
+
+    def _create(self, entry: LogEntry) -> bool:
+        """Create an entry; False if another writer has its place."""
+        try:
+            self._backend.create(entry_key(entry.sequence), entry.model_dump_json(exclude_none=True).encode())
+        except AlreadyExistsError:
+            # A request that was retried after its answer was lost finds its own entry.
+            return read_entry(self._backend, entry.sequence).writer == self._writer
+        return True
+
+    def _refuse_later_generation(self, newest: LogEntry) -> None:
+        if newest.generation > self._generation:
+            raise SupersededError(self._superseded_by(newest))
+
+    def _superseded_by(self, entry: LogEntry) -> str:
+        return (
+            f"{self._backend.url}: generation {entry.generation} owns the checkpoint log since entry {entry.sequence}; "
+            f"this process is of generation {self._generation} and stops without committing anything"
+        )

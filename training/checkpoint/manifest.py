@@ -1,0 +1,121 @@
+"""The manifest of a checkpoint: what it is of, where the run stood, and which chunks hold which tensors.
+
+Each rank writes one *part*: its share of the tensors, laid out one after another in a flat space that the part's chunks
+tile in order. So a tensor is found from its offset alone, and reading is a plain concatenation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ChunkRecord(_Record):
+    """One chunk; ``key`` is its full key in the store."""
+
+    key: str = Field(pattern=r"^chunks/[0-9]{8}/[0-9a-f]{64}$")
+    bytes: int = Field(ge=0, description="Plain bytes.")
+    stored_bytes: int = Field(ge=0)
+
+    @property
+    def blake3(self) -> str:
+        """Hash of the plain bytes."""
+        return self.key.rpartition("/")[2]
+
+
+class TensorRecord(_Record):
+    """One tensor of a part."""
+
+    dtype: str
+    shape: list[int]
+    offset_bytes: int = Field(ge=0, description="Place in the part's flat space.")
+    bytes: int = Field(ge=0)
+
+
+class PartRecord(_Record):
+    """What one rank wrote."""
+
+    tensors: dict[str, TensorRecord]
+    chunks: list[ChunkRecord]
+    written_bytes: int = Field(ge=0, description="Stored bytes that were not in the store before.")
+
+    @property
+    def plain_bytes(self) -> int:
+        """Length of the flat space."""
+        return sum(chunk.bytes for chunk in self.chunks)
+
+
+class Subject(_Record):
+    """What a checkpoint is of: a run may resume from it only if all of this is the same."""
+
+    layers: int
+    heads: int
+    embedding: int
+    context: int
+    vocabulary_size: int
+    dataset_name: str
+    dataset_identity: str
+    tokenizer_sha256: str
+
+    def differences(self, wanted: Subject) -> list[str]:
+        """In words, what this checkpoint has otherwise than ``wanted``; empty if it fits."""
+        problems = []
+        for name in ("layers", "heads", "embedding", "context", "vocabulary_size"):
+            if getattr(self, name) != getattr(wanted, name):
+                problems.append(f"its model has {name} {getattr(self, name)}, this run's {getattr(wanted, name)}")
+        if self.tokenizer_sha256 != wanted.tokenizer_sha256:
+            problems.append(f"it was trained with another tokenizer (of dataset {self.dataset_name!r})")
+        elif self.dataset_identity != wanted.dataset_identity:
+            problems.append(f"it was trained on other text: dataset {self.dataset_name!r}, not {wanted.dataset_name!r}")
+        return problems
+
+
+class Manifest(_Record):
+    """A whole checkpoint."""
+
+    schema_version: Literal[1] = 1
+    subject: Subject
+    step: int = Field(ge=0, description="Optimizer steps done.")
+    position: int = Field(ge=0, description="Samples consumed by the run: where in the data it stands.")
+    generation: int = Field(ge=0)
+    world_size: int = Field(ge=1)
+    config: dict[str, Any]
+    config_digest: str
+    scaler: dict[str, Any]
+    precision: str
+    device_type: str
+    torch_version: str
+    parts: list[PartRecord]
+
+    @property
+    def chunks(self) -> list[ChunkRecord]:
+        """All chunks of all parts."""
+        return [chunk for part in self.parts for chunk in part.chunks]
+
+
+class ManifestReference(_Record):
+    """Where a manifest is; it is stored as a chunk like any other."""
+
+    key: str = Field(pattern=r"^chunks/[0-9]{8}/[0-9a-f]{64}$")
+    bytes: int = Field(ge=1)
+
+
+class LogEntry(_Record):
+    """One entry of the append-only log."""
+
+    schema_version: Literal[1] = 1
+    kind: Literal["fence", "checkpoint"]
+    sequence: int = Field(ge=0)
+    generation: int = Field(ge=0)
+    writer: str = Field(description="Random name of the process that appended it.")
+    unix_seconds: float
+    step: int | None = None
+    manifest: ManifestReference | None = None
+    reason: str | None = None
+    bytes: int | None = Field(default=None, description="Plain bytes of all tensors.")
+    written_bytes: int | None = Field(default=None, description="Stored bytes that this checkpoint added.")

@@ -1,0 +1,92 @@
+"""Writing shards: token ids into files of bounded size, with the figures that dataset.json needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from training.data.dataset import ShardRecord, SplitName, SplitRecord
+from training.data.encoding import EncodedDocument
+
+
+class ShardWriter:
+    """Writes one split.
+
+    Args:
+        directory: where its files go.
+        split: its name.
+        dtype: of a token id in the file.
+        vocabulary_size: number of ids.
+        shard_tokens: most tokens in a file.
+
+    Attributes:
+        counts: how often each id was written, [vocabulary_size] int64.
+        text_bytes: UTF-8 bytes of the documents.
+    """
+
+    def __init__(self, directory: Path, split: SplitName, dtype: str, vocabulary_size: int, shard_tokens: int) -> None:
+        self._directory = directory
+        self._split = split
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._shard_tokens = shard_tokens
+        self._file: BinaryIO | None = None
+        self._hash = blake3()
+        self._tokens = 0
+        self._shards: list[ShardRecord] = []
+        self._documents = 0
+        self.counts = np.zeros(vocabulary_size, dtype=np.int64)
+        self.text_bytes = 0
+
+    def append(self, document: EncodedDocument) -> None:
+        """Write a document; it may run on into the next shard."""
+        self._documents += 1
+        self.text_bytes += document.text_bytes
+        self.counts += np.bincount(document.tokens, minlength=len(self.counts))
+        rest = document.tokens
+        while rest.size:
+            take = min(rest.size, self._shard_tokens - self._tokens)
+            self._write(rest[:take])
+            rest = rest[take:]
+
+    def finish(self) -> SplitRecord:
+        """Close the last shard and describe the split."""
+        self._close()
+        tokens = sum(shard.tokens for shard in self._shards)
+        return SplitRecord(tokens=tokens, documents=self._documents, shards=self._shards)
+
+    def _name(self) -> str:
+        return f"{self._split}-{len(self._shards):05d}.bin"
+
+    def _write(self, tokens: npt.NDArray[np.uint32]) -> None:
+        if self._file is None:
+            self._file = (self._directory / self._name()).open("wb")
+        content = tokens.astype(self._dtype).tobytes()
+        self._file.write(content)
+        self._hash.update(content)
+        self._tokens += tokens.size
+        if self._tokens == self._shard_tokens:
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is None:
+            return
+        self._file.close()
+        size = self._tokens * self._dtype.itemsize
+        self._shards.append(
+            ShardRecord(file=self._name(), tokens=self._tokens, bytes=size, blake3=self._hash.hexdigest())
+        )
+        self._file, self._hash, self._tokens = None, blake3(), 0
+
+
+def unigram_cross_entropy(train_counts: npt.NDArray[np.int64], validation_counts: npt.NDArray[np.int64]) -> float:
+    """Cross-entropy, nats per token, of the validation tokens under the train tokens' frequencies.
+
+    One is added to each train count, so that a token seen in validation alone costs something finite.
+    """
+    smoothed = train_counts + 1
+    log_probabilities = np.log(smoothed) - np.log(smoothed.sum())
+    return float(-(validation_counts * log_probabilities).sum() / validation_counts.sum())
