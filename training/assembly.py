@@ -194,7 +194,6 @@ def _replicate(model: nn.Module, gang: Gang) -> DistributedDataParallel:
         model,
         device_ids=[gang.device.index] if on_gpu else None,
         gradient_as_bucket_view=True,
-        broadcast_buffers=False,
     )
 
 

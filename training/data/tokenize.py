@@ -69,8 +69,8 @@ def run_tokenize(options: argparse.Namespace) -> int:
     train, validation = record.splits["train"], record.splits["validation"]
     sys.stdout.write(
         f"{destination.url}: {train.tokens} train tokens in {train.documents} documents, {validation.tokens} "
-        f"validation tokens in {validation.documents}; {record.bytes_per_token:.2f} bytes a token, unigram cross-entropy "
-        f"{record.unigram_entropy_nats:.3f} nats; {source.files} files used, {found.skipped} skipped as not text; "
+        f"validation tokens in {validation.documents}; {record.bytes_per_token:.2f} bytes a token, unigram "
+        f"cross-entropy {record.unigram_entropy_nats:.3f} nats; {source.files} files used, {found.skipped} skipped as not text; "
         f"{time.monotonic() - started:.1f} s\n"
     )
     return 0
@@ -83,7 +83,9 @@ def _settings(options: argparse.Namespace) -> Settings:
         problems.append(
             f"--vocabulary-size: {size} is less than {SMALLEST_VOCABULARY} (every byte, and the end of text); raise it"
         )
-    dtype = options.dtype if options.dtype != "auto" else ("uint16" if size <= 1 << 16 else "uint32")
+    dtype: Literal["uint16", "uint32"] = "uint16" if size <= 1 << 16 else "uint32"
+    if options.dtype != "auto":
+        dtype = options.dtype
     if dtype == "uint16" and size > 1 << 16:
         problems.append(
             f"--vocabulary-size: {size} does not fit --dtype uint16, which ends at 65536; say uint32 or auto"
