@@ -134,6 +134,16 @@ def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = 
     raise AssertionError(f"{what}: not within {deadline_seconds} s")
 
 
+@pytest.fixture(scope="session", name="package")
+def package_fixture() -> Callable[..., bytes]:
+    return package
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., Any]:
+    return wait_for
+
+
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
