@@ -76,7 +76,7 @@ def boot(system: System, layout: Layout, steps: Sequence[Step] = STEPS) -> bool:
         node = read_node_document(system, layout)
     except BootstrapError as error:
         # Without a document there is no bucket to report to: the console and the events file are what is left.
-        failure = _failure("node_document", StepError(str(error), remedy=DOCUMENT_REMEDY))
+        failure = failure_record("node_document", StepError(str(error), remedy=DOCUMENT_REMEDY))
         EventLog(system, layout.events).emit("boot_failed", **failure)
         _give_back(system)
         return False
@@ -93,7 +93,7 @@ def boot(system: System, layout: Layout, steps: Sequence[Step] = STEPS) -> bool:
     try:
         run_plan(steps, context, timeout_seconds=node.supervise.boot_timeout_seconds)
     except PlanError as error:
-        failure = _failure(error.step, error.error)
+        failure = failure_record(error.step, error.error)
         context.events.emit("boot_failed", **failure)
         report_failure(context, "boot-failure.json", failure)
         if shipper is not None:
@@ -138,7 +138,8 @@ def become_supervisor(system: System, layout: Layout) -> NoReturn:
     system.replace_process(command)
 
 
-def _failure(step: str, error: StepError) -> dict[str, object]:
+def failure_record(step: str, error: StepError) -> dict[str, object]:
+    """Return the keys of a boot_failed event."""
     return {
         "step": step,
         "message": error.message,

@@ -3,7 +3,7 @@
 One thread, a bounded queue, a batch about every second. What cannot be delivered stays in the events file.
 
 Source of the batch limits: https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutLogEvents.html
-(2026-11): 10,000 events, 1,048,576 bytes with 26 bytes added per event, in order of time.
+(2026-11): 10,000 events, 1,048,576 bytes with 26 bytes added per event, in order of time. One event may have 256 KiB.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 BATCH_EVENTS = 1000
 BATCH_BYTES = 900_000
 EVENT_OVERHEAD_BYTES = 26
+EVENT_BYTES = 200_000
 QUEUE_EVENTS = 10_000
 INTERVAL_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
@@ -52,7 +53,7 @@ class LogShipper:
             if len(self._queue) >= QUEUE_EVENTS:
                 self._queue.popleft()
                 self._dropped += 1
-            self._queue.append((int(event["unix_seconds"] * 1000), json.dumps(event)))
+            self._queue.append((int(event["unix_seconds"] * 1000), _message(event)))
             self._condition.notify()
 
     def close(self, deadline_seconds: float) -> bool:
@@ -112,3 +113,12 @@ class LogShipper:
         if self._dropped:
             logger.warning("%s: the queue was full; %d events are in the events file only", self._target, self._dropped)
             self._dropped = 0
+
+
+def _message(event: Mapping[str, Any]) -> str:
+    """Return the event as JSON; without its content when the service would refuse it, and the whole batch with it."""
+    text = json.dumps(event)
+    if len(text) <= EVENT_BYTES:  # ASCII: characters are bytes
+        return text
+    named = {key: event[key] for key in ("event", "unix_seconds", "instance_id") if key in event}
+    return json.dumps({**named, "too_long_bytes": len(text)})

@@ -139,18 +139,18 @@ def _lost_member(situation: Situation, active: Active) -> Kill | None:
 
 def _member_problem(situation: Situation, active: Active, member: Member, peer: Peer | None) -> Kill | None:
     name = member.instance_id
+    takes_part = peer is not None and peer.generation == active.record.generation
+    if peer is not None and takes_part and peer.outcome is not None:
+        if peer.outcome not in ("finished", "stopped"):
+            return Kill(peer.outcome, f"the part of {name} ended: {peer.outcome}")
+        # It may well be silent by now: it has done its part. This node's ranks end with its ranks.
+        if peer.ended_seconds <= STRAGGLER_SECONDS:
+            return None
+        return Kill("failed", f"{name} {peer.outcome} {peer.ended_seconds:.0f} s ago, and this node did not end")
     if _is_silent(situation, active, peer):
         return Kill("lost_peer", f"{name} is silent")
-    if peer is None:
+    if peer is None or takes_part:
         return None
-    if peer.generation == active.record.generation:
-        if peer.outcome in (None, "finished", "stopped"):
-            if peer.outcome is not None and peer.ended_seconds > STRAGGLER_SECONDS:
-                return Kill(
-                    "failed", f"{name} {peer.outcome} {peer.ended_seconds:.0f} s ago, and this node did not end"
-                )
-            return None
-        return Kill(peer.outcome, f"the part of {name} ended: {peer.outcome}")
     observed_seconds = _observed_seconds(situation, active)
     if name in active.seen or observed_seconds > situation.timings.heartbeat_timeout_seconds:
         return Kill("lost_peer", f"{name} is alive, and does not take part in generation {active.record.generation}")
@@ -200,11 +200,15 @@ def _settle(situation: Situation, active: Active, result: Result) -> list[Action
 
 def _between_generations(situation: Situation) -> list[Action]:
     leaving = departure(situation)
+    judgement = situation.judgement
     if leaving is not None:
-        return [Leave(leaving.reason, leaving.complete_hook, leaving.shut_down)]
+        leave = Leave(leaving.reason, leaving.complete_hook, leaving.shut_down)
+        if judgement is None or situation.recorded is not None:
+            return [leave]
+        # Whoever would stand in for this node waits first, and may not be there at all.
+        return [RecordRunOutcome(judgement.verdict, judgement.step, judgement.message), leave]
     if situation.recorded is not None:
         return []
-    judgement = situation.judgement
     if judgement is not None:
         waited = situation.now - judgement.since
         if judgement.mine or waited > 2 * situation.timings.heartbeat_timeout_seconds:

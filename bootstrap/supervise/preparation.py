@@ -14,8 +14,9 @@ from bootstrap.steps.staging import stage_dataset
 
 logger = logging.getLogger(__name__)
 
-TRIES = 3
-PAUSE_SECONDS = 5.0
+# An outage of S3 or of the network must not end a run: with the pauses doubling, two and a half minutes go by.
+TRIES = 6
+FIRST_PAUSE_SECONDS = 5.0
 
 
 class Preparation:
@@ -26,6 +27,7 @@ class Preparation:
         self._wake = wake
         self._thread: threading.Thread | None = None
         self._worked_on: str | None = None
+        self._unwanted = threading.Event()
         self.prepared_digest: str | None = None
         self.message = ""
         self.failure: Exception | None = None
@@ -39,16 +41,22 @@ class Preparation:
     def start(self, run: RunDocument) -> None:
         """Begin to prepare `run`."""
         self._worked_on = run.digest()
+        self._unwanted.clear()
         self._thread = threading.Thread(target=self._work, args=(run,), name="preparation", daemon=True)
         self._thread.start()
 
+    def follow(self, digest: str) -> None:
+        """Give up further tries with any other run document than that of `digest`."""
+        if self._worked_on != digest:
+            self._unwanted.set()
+
     def _work(self, run: RunDocument) -> None:
+        pause_seconds = FIRST_PAUSE_SECONDS
         try:
-            for attempt in range(TRIES):
-                if attempt:
-                    self._context.system.sleep(PAUSE_SECONDS)
-                if self._prepared(run):
+            for attempt in range(1, TRIES + 1):
+                if self._prepared(run) or attempt == TRIES or self._unwanted.wait(pause_seconds):
                     return
+                pause_seconds *= 2
         except Exception as error:  # noqa: BLE001 top level of a thread: the main loop raises it
             self.failure = error
         finally:

@@ -10,8 +10,15 @@ import time
 import traceback
 from collections.abc import Iterator
 
-from bootstrap.boot import FLUSH_SECONDS, attach_shipper, make_context, read_node_document, report_failure
-from bootstrap.errors import BootstrapError
+from bootstrap.boot import (
+    FLUSH_SECONDS,
+    attach_shipper,
+    failure_record,
+    make_context,
+    read_node_document,
+    report_failure,
+)
+from bootstrap.errors import BootstrapError, StepError
 from bootstrap.imds import InstanceIdentity
 from bootstrap.layout import Layout
 from bootstrap.plan import Context
@@ -34,7 +41,7 @@ from bootstrap.supervise.records import Heartbeat, Member, NodeState, RunOutcome
 from bootstrap.supervise.scope import RunScope
 from bootstrap.supervise.situation import Leave, Situation, Wanted
 from bootstrap.supervise.trainer import kill_left_over
-from bootstrap.system import System
+from bootstrap.system import OUTPUT_TAIL_BYTES, System
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +60,7 @@ def supervise(system: System, layout: Layout, command: LaunchCommand = torchrun_
         BootstrapError: There is no sound node document.
     """
     context = make_context(system, layout, read_node_document(system, layout))
+    shipper = None
     try:
         context.identity = context.metadata.identity()
         context.events.set_instance(context.identity.instance_id)
@@ -61,9 +69,16 @@ def supervise(system: System, layout: Layout, command: LaunchCommand = torchrun_
             leave = Supervisor(context, context.identity, command, signalled).run()
     except Exception as error:  # noqa: BLE001 top level of the process: a machine without a supervisor only costs money
         logger.exception("the supervisor failed")
-        failure: dict[str, object] = {"step": "supervise", "message": f"{type(error).__name__}: {error}"}
-        context.events.emit("boot_failed", **failure, output_tail=traceback.format_exc()[-4000:])
-        report_failure(context, "supervisor-failure.json", {**failure, "output_tail": traceback.format_exc()})
+        problem = StepError(
+            f"{type(error).__name__}: {error}",
+            remedy="see the traceback; a defect of the supervisor is to be reported",
+            output_tail=traceback.format_exc()[-OUTPUT_TAIL_BYTES:],
+        )
+        failure = failure_record("supervise", problem)
+        context.events.emit("boot_failed", **failure)
+        report_failure(context, "supervisor-failure.json", failure)
+        if shipper is not None:
+            shipper.close(FLUSH_SECONDS)
         shut_down(context)
         return False
     if shipper is not None:
@@ -168,6 +183,7 @@ class Supervisor:
         if run is None or scope is None:
             return
         digest = run.digest()
+        self._preparation.follow(digest)
         peers, _, _, outcome = scope.view()
         if actor.active is not None:
             generation = actor.active.record.generation

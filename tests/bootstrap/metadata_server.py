@@ -43,6 +43,8 @@ class MetadataServer:
             def answer(self, status: int, body: str) -> None:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
+                if self.command == "PUT":  # the AWS SDK for Go (s5cmd) takes no token without its life
+                    self.send_header("X-aws-ec2-metadata-token-ttl-seconds", "21600")
                 self.end_headers()
                 self.wfile.write(body.encode())
 

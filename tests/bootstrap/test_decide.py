@@ -208,6 +208,11 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             [RecordRunOutcome("finished", 9, "")],
         ),
         ("notice while idle", situation(notice=NOTICE), [Leave("spot interruption (terminate)", False, True)]),
+        (
+            "notice with the run's end not yet recorded",
+            situation(notice=NOTICE, judgement=Judgement("finished", "d1", 9, "", mine=False, since=NOW)),
+            [RecordRunOutcome("finished", 9, ""), Leave("spot interruption (terminate)", False, True)],
+        ),
         ("scale-in", situation(scale_in_since_unix=UNIX, recorded=RUN_FINISHED), [Leave("scale-in", True, True)]),
         (
             "notice and scale-in: the hook is completed too",
@@ -310,6 +315,11 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
             "a peer lost another",
             training(peers=(trains(outcome="lost_peer"),)),
             [Kill("lost_peer", "the part of i-you ended: lost_peer")],
+        ),
+        (
+            "a peer stopped, left, and is silent",
+            training(peers=(trains(state="draining", outcome="stopped", silent_seconds=TIMEOUT + 1),)),
+            [],
         ),
         ("a peer stopped a moment ago", training(peers=(trains(state="ready", outcome="stopped"),)), []),
         (

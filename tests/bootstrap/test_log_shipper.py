@@ -99,6 +99,14 @@ def test_a_full_queue_drops_the_oldest_and_holds_nobody_up(monkeypatch: pytest.M
     assert numbers(logs) == [15, 16, 17, 18, 19]
 
 
+def test_an_event_too_long_for_the_service_goes_without_its_content() -> None:
+    logs = FakeLogs()
+    shipper = LogShipper(logs, log_group="g", stream="s")
+    shipper({**event(0), "message": "x" * 300_000})
+    assert shipper.close(WAIT_SECONDS)
+    assert json.loads(logs.delivered[0]).keys() == {"event", "unix_seconds", "too_long_bytes"}
+
+
 def test_closing_gives_up_in_time() -> None:
     logs = FakeLogs()
     logs.gate.clear()

@@ -26,6 +26,7 @@ from bootstrap.steps.trainer_ready import TrainerReady
 from bootstrap.system import System
 from tests.bootstrap.account import REGION, Account
 from tests.bootstrap.fake_system import FakeSystem
+from tests.bootstrap.metadata_server import MetadataServer
 from tests.bootstrap.test_documents import node
 
 
@@ -210,6 +211,26 @@ def test_staging_hashes_in_the_training_interpreter_where_need_be(
     monkeypatch.setitem(sys.modules, "blake3", None)
     Staging().act(context)
     Staging().verify(context)
+
+
+def test_role_credentials_come_from_instance_metadata(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.put_dataset(SHARDS)
+    server = MetadataServer("i-1")
+    role = {"Code": "Success", "Type": "AWS-HMAC", "AccessKeyId": "ASIAX", "SecretAccessKey": "secret", "Token": "t"}
+    role.update(LastUpdated="2026-01-01T00:00:00Z", Expiration="2126-01-01T00:00:00Z")
+    server.paths["iam/security-credentials/"] = "node"
+    server.paths["iam/security-credentials/node"] = json.dumps(role)
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.endpoint)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    context = real(account, tmp_path)
+    Staging().act(context)
+    Staging().verify(context)  # boto3 read the index, s5cmd the shards
+    server.close()
 
 
 def test_damaged_dataset_is_refused(account: Account, tmp_path: Path) -> None:
