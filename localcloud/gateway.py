@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -24,6 +26,8 @@ from localcloud.protocol import (
 
 logger = logging.getLogger(__name__)
 PREFIX = "/_localcloud/"
+# Larger bodies are objects on their way into S3: nothing in them is a parameter.
+PARAMETERS_BYTES = 4 << 20
 Answer = tuple[int, Mapping[str, str], bytes]
 StartResponse = Callable[..., Any]
 Environ = dict[str, Any]
@@ -50,6 +54,7 @@ class Gateway:
         """Answer one request (WSGI)."""
         # moto reads to the end of a body; without a length, as in chunked uploads, the server's reader knows the end.
         environ["wsgi.input_terminated"] = True
+        body = _keep_body(environ)
         request = Request(environ)
         if request.path.startswith(PREFIX):
             return _send(start_response, self._unsigned(request))
@@ -77,6 +82,9 @@ class Gateway:
             failure = ApiError("InternalFailure", f"{type(error).__name__}: {error}", 500)
             answer = serialise_error(parsed, failure) if parsed else error_without_operation(signature.service, failure)
             return _send(start_response, answer)
+        if body is not None:
+            environ["wsgi.input"] = io.BytesIO(body)  # parsing has read the first one to its end
+            environ.pop("werkzeug.request", None)
         return self._pass_on(environ, start_response, call)
 
     def _call(self, request: Request, parsed: ParsedRequest, principal: Principal, region: str) -> Call:
@@ -125,10 +133,18 @@ class Gateway:
         return 404, {}, b""
 
     def _usage(self) -> bytes:
-        import json
-
         used = [{"principal": who, "action": action, "calls": n} for (who, action), n in self._authority.used.items()]
         return json.dumps({"ready": True, "used": used}).encode()
+
+
+def _keep_body(environ: Environ) -> bytes | None:
+    """Read a body of parameters into memory, so that both this gateway and moto can parse it; leave data to stream."""
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    if length > PARAMETERS_BYTES or "chunked" in environ.get("HTTP_TRANSFER_ENCODING", ""):
+        return None
+    body: bytes = environ["wsgi.input"].read(length) if length else b""
+    environ["wsgi.input"] = io.BytesIO(body)
+    return body
 
 
 def _send(start_response: StartResponse, answer: Answer) -> Iterable[bytes]:

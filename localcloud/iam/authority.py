@@ -99,7 +99,7 @@ class Authority:
             "aws:principaltype": ["AssumedRole" if principal.kind == "role" else "User"],
         }
         if principal.role_arn is not None:
-            for tag in find_role(principal.role_arn).tags.values():
+            for tag in find_role(principal.role_arn).tags:
                 context[f"aws:principaltag/{tag['Key'].lower()}"] = [tag["Value"]]
         for name, value in self._identity.session_tags(principal).items():
             context[f"aws:principaltag/{name.lower()}"] = [value]

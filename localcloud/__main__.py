@@ -1,0 +1,140 @@
+"""`python -m localcloud`: start, look into, disturb and stop an AWS account on this machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from localcloud import daemon
+from localcloud.state import CloudFile, end_processes, put_aside, read_cloud_file
+
+app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
+console = Console(highlight=False)
+State = Annotated[Path, typer.Option("--state", help="State directory of the cloud.")]
+DEFAULT_STATE = Path("build/localcloud")
+
+
+def _running(state: Path) -> CloudFile:
+    cloud = read_cloud_file(state)
+    if cloud is None or not cloud.is_alive():
+        console.print(f"no cloud runs in {state}; start one: python -m localcloud up --state {state}", style="red")
+        raise typer.Exit(1)
+    return cloud
+
+
+def _ask(cloud: CloudFile, path: str, body: dict[str, Any] | None = None) -> Any:
+    """Call an unsigned verb of the cloud; GET without a body, else POST."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{cloud.endpoint_url}/_localcloud/{path}", data=data)  # noqa: S310 (127.0.0.1)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            return json.loads(answer.read() or b"null")
+    except urllib.error.HTTPError as error:
+        console.print(error.read().decode(errors="replace") or str(error), style="red", markup=False)
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def up(
+    state: State = DEFAULT_STATE,
+    region: Annotated[str, typer.Option(help="Region of the account.")] = "us-east-1",
+    port: Annotated[int, typer.Option(help="Preferred port; a busy one is no error, another is taken.")] = 4600,
+    foreground: Annotated[bool, typer.Option(help="Stay in this terminal; Ctrl-C ends it.")] = False,
+) -> None:
+    """Start a cloud, empty, and wait until it answers."""
+    state.mkdir(parents=True, exist_ok=True)
+    if foreground:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)
+        daemon.serve(state, region=region, port=port)
+        return
+    running = read_cloud_file(state)
+    if running is not None and running.is_alive():
+        console.print(f"already up: {running.endpoint_url}")
+        return
+    end_processes(state)
+    put_aside(state)
+    try:
+        cloud = daemon.start(state, region=region, port=port)
+    except daemon.StartFailed as failure:
+        console.print(str(failure), style="red", markup=False)
+        raise typer.Exit(1) from failure
+    console.print(f"up: {cloud.endpoint_url}   use it: eval $(python -m localcloud env --state {state})")
+
+
+@app.command()
+def status(
+    state: State = DEFAULT_STATE, as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
+) -> None:
+    """Show where the cloud listens and its instances."""
+    cloud = _running(state)
+    instances = _ask(cloud, "compute/instances")
+    if as_json:
+        print(json.dumps({"endpoint_url": cloud.endpoint_url, "pid": cloud.pid, "instances": instances}))
+        return
+    table = Table("instance", "type", "market", "zone", "address", "state", "group", title=cloud.endpoint_url)
+    for one in instances:
+        fields = ("id", "type", "market", "zone", "private_address", "state", "group")
+        table.add_row(*(str(one.get(field) or "") for field in fields))
+    console.print(table)
+
+
+@app.command()
+def env(
+    state: State = DEFAULT_STATE, as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
+) -> None:
+    """Print the variables by which AWS tools reach this cloud: eval $(python -m localcloud env)."""
+    variables = _running(state).environment(state)
+    if as_json:
+        print(json.dumps(variables))
+        return
+    for name, value in variables.items():
+        print(f"export {name}={shlex.quote(value)}")
+
+
+@app.command()
+def interrupt(
+    instance_id: str,
+    state: State = DEFAULT_STATE,
+    notice_seconds: Annotated[float, typer.Option(help="Time between notice and end.")] = 120.0,
+    no_notice: Annotated[bool, typer.Option("--no-notice", help="The machine is gone at once.")] = False,
+) -> None:
+    """Take a spot instance back, as AWS does."""
+    body = {"instance_id": instance_id, "notice_seconds": None if no_notice else notice_seconds}
+    _ask(_running(state), "compute/interrupt", body)
+    console.print(f"{instance_id}: " + ("gone" if no_notice else f"noticed, ends in {notice_seconds:.0f} s"))
+
+
+@app.command()
+def logs(instance_id: str, state: State = DEFAULT_STATE) -> None:
+    """Print what an instance wrote to its console (also after the cloud went down)."""
+    path = state / "instances" / instance_id / "console.log"
+    if not path.exists():
+        known = sorted(p.name for p in (state / "instances").glob("i-*"))
+        console.print(f"{instance_id}: no such instance in {state}; there are {known}", style="red", markup=False)
+        raise typer.Exit(1)
+    sys.stdout.write(path.read_text(encoding="utf-8", errors="replace"))
+
+
+@app.command()
+def down(state: State = DEFAULT_STATE) -> None:
+    """End the cloud and everything it started, also after a crash; its records stay for reading."""
+    ended = end_processes(state) if state.exists() else 0
+    (state / "cloud.json").unlink(missing_ok=True)
+    console.print(f"down: {ended} processes ended" if ended else "down: nothing was running")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    app()

@@ -1,0 +1,121 @@
+"""The state directory of a local cloud: where it listens, its processes, and its records."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+MARKER = "LOCALCLOUD_STATE"
+KEPT_RECORDS = ("records.jsonl", "calls.jsonl", "cloud.log")
+
+
+@dataclass(frozen=True)
+class CloudFile:
+    """What `cloud.json` says of a running cloud."""
+
+    endpoint_url: str
+    region: str
+    account: str
+    pid: int
+    process_started_unix_seconds: float
+    access_key_id: str
+    secret_access_key: str
+
+    def environment(self, state: Path) -> dict[str, str]:
+        """Return the variables by which AWS tools reach this cloud and nothing else."""
+        empty = str(state.resolve() / "no-aws-config")
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
+            "AWS_REGION": self.region,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_CONFIG_FILE": empty,
+            "AWS_SHARED_CREDENTIALS_FILE": empty,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "CDK_DEFAULT_ACCOUNT": self.account,
+            "CDK_DEFAULT_REGION": self.region,
+        }
+
+    def is_alive(self) -> bool:
+        """Tell whether the process that wrote the file still runs (not another one with its number)."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.process_started_unix_seconds) < 1.0
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+def read_cloud_file(state: Path) -> CloudFile | None:
+    """Return what runs in a state directory, or None."""
+    path = state / "cloud.json"
+    try:
+        return CloudFile(**json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, json.JSONDecodeError, TypeError):
+        return None
+
+
+def write_cloud_file(state: Path, cloud: CloudFile) -> None:
+    """Write cloud.json whole or not at all; only its owner may read it."""
+    temporary = state / ".cloud.json"
+    temporary.touch(mode=0o600)
+    temporary.write_text(json.dumps(asdict(cloud), indent=2) + "\n", encoding="utf-8")
+    temporary.replace(state / "cloud.json")
+
+
+def marked_processes(state: Path) -> list[psutil.Process]:
+    """Return the processes that belong to the cloud of a state directory, but not this one or those above it."""
+    wanted = str(state.resolve())
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found = []
+    for process in psutil.process_iter():
+        if process.pid in own:
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            if process.environ().get(MARKER) == wanted:
+                found.append(process)
+    return found
+
+
+def end_processes(state: Path, *, grace_seconds: float = 3.0, deadline_seconds: float = 20.0) -> int:
+    """End every process of a cloud: asked first, then killed, until none is left; return how many there were."""
+    ended: set[int] = set()
+    deadline = time.monotonic() + deadline_seconds
+    polite_until = time.monotonic() + grace_seconds
+    while processes := marked_processes(state):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes do not end: {[p.pid for p in processes]}")
+        for process in processes:
+            ended.add(process.pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if time.monotonic() < polite_until:
+                    process.terminate()
+                else:
+                    process.kill()
+        psutil.wait_procs(processes, timeout=min(1.0, grace_seconds))
+    return len(ended)
+
+
+def put_aside(state: Path) -> None:
+    """Move the records of a former cloud to previous/, so that a new one starts empty."""
+    previous = state / "previous"
+    if not any((state / name).exists() for name in (*KEPT_RECORDS, "instances", "functions")):
+        return
+    if previous.exists():
+        shutil.rmtree(previous)
+    previous.mkdir()
+    for entry in list(_entries(state)):
+        entry.rename(previous / entry.name)
+
+
+def _entries(state: Path) -> Iterator[Path]:
+    return (entry for entry in state.iterdir() if entry.name != "previous")
