@@ -1,0 +1,251 @@
+"""Evaluates intrinsic functions and conditions of a template.
+
+Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/intrinsic-function-reference.html (2026-11).
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from localcloud.cloudformation.errors import TemplateError
+
+PLACEHOLDER = re.compile(r"\$\{([^!}][^}]*)\}")
+LITERAL = re.compile(r"\$\{!([^}]*)\}")
+DYNAMIC = re.compile(r"\{\{resolve:(ssm|ssm-secure|secretsmanager):([^}]+)\}\}")
+NO_VALUE = object()
+
+
+class Unknown:
+    """A value that exists only after the deploy, such as the id of a resource not yet made; equal to nothing but itself."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unknown) and other.what == self.what
+
+    def __hash__(self) -> int:
+        return hash(self.what)
+
+    def __str__(self) -> str:
+        return f"{{{{changeSet:KNOWN_AFTER_APPLY:{self.what}}}}}"
+
+    __repr__ = __str__
+
+
+class Resolver:
+    """Evaluates values of one template in one stack.
+
+    Args:
+        parameters: Values of parameters and pseudo parameters by name.
+        ref: Gives a resource's Ref value, by logical id.
+        get_att: Gives a resource's attribute, by logical id and dotted name.
+        import_value: Gives the value of an export.
+        dynamic: Gives the value of a dynamic reference (service, rest).
+        zones: Gives the availability zones of a region.
+    """
+
+    def __init__(
+        self,
+        template: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        *,
+        ref: Callable[[str], Any],
+        get_att: Callable[[str, str], Any],
+        import_value: Callable[[str], Any],
+        dynamic: Callable[[str, str], str],
+        zones: Callable[[str], list[str]],
+    ) -> None:
+        self._template = template
+        self._parameters = parameters
+        self._ref = ref
+        self._get_att = get_att
+        self._import_value = import_value
+        self._dynamic = dynamic
+        self._zones = zones
+        self._conditions: dict[str, bool] = {}
+
+    def condition(self, name: str) -> bool:
+        """Return the value of a named condition."""
+        if name not in self._conditions:
+            defined = self._template.get("Conditions", {})
+            if name not in defined:
+                raise TemplateError(f"Template error: unresolved condition dependency {name}")
+            self._conditions[name] = bool(self._truth(defined[name]))
+        return self._conditions[name]
+
+    def includes(self, item: Mapping[str, Any]) -> bool:
+        """Tell whether a resource or output exists, by its Condition."""
+        return "Condition" not in item or self.condition(item["Condition"])
+
+    def resolve(self, value: Any) -> Any:
+        """Return a value with every intrinsic function evaluated; AWS::NoValue removes its key or item."""
+        resolved = self._value(value)
+        return None if resolved is NO_VALUE else resolved
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            if len(value) == 1:
+                name, argument = next(iter(value.items()))
+                if name == "Ref":
+                    return self._reference(argument)
+                if isinstance(name, str) and name.startswith("Fn::"):
+                    return self._function(name, argument)
+            items = {key: self._value(item) for key, item in value.items()}
+            return {key: item for key, item in items.items() if item is not NO_VALUE}
+        if isinstance(value, list):
+            return [item for item in map(self._value, value) if item is not NO_VALUE]
+        if isinstance(value, str) and "{{resolve:" in value:
+            return DYNAMIC.sub(lambda match: self._dynamic(match.group(1), match.group(2)), value)
+        return value
+
+    def _reference(self, name: str) -> Any:
+        if name == "AWS::NoValue":
+            return NO_VALUE
+        if name in self._parameters:
+            return self._parameters[name]
+        return self._ref(name)
+
+    def _function(self, name: str, argument: Any) -> Any:
+        function = getattr(self, "_fn_" + name.removeprefix("Fn::").lower(), None)
+        if function is None:
+            raise TemplateError(f"Template error: {name} is not a function that this engine knows")
+        return function(argument)
+
+    def _truth(self, value: Any) -> bool:
+        if isinstance(value, dict) and len(value) == 1:
+            name, argument = next(iter(value.items()))
+            if name == "Condition":
+                return self.condition(argument)
+            if name == "Fn::And":
+                return all([self._truth(item) for item in argument])
+            if name == "Fn::Or":
+                return any([self._truth(item) for item in argument])
+            if name == "Fn::Not":
+                return not self._truth(argument[0])
+            if name == "Fn::Equals":
+                left, right = self._value(argument)
+                return _text(left) == _text(right)
+        if isinstance(value, bool):
+            return value
+        raise TemplateError(f"Template error: not a condition: {json.dumps(value, default=str)}")
+
+    def assertions_failed(self) -> list[str]:
+        """Return the description of each assertion in Rules that does not hold."""
+        failed = []
+        for name, rule in self._template.get("Rules", {}).items():
+            if "RuleCondition" in rule and not self._assertion(rule["RuleCondition"]):
+                continue
+            failed += [
+                f"{name}: {item.get('AssertDescription', 'assertion does not hold')}"
+                for item in rule.get("Assertions", [])
+                if not self._assertion(item["Assert"])
+            ]
+        return failed
+
+    def _assertion(self, value: Any) -> bool:
+        if isinstance(value, dict) and len(value) == 1:
+            name, argument = next(iter(value.items()))
+            if name == "Fn::Contains":
+                return self._value(argument[1]) in self._value(argument[0])
+            if name == "Fn::EachMemberIn":
+                return all(item in self._value(argument[1]) for item in self._value(argument[0]))
+            if name == "Fn::Not":
+                return not self._assertion(argument[0])
+            if name in ("Fn::And", "Fn::Or"):
+                results = [self._assertion(item) for item in argument]
+                return all(results) if name == "Fn::And" else any(results)
+        return self._truth(value)
+
+    def _fn_getatt(self, argument: Any) -> Any:
+        logical_id, attribute = argument.split(".", 1) if isinstance(argument, str) else argument
+        return self._get_att(logical_id, self._value(attribute))
+
+    def _fn_sub(self, argument: Any) -> Any:
+        text, variables = (argument, {}) if isinstance(argument, str) else argument
+        local = {name: self._value(value) for name, value in variables.items()}
+        unknown: list[str] = []
+
+        def value(match: re.Match[str]) -> str:
+            name = match.group(1).strip()
+            if name in local:
+                found = local[name]
+            else:
+                found = self._fn_getatt(name) if "." in name and name not in self._parameters else self._reference(name)
+            if isinstance(found, Unknown):
+                unknown.append(found.what)
+            return _text(found)
+
+        done = LITERAL.sub(r"${\1}", PLACEHOLDER.sub(value, text))
+        return Unknown(done) if unknown else done
+
+    def _fn_join(self, argument: Any) -> Any:
+        delimiter, items = argument
+        parts = self._value(items)
+        if isinstance(parts, Unknown):
+            return parts
+        joined = delimiter.join(_text(part) for part in parts)
+        return Unknown(joined) if any(isinstance(part, Unknown) for part in parts) else joined
+
+    def _fn_select(self, argument: Any) -> Any:
+        index, items = self._value(argument[0]), self._value(argument[1])
+        if isinstance(items, Unknown):
+            return Unknown(f"{items.what}[{index}]")
+        if not 0 <= int(index) < len(items):
+            raise TemplateError(f"Template error: Fn::Select cannot select nonexistent value at index {index}")
+        return items[int(index)]
+
+    def _fn_split(self, argument: Any) -> Any:
+        text = self._value(argument[1])
+        return text if isinstance(text, Unknown) else text.split(argument[0])
+
+    def _fn_findinmap(self, argument: Any) -> Any:
+        default = argument[3]["DefaultValue"] if len(argument) > 3 else None
+        name, first, second = (self._value(item) for item in argument[:3])
+        try:
+            return self._value(self._template["Mappings"][name][first][second])
+        except KeyError:
+            if default is not None:
+                return self._value(default)
+            raise TemplateError(f"Template error: Unable to get mapping for {name}::{first}::{second}") from None
+
+    def _fn_if(self, argument: Any) -> Any:
+        return self._value(argument[1] if self.condition(argument[0]) else argument[2])
+
+    def _fn_base64(self, argument: Any) -> Any:
+        text = self._value(argument)
+        return text if isinstance(text, Unknown) else base64.b64encode(text.encode()).decode()
+
+    def _fn_cidr(self, argument: Any) -> Any:
+        block, count, bits = [*self._value(argument), 8][:3]
+        if isinstance(block, Unknown):
+            return [Unknown(f"{block.what}/{i}") for i in range(int(count))]
+        network = ipaddress.ip_network(block)
+        subnets = network.subnets(new_prefix=network.max_prefixlen - int(bits))
+        return [str(subnet) for subnet, _ in zip(subnets, range(int(count)))]
+
+    def _fn_getazs(self, argument: Any) -> Any:
+        return self._zones(self._value(argument) or self._parameters["AWS::Region"])
+
+    def _fn_importvalue(self, argument: Any) -> Any:
+        return self._import_value(self._value(argument))
+
+    def _fn_length(self, argument: Any) -> Any:
+        return len(self._value(argument))
+
+    def _fn_tojsonstring(self, argument: Any) -> Any:
+        return json.dumps(self._value(argument), separators=(",", ":"), default=str)
+
+    def _fn_getstackoutput(self, argument: Any) -> Any:
+        raise TemplateError("Template error: Fn::GetStackOutput is not supported here; use an export and Fn::ImportValue")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,89 @@
+"""Parameters of a template: what was given, defaults, constraints, and values looked up in Parameter Store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from localcloud.cloudformation.errors import TemplateError
+
+SSM_VALUE = re.compile(r"^AWS::SSM::Parameter::Value<(.+)>$")
+
+
+def resolve_parameters(
+    template: Mapping[str, Any],
+    given: list[Mapping[str, Any]],
+    previous: Mapping[str, str],
+    read_ssm: Callable[[str], str],
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the raw value of each parameter, and the value that Ref gives (lists split, SSM values looked up).
+
+    Args:
+        given: boto3's Parameters: ParameterKey, and ParameterValue or UsePreviousValue.
+        previous: Raw values of the stack so far.
+        read_ssm: Returns a Parameter Store value by name; raises TemplateError when absent.
+
+    Raises:
+        TemplateError: With every problem.
+    """
+    declared: Mapping[str, Mapping[str, Any]] = template.get("Parameters", {})
+    problems = [
+        f"Parameters: [{item['ParameterKey']}] do not exist in the template"
+        for item in given
+        if item["ParameterKey"] not in declared
+    ]
+    by_key = {item["ParameterKey"]: item for item in given}
+    raw: dict[str, str] = {}
+    for name, definition in declared.items():
+        item = by_key.get(name)
+        if item is not None and item.get("UsePreviousValue"):
+            value = previous.get(name)
+        elif item is not None:
+            value = item.get("ParameterValue")
+        else:
+            value = None
+        if value is None and "Default" in definition:
+            value = str(definition["Default"])
+        if value is None:
+            problems.append(f"Parameters: [{name}] must have values")
+            continue
+        problems += _violations(name, value, definition)
+        raw[name] = value
+    if problems:
+        raise TemplateError("; ".join(problems))
+    return raw, {name: _value(raw[name], declared[name]["Type"], read_ssm) for name in raw}
+
+
+def _value(text: str, kind: str, read_ssm: Callable[[str], str]) -> Any:
+    looked_up = SSM_VALUE.match(kind)
+    if looked_up:
+        text, kind = read_ssm(text), looked_up.group(1)
+    if kind == "CommaDelimitedList" or kind.startswith("List<"):
+        return [part.strip() for part in text.split(",")] if text else []
+    return text
+
+
+def _violations(name: str, value: str, definition: Mapping[str, Any]) -> list[str]:
+    where = f"Parameter '{name}'"
+    found = []
+    allowed = definition.get("AllowedValues")
+    if allowed is not None and value not in [str(item) for item in allowed]:
+        found.append(f"{where} must be one of AllowedValues {allowed}")
+    pattern = definition.get("AllowedPattern")
+    if pattern is not None and re.fullmatch(pattern, value) is None:
+        found.append(definition.get("ConstraintDescription") or f"{where} must match pattern {pattern}")
+    if len(value) < int(definition.get("MinLength", 0)):
+        found.append(f"{where} must contain at least {definition['MinLength']} characters")
+    if "MaxLength" in definition and len(value) > int(definition["MaxLength"]):
+        found.append(f"{where} must contain at most {definition['MaxLength']} characters")
+    if definition["Type"] == "Number":
+        try:
+            number = float(value)
+        except ValueError:
+            return [*found, f"{where} must be a number"]
+        if "MinValue" in definition and number < float(definition["MinValue"]):
+            found.append(f"{where} must be a number not less than {definition['MinValue']}")
+        if "MaxValue" in definition and number > float(definition["MaxValue"]):
+            found.append(f"{where} must be a number not greater than {definition['MaxValue']}")
+    return found
