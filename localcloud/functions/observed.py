@@ -1,5 +1,7 @@
 """The events that Parameter Store and S3 send, made from the calls that moto has answered.
 
+An observer may be told of a call without its answer, so what an answer would say is read from moto's own records.
+
 Sources (read 2026-11): https://docs.aws.amazon.com/systems-manager/latest/userguide/monitoring-systems-manager-events.html,
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html
 """
@@ -14,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import ClientError
 from moto.s3.exceptions import MissingBucket
-from moto.s3.models import s3_backends
+from moto.s3.models import FakeKey, s3_backends
+from moto.ssm.models import ssm_backends
 
 from localcloud.api import Call, Clients, Observer
 
@@ -53,21 +55,24 @@ class ParameterEvents:
         }
 
     def _put(self, call: Call, answer: Mapping[str, Any]) -> None:
-        parameters = call.parameters
-        name = str(parameters["Name"])
+        name = str(call.parameters["Name"])
+        record = ssm_backends[self._clients.account][self._clients.region].get_parameter(name)
+        if record is None:  # deleted by another call meanwhile
+            return
+        kind, description = str(record.parameter_type), record.description or None
         with self._lock:
-            known_type, known_description = self._known.get(name, ("String", None))
-            kind = str(parameters.get("Type") or known_type)
-            description = parameters.get("Description", known_description)
-            self._known[name] = (kind, description)
-        operation = "Create" if answer.get("Version", 1) == 1 else "Update"
-        self._send(name, kind, description, operation)
+            known = self._known.get(name)
+            self._known[name] = (kind, description or (known[1] if known else None))
+            description = self._known[name][1]
+        self._send(name, kind, description, "Create" if record.version == 1 else "Update")
 
     def _delete(self, call: Call, answer: Mapping[str, Any]) -> None:
         self._forget(str(call.parameters["Name"]))
 
     def _delete_several(self, call: Call, answer: Mapping[str, Any]) -> None:
-        for name in answer.get("DeletedParameters", []):
+        with self._lock:
+            known = [name for name in call.parameters["Names"] if name in self._known]
+        for name in known:  # the others did not exist
             self._forget(str(name))
 
     def _forget(self, name: str) -> None:
@@ -109,50 +114,50 @@ class ObjectEvents:
         sequencer = self._sequencer()
 
         def make() -> list[ServiceEvent]:
-            if not self._sends_events(call):
+            bucket = self._bucket_that_sends(call)
+            if bucket is None:
                 return []
             described: dict[str, Any] = {"key": key, "sequencer": sequencer}
-            try:
-                head = self._clients.direct("s3").head_object(Bucket=call.parameters["Bucket"], Key=key)
-                described |= {"size": head["ContentLength"], "etag": head["ETag"].strip('"')}
-            except ClientError:  # deleted since: the event is still due, as on AWS
-                described["etag"] = str(answer.get("ETag", "")).strip('"')
-            if answer.get("VersionId"):
-                described["version-id"] = answer["VersionId"]
+            stored = bucket.keys.get(key)
+            if isinstance(stored, FakeKey):  # else it is deleted already, and the event says less
+                described |= {"size": stored.size, "etag": stored.etag.strip('"')}
+                if bucket.is_versioned:
+                    described["version-id"] = stored.version_id
             return [self._event(call, "Object Created", described, {"reason": reason})]
 
         self._submit("aws.s3", make)
 
     def _deleted(self, call: Call, answer: Mapping[str, Any]) -> None:
-        self._send_deleted(call, str(call.parameters["Key"]), answer, "VersionId")
+        self._send_deleted(call, str(call.parameters["Key"]), call.parameters.get("VersionId"))
 
     def _deleted_several(self, call: Call, answer: Mapping[str, Any]) -> None:
-        for entry in answer.get("Deleted", []):
-            self._send_deleted(call, str(entry["Key"]), entry, "DeleteMarkerVersionId")
+        for entry in call.parameters.get("Delete", {}).get("Objects", []):
+            self._send_deleted(call, str(entry["Key"]), entry.get("VersionId"))
 
-    def _send_deleted(self, call: Call, key: str, entry: Mapping[str, Any], version_key: str) -> None:
+    def _send_deleted(self, call: Call, key: str, version: str | None) -> None:
         described: dict[str, Any] = {"key": key, "sequencer": self._sequencer()}
-        version = entry.get(version_key) or entry.get("VersionId")
-        if version:
+        if version is not None:
             described["version-id"] = version
-        kind = "Delete Marker Created" if entry.get("DeleteMarker") else "Permanently Deleted"
 
         def make() -> list[ServiceEvent]:
-            if not self._sends_events(call):
+            bucket = self._bucket_that_sends(call)
+            if bucket is None:
                 return []
+            leaves_marker = bucket.is_versioned and version is None
+            kind = "Delete Marker Created" if leaves_marker else "Permanently Deleted"
             more = {"reason": "DeleteObject", "deletion-type": kind}
             return [self._event(call, "Object Deleted", described, more)]
 
         self._submit("aws.s3", make)
 
-    def _sends_events(self, call: Call) -> bool:
+    def _bucket_that_sends(self, call: Call) -> Any:
         # Asked of moto's record: its GetBucketNotificationConfiguration leaves EventBridgeConfiguration out.
         try:
             bucket = s3_backends[self._clients.account]["aws"].get_bucket(str(call.parameters["Bucket"]))
         except MissingBucket:  # deleted since
-            return False
+            return None
         configuration = bucket.notification_configuration
-        return configuration is not None and configuration.event_bridge is not None
+        return bucket if configuration is not None and configuration.event_bridge is not None else None
 
     def _event(
         self, call: Call, detail_type: str, described: Mapping[str, Any], more: Mapping[str, Any]
