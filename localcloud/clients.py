@@ -52,7 +52,10 @@ class LocalClients:
         if who not in (None, "direct"):
             assert who is not None
             session = self._identity.issue(
-                who, "AWSCloudFormation", trusted_service="cloudformation.amazonaws.com", duration_seconds=SESSION_SECONDS
+                who,
+                "AWSCloudFormation",
+                trusted_service="cloudformation.amazonaws.com",
+                duration_seconds=SESSION_SECONDS,
             )
             keys = {
                 "aws_access_key_id": session.access_key_id,

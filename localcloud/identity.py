@@ -140,4 +140,6 @@ class Identity:
 
 
 def _may_not_assume(caller: Principal, role_arn: str) -> ApiError:
-    return ApiError("AccessDenied", f"{caller.arn} is not authorized to perform: sts:AssumeRole on resource: {role_arn}", 403)
+    return ApiError(
+        "AccessDenied", f"{caller.arn} is not authorized to perform: sts:AssumeRole on resource: {role_arn}", 403
+    )

@@ -116,9 +116,17 @@ def error_without_operation(service: str, error: ApiError) -> tuple[int, dict[st
             raise
     if model_protocol in ("json", "rest-json"):
         body = f'{{"__type": "{error.code}", "message": "{error.message}"}}'
-        return error.status, {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": error.code}, body.encode()
+        return (
+            error.status,
+            {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": error.code},
+            body.encode(),
+        )
     xml = f"<Code>{error.code}</Code><Message>{error.message}</Message>"
-    xml = f"<Error>{xml}</Error>" if model_protocol == "rest-xml" else f"<ErrorResponse><Error>{xml}</Error></ErrorResponse>"
+    xml = (
+        f"<Error>{xml}</Error>"
+        if model_protocol == "rest-xml"
+        else f"<ErrorResponse><Error>{xml}</Error></ErrorResponse>"
+    )
     return error.status, {"Content-Type": "text/xml"}, xml.encode()
 
 

@@ -242,7 +242,9 @@ class Resolver:
         return json.dumps(self._value(argument), separators=(",", ":"), default=str)
 
     def _fn_getstackoutput(self, argument: Any) -> Any:
-        raise TemplateError("Template error: Fn::GetStackOutput is not supported here; use an export and Fn::ImportValue")
+        raise TemplateError(
+            "Template error: Fn::GetStackOutput is not supported here; use an export and Fn::ImportValue"
+        )
 
 
 def _text(value: Any) -> str:

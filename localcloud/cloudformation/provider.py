@@ -16,7 +16,7 @@ class ResourceContext:
     """Where a resource is made.
 
     `client(service)` gives a boto3 client signed by the stack's execution role (IAM is enforced on it), or by the
-    caller when the stack has none. `tags` are the stack-level tags plus the three aws:cloudformation:* ones.
+    caller when the stack has none. `attributes` holds the resource's UpdatePolicy and CreationPolicy. `tags` are the stack-level tags plus the three aws:cloudformation:* ones.
     """
 
     stack_name: str
@@ -27,6 +27,7 @@ class ResourceContext:
     partition: str
     tags: Mapping[str, str]
     clients: Clientele
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def client(self, service: str) -> Any:
         """Return a boto3 client for `service`."""

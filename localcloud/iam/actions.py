@@ -205,7 +205,11 @@ def _cloudformation(call: Call) -> list[Access]:
     stack = p.get("StackName") or p.get("StackId")
     if stack is None:
         return [Access(f"cloudformation:{call.operation}", "*", {})]
-    arn = stack if str(stack).startswith("arn:") else f"arn:aws:cloudformation:{call.region}:{call.account}:stack/{stack}/*"
+    arn = (
+        stack
+        if str(stack).startswith("arn:")
+        else f"arn:aws:cloudformation:{call.region}:{call.account}:stack/{stack}/*"
+    )
     found = [Access(f"cloudformation:{call.operation}", str(arn), {})]
     if p.get("RoleARN"):
         found.append(_pass_role(str(p["RoleARN"]), "cloudformation.amazonaws.com"))

@@ -75,7 +75,11 @@ class Authority:
         resource_policies = _resource_policies(access)
         resource_said = verdict(resource_policies, access, context, call.principal)
         if "deny" in (said, resource_said):
-            return "with an explicit deny in " + ("an identity-based" if said == "deny" else "a resource-based") + " policy"
+            return (
+                "with an explicit deny in "
+                + ("an identity-based" if said == "deny" else "a resource-based")
+                + " policy"
+            )
         if boundary is not None and verdict([boundary], access, context, None) != "allow":
             return "because no permissions boundary allows the action"
         if access.action.startswith("kms:") and resource_policies and resource_said != "allow":

@@ -101,9 +101,7 @@ def as_list(value: Any) -> list[str]:
     return [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
 
 
-def conditions_hold(
-    conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, Sequence[str]]
-) -> bool:
+def conditions_hold(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, Sequence[str]]) -> bool:
     """Tell whether every operator and key of a Condition element holds for the request context (keys in lower case)."""
     return all(
         _operator_holds(operator, key.lower(), as_list(expected), context)
@@ -112,9 +110,7 @@ def conditions_hold(
     )
 
 
-def _operator_holds(
-    operator: str, key: str, expected: list[str], context: Mapping[str, Sequence[str]]
-) -> bool:
+def _operator_holds(operator: str, key: str, expected: list[str], context: Mapping[str, Sequence[str]]) -> bool:
     quantifier, _, name = operator.rpartition(":")
     if_exists = name.endswith("IfExists")
     name = name.removesuffix("IfExists")

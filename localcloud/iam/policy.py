@@ -49,7 +49,9 @@ def _applies(statement: Mapping[str, Any], access: Access, context: Context, pri
         return False
     if "NotAction" in statement and _any(as_list(statement["NotAction"]), access.action, ignore_case=True):
         return False
-    if "Resource" in statement and not _any([substitute(r, context) for r in as_list(statement["Resource"])], access.resource):
+    if "Resource" in statement and not _any(
+        [substitute(r, context) for r in as_list(statement["Resource"])], access.resource
+    ):
         return False
     if "NotResource" in statement and _any(as_list(statement["NotResource"]), access.resource):
         return False
