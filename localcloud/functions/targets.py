@@ -73,8 +73,8 @@ class TargetSender:
         arn = str(target["Arn"])
         queue = self._clients.direct("sqs")
         url = queue_url(self._clients, arn)
-        policy = queue.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])["Attributes"].get("Policy")
-        self._require(policy, "sqs:SendMessage", arn, rule_arn)
+        attributes = queue.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])
+        self._require(attributes.get("Attributes", {}).get("Policy"), "sqs:SendMessage", arn, rule_arn)
         group = target.get("SqsParameters", {}).get("MessageGroupId")
         extra = {"MessageGroupId": group, "MessageDeduplicationId": str(uuid.uuid4())} if group else {}
         queue.send_message(QueueUrl=url, MessageBody=text, **extra)

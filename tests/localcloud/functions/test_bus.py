@@ -155,6 +155,17 @@ def test_a_target_that_is_not_served_is_refused_in_words(scene: Scene, cloud: An
     assert "is not served by the local cloud; served are: lambda, logs, sns, sqs" in record["reason"]
 
 
+def test_a_queue_without_a_policy_is_refused_and_the_other_rules_still_served(scene: Scene, cloud: Any) -> None:
+    cloud.clients.direct("sqs").create_queue(QueueName="private")
+    target = {"Arn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:private"}
+    scene.rule("first", target, EventPattern='{"source": ["aws.ec2"]}', permit=False)
+    scene.rule("second", EventPattern='{"source": ["aws.ec2"]}')
+    scene.bus.publish("aws.ec2", "Anything", {})
+    assert len(scene.wait_received()) == 1
+    (record,) = cloud.records("event_refused")
+    assert "does not let events.amazonaws.com call sqs:SendMessage" in record["reason"]
+
+
 def test_queues_and_log_groups_get_events_if_their_policies_say_so(scene: Scene, cloud: Any) -> None:
     sqs, logs = cloud.clients.direct("sqs"), cloud.clients.direct("logs")
     queue_arn = f"arn:aws:sqs:{REGION}:{ACCOUNT}:wanted"

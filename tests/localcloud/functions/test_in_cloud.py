@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.moto_api._internal.models import moto_api_backend
 
 from localcloud.cloud import LocalCloud
 
@@ -62,6 +63,7 @@ class Setting:
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    moto_api_backend.reset()  # moto's records outlive a cloud within one process
     made = Setting(tmp_path_factory.mktemp("cloud"))
     s3 = made.client("s3")
     s3.create_bucket(Bucket="data")
