@@ -7,9 +7,12 @@ are one number in that directory. config: {"steps", "step_seconds", "fail_at"?, 
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 
+# torchrun sends it to the siblings of the first rank that ends; the real trainer takes it as one more wish to stop.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 config = json.loads(pathlib.Path(options["--config"]).read_text())
