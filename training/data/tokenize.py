@@ -70,8 +70,8 @@ def run_tokenize(options: argparse.Namespace) -> int:
     sys.stdout.write(
         f"{destination.url}: {train.tokens} train tokens in {train.documents} documents, {validation.tokens} "
         f"validation tokens in {validation.documents}; {record.bytes_per_token:.2f} bytes a token, unigram "
-        f"cross-entropy {record.unigram_entropy_nats:.3f} nats; {source.files} files used, {found.skipped} skipped as not text; "
-        f"{time.monotonic() - started:.1f} s\n"
+        f"cross-entropy {record.unigram_entropy_nats:.3f} nats; {source.files} files used, {found.skipped} skipped "
+        f"as not text; {time.monotonic() - started:.1f} s\n"
     )
     return 0
 

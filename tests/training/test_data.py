@@ -1,0 +1,127 @@
+"""The order of samples, reading token ranges, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.data.batches import TrainBatches, ValidationBatches
+from training.data.dataset import ShardRecord, TokenSplit, open_dataset
+from training.data.order import permuted, sample_order
+from training.errors import DatasetError
+
+CPU = torch.device("cpu")
+
+
+@given(size=st.integers(1, 3000), key=st.binary(max_size=8))
+def test_permutation_has_every_index_once(size: int, key: bytes) -> None:
+    result = permuted(np.arange(size, dtype=np.uint64), size, key)
+    assert np.array_equal(np.sort(result), np.arange(size))
+
+
+def test_permutation_is_not_an_obvious_one() -> None:
+    result = permuted(np.arange(10000, dtype=np.uint64), 10000, b"key").astype(np.int64)
+    assert abs(np.corrcoef(np.arange(10000), result)[0, 1]) < 0.05
+    assert np.count_nonzero(np.diff(result) == 1) < 10
+    assert not np.array_equal(result, permuted(np.arange(10000, dtype=np.uint64), 10000, b"other"))
+
+
+@settings(max_examples=50)
+@given(position=st.integers(0, 5000), count=st.integers(0, 300), cut=st.integers(0, 300), samples=st.integers(1, 200))
+def test_order_is_a_function_of_the_position(position: int, count: int, cut: int, samples: int) -> None:
+    whole = sample_order(position, count, samples, seed=3)
+    cut = min(cut, count)
+    parts = [sample_order(position, cut, samples, seed=3), sample_order(position + cut, count - cut, samples, seed=3)]
+    assert np.array_equal(whole, np.concatenate(parts))
+
+
+def test_an_epoch_has_every_sample_once_and_the_next_another_order() -> None:
+    first, second = sample_order(0, 97, 97, seed=1), sample_order(97, 97, 97, seed=1)
+    assert sorted(first) == sorted(second) == list(range(97))
+    assert first.tolist() != second.tolist()
+    assert first.tolist() != sample_order(0, 97, 97, seed=2).tolist()
+
+
+def test_rows_run_over_the_borders_of_shards(tmp_path: Path) -> None:
+    stream = np.arange(100, dtype="<u2")
+    shards = []
+    for number, part in enumerate(np.split(stream, [7, 9, 60])):
+        part.tofile(tmp_path / f"train-{number}.bin")
+        shards.append(ShardRecord(file=f"train-{number}.bin", tokens=part.size, bytes=part.nbytes, blake3="0" * 64))
+    split = TokenSplit(tmp_path, "uint16", 100, shards)
+    starts = np.array([0, 5, 6, 8, 59, 85])
+    assert split.rows(starts, 15).tolist() == [list(range(start, start + 15)) for start in starts]
+    assert split.sequences(33) == 3
+    assert split.sequences(100) == 0
+    with pytest.raises(DatasetError, match="token id 99 is not below vocabulary_size 50"):
+        TokenSplit(tmp_path, "uint16", 50, shards).rows(np.array([85]), 15)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
+def test_every_world_size_sees_the_same_global_batch(tiny_dataset: Path, world_size: int) -> None:
+    batches = TrainBatches(open_dataset(tiny_dataset).split("train"), 32, 1, CPU)
+    rows = []
+    for rank in range(world_size):
+        share = range(rank * 8 // world_size, (rank + 1) * 8 // world_size)
+        rows += [tokens for tokens, _ in batches.micro_batches(40, share, 2)]
+    ((whole, targets),) = batches.micro_batches(40, range(8), 8)
+    assert torch.equal(torch.cat(rows), whole)
+    assert torch.equal(whole[:, 1:], targets[:, :-1])
+
+
+def test_validation_never_asks_for_more_than_there_is(tiny_dataset: Path) -> None:
+    split = open_dataset(tiny_dataset).split("validation")
+    batches = ValidationBatches(split, 32, 10**9, CPU)
+    assert batches.sequences == split.sequences(32)
+    tokens, _ = batches.rows(range(batches.sequences - 1, batches.sequences))
+    assert tokens.shape == (1, 32)
+
+
+@pytest.fixture
+def damaged(tiny_dataset: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_dataset, tmp_path / "damaged"))
+
+
+def test_truncated_missing_and_changed_files(damaged: Path) -> None:
+    train, validation = damaged / "train-00000.bin", damaged / "validation-00000.bin"
+    train.write_bytes(train.read_bytes()[:-2])
+    validation.unlink()
+    (damaged / "tokenizer.json").unlink()
+    with pytest.raises(DatasetError) as caught:
+        open_dataset(damaged)
+    assert "train-00000.bin: is truncated" in str(caught.value)
+    assert "validation-00000.bin: is missing" in str(caught.value)
+    assert "tokenizer.json: is missing" in str(caught.value)
+
+
+def test_changed_contents_are_found_by_their_hashes(damaged: Path) -> None:
+    train = damaged / "train-00000.bin"
+    train.write_bytes(train.read_bytes()[:-2] + b"\1\0")
+    (damaged / "tokenizer.json").write_text("{}")
+    with pytest.raises(DatasetError) as caught:
+        open_dataset(damaged).verify_hashes()
+    assert len(caught.value.problems) == 2
+    assert "another tokenizer" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"vocabulary_size": 70000}, "vocabulary_size 70000 does not fit uint16"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"splits": {}}, "has no train split"),
+        ({"schema_version": 2}, "schema_version"),
+    ],
+)
+def test_records_that_cannot_be(damaged: Path, change: dict[str, object], words: str) -> None:
+    record = json.loads((damaged / "dataset.json").read_text())
+    (damaged / "dataset.json").write_text(json.dumps({**record, **change}))
+    with pytest.raises(DatasetError, match=words):
+        open_dataset(damaged)
