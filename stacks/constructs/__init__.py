@@ -1,0 +1,1 @@
+"""One concern a file: what the stacks are made of."""

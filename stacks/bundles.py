@@ -1,0 +1,63 @@
+"""Zip archives of the project's own code, byte-equal for equal sources, named by the SHA-256 of their bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the earliest that zip knows
+MODE = 0o644 << 16
+LEFT_OUT = {"__pycache__", ".git", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
+
+
+@dataclass(frozen=True)
+class BundleFile:
+    """A bundle on this machine."""
+
+    path: Path
+    sha256: str
+
+
+def node_bundle(directory: Path) -> BundleFile:
+    """Return the bundle of the node program."""
+    return _write(_files(ROOT / "bootstrap", "bootstrap"), directory)
+
+
+def code_bundle(directory: Path, user_code: Path | None = None) -> BundleFile:
+    """Return the bundle of the trainer, with the user's own code beside it when there is some."""
+    files = list(_files(ROOT / "training", "training"))
+    if user_code is not None:
+        files += _files(user_code, "")
+    return _write(files, directory)
+
+
+def _files(folder: Path, name: str) -> Iterable[tuple[str, Path]]:
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        if path.is_file() and not LEFT_OUT & set(relative.parts) and path.suffix != ".pyc":
+            yield (Path(name) / relative).as_posix(), path
+
+
+def _write(files: Iterable[tuple[str, Path]], directory: Path) -> BundleFile:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, path in files:
+            entry = zipfile.ZipInfo(name, TIMESTAMP)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = MODE
+            entry.create_system = 3  # the same on every system
+            archive.writestr(entry, path.read_bytes())
+    content = buffer.getvalue()
+    sha256 = hashlib.sha256(content).hexdigest()
+    path = directory / f"{sha256}.zip"
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    return BundleFile(path, sha256)

@@ -1,0 +1,29 @@
+"""What goes wrong before anything is deployed, in words that say how to put it right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a deployment file: where, what was given, the rule, and what to do."""
+
+    path: str
+    value: object
+    rule: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.value!r}: {self.rule}; {self.remedy}"
+
+
+class ConfigError(ValueError):
+    """A deployment file is wrong; holds every problem found."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = list(problems)
+        count = f"{len(self.problems)} problem" + ("s" if len(self.problems) != 1 else "")
+        super().__init__(f"{source}: {count}\n" + "\n".join(f"  {problem}" for problem in self.problems))

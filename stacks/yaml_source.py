@@ -1,0 +1,106 @@
+"""Reads YAML strictly, and turns pydantic's complaints into problems with a remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from stacks.errors import ConfigError, Problem
+
+MAXIMUM_BYTES = 1 << 20
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that notes doubled keys instead of keeping the last."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.doubled: list[Problem] = []
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, (dict, list)):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
+        if key in found:
+            where = f"line {key_node.start_mark.line + 1}"
+            loader.doubled.append(Problem(where, key, "the key stands twice", "keep one of the two"))
+        found[key] = loader.construct_object(value_node, deep=True)
+    return found
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file.
+
+    Raises:
+        ConfigError: The file is absent, too large, no YAML, no mapping, or has doubled keys.
+    """
+
+    def refuse(value: object, rule: str, remedy: str) -> ConfigError:
+        return ConfigError(str(path), [Problem("the file", value, rule, remedy)])
+
+    try:
+        size = path.stat().st_size
+        if size > MAXIMUM_BYTES:
+            raise refuse(f"{size} bytes", f"at most {MAXIMUM_BYTES} bytes", "give a deployment file")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise refuse(str(path), f"cannot be read: {error.strerror}", "see config/ for examples") from error
+    except UnicodeDecodeError as error:
+        raise refuse(str(path), f"is not UTF-8 text: {error.reason}", "save it as UTF-8") from error
+    loader = _Loader(text)
+    try:
+        loaded = loader.get_single_data()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
+        problem = getattr(error, "problem", None) or str(error)
+        raise refuse(where, f"is not YAML: {problem}", "mend the line") from error
+    finally:
+        loader.dispose()
+    if loader.doubled:
+        raise ConfigError(str(path), loader.doubled)
+    if not isinstance(loaded, dict):
+        raise refuse(type(loaded).__name__, "must be a mapping of sections", "see config/ for examples")
+    return loaded
+
+
+def validate(model: type[M], data: dict[str, Any], source: str) -> M:
+    """Return the model of a mapping.
+
+    Raises:
+        ConfigError: With every problem that pydantic finds.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(source, [_problem(item, model) for item in error.errors(include_url=False)]) from error
+
+
+def _problem(item: Any, model: type[BaseModel]) -> Problem:
+    path = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        known = _keys_at(model, item["loc"][:-1])
+        return Problem(path, item["loc"][-1], "unknown key", f"the keys here are {', '.join(known)}")
+    if item["type"] == "missing":
+        return Problem(path, None, "is missing", "give it a value")
+    rule = item["msg"].removeprefix("Value error, ")
+    return Problem(path, item["input"], rule[:1].lower() + rule[1:], "see docs/configuration.md")
+
+
+def _keys_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    for part in location:
+        field = model.model_fields.get(str(part))
+        if field is None or not isinstance(field.annotation, type) or not issubclass(field.annotation, BaseModel):
+            break
+        model = field.annotation
+    return sorted(model.model_fields)
