@@ -59,10 +59,6 @@ class NetworkConfig(_Section):
             raise ValueError("names a zone twice; each zone gets one subnet")
         return zones
 
-    def zone_names(self, region: str) -> list[str]:
-        """Return the full names, such as us-east-1a."""
-        return [f"{region}{letter}" for letter in self.zones]
-
 
 class StorageConfig(_Section):
     """Buckets and what happens to them."""
@@ -137,7 +133,9 @@ class CapacityConfig(_Section):
 class RootVolumeConfig(_Section):
     """The root volume of a node (gp3, encrypted)."""
 
-    gib: int = setting("Size, GiB; the deep learning image needs 75.", edit="replaces nodes", default=100, ge=8, le=16384)
+    gib: int = setting(
+        "Size, GiB; the deep learning image needs 75.", edit="replaces nodes", default=100, ge=8, le=16384
+    )
     iops: int = setting("Operations a second; 3000 are free.", edit="replaces nodes", default=3000, ge=3000, le=80000)
     throughput: int = setting("MiB/s; 125 are free.", edit="replaces nodes", default=125, ge=125, le=2000)
 
@@ -234,7 +232,9 @@ class DeploymentConfig(_Section):
     name: Name = setting(
         "Name of the deployment; part of stack names, log groups and parameters.", edit="replaces the network"
     )
-    region: str = setting("AWS region.", edit="replaces the network", default="us-east-1", pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")
+    region: str = setting(
+        "AWS region.", edit="replaces the network", default="us-east-1", pattern=r"^[a-z]{2}(-[a-z]+)+-\d$"
+    )
     account: str | None = setting(
         "Account id; null: that of the credentials.", edit="replaces the network", default=None, pattern=r"^\d{12}$"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import CfnTag, Fn, RemovalPolicy, Stack, Tags
+from aws_cdk import Aws, CfnTag, Fn, RemovalPolicy, Stack, Tags
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
@@ -36,8 +36,7 @@ class NetworkStack(Stack):
             tags=[CfnTag(key="Name", value=config.name)],
         )
         self.route_table = ec2.CfnRouteTable(self, "Routes", vpc_id=self.vpc.ref)
-        self.zones = config.network.zone_names(config.region)
-        self.subnets = [self._subnet(index, zone) for index, zone in enumerate(self.zones)]
+        self.subnets = [self._subnet(index, letter) for index, letter in enumerate(config.network.zones)]
         self.nodes = self._node_group()
         self._endpoints(config)
         self._flow_logs(config)
@@ -48,19 +47,19 @@ class NetworkStack(Stack):
         """The isolated subnets, one an availability zone, in the order of the config."""
         return [subnet.ref for subnet in self.subnets]
 
-    def _subnet(self, index: int, zone: str) -> ec2.CfnSubnet:
+    def _subnet(self, index: int, letter: str) -> ec2.CfnSubnet:
         """Make the isolated subnet of a zone: a sixteenth of the VPC's addresses, no route out."""
-        letter = zone[-1].upper()
+        name = f"Isolated{letter.upper()}"
         subnet = ec2.CfnSubnet(
             self,
-            f"Isolated{letter}",
+            name,
             vpc_id=self.vpc.ref,
-            availability_zone=zone,
+            availability_zone=Fn.join("", [Aws.REGION, letter]),
             cidr_block=Fn.select(index, Fn.cidr(self.vpc.attr_cidr_block, 16, "12")),
             map_public_ip_on_launch=False,
         )
         ec2.CfnSubnetRouteTableAssociation(
-            self, f"Isolated{letter}Routes", subnet_id=subnet.ref, route_table_id=self.route_table.ref
+            self, f"{name}Routes", subnet_id=subnet.ref, route_table_id=self.route_table.ref
         )
         return subnet
 
@@ -102,7 +101,11 @@ class NetworkStack(Stack):
             ],
             security_group_egress=[
                 ec2.CfnSecurityGroup.EgressProperty(
-                    ip_protocol="tcp", from_port=443, to_port=443, cidr_ip=config.network.cidr, description="Answers only"
+                    ip_protocol="tcp",
+                    from_port=443,
+                    to_port=443,
+                    cidr_ip=config.network.cidr,
+                    description="Answers only",
                 )
             ],
         )

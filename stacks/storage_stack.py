@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aws_cdk import Duration, RemovalPolicy, Stack, Tags
+from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack, Tags
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
@@ -33,6 +33,8 @@ class StorageStack(Stack):
         self._access_logs = self._bucket("AccessLogs", encrypted_with_key=False)
         self.datasets = self._bucket("Datasets")
         self.checkpoints = self._bucket("Checkpoints", events=True)
+        CfnOutput(self, "DatasetBucket", value=self.datasets.bucket_name)
+        CfnOutput(self, "CheckpointBucket", value=self.checkpoints.bucket_name)
         Tags.of(self).add("trainstack:deployment", config.name)
 
     def _bucket(self, id_: str, *, encrypted_with_key: bool = True, events: bool = False) -> s3.Bucket:

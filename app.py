@@ -1,0 +1,61 @@
+"""The CDK app: one deployment file becomes three stacks. `cdk deploy TrainingStack -c config=config/demo.yaml`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import aws_cdk as cdk
+
+from stacks.config import load
+from stacks.errors import ConfigError
+from stacks.network_stack import NetworkStack
+from stacks.storage_stack import StorageStack
+from stacks.training_stack import TrainingStack
+
+BUNDLES = Path("build/bundles")
+
+
+def main() -> None:
+    """Synthesise the stacks of the deployment file that the context names."""
+    app = cdk.App()
+    path = Path(str(app.node.get_context("config")))
+    try:
+        config = load(path)
+    except ConfigError as error:
+        sys.exit(str(error))
+    account = config.account or os.environ.get("CDK_DEFAULT_ACCOUNT")
+    environment = cdk.Environment(account=account, region=config.region)
+    may_destroy = str(app.node.try_get_context("allow-destroy")).lower() == "true"
+
+    def name(stack: str) -> str:
+        return f"{config.name}-{stack}"
+
+    network = NetworkStack(app, "NetworkStack", config=config, env=environment, stack_name=name("NetworkStack"))
+    storage = StorageStack(
+        app,
+        "StorageStack",
+        config=config,
+        may_destroy=may_destroy,
+        env=environment,
+        stack_name=name("StorageStack"),
+        termination_protection=not may_destroy and config.storage.deletion == "retain",
+    )
+    TrainingStack(
+        app,
+        "TrainingStack",
+        config=config,
+        network=network,
+        storage=storage,
+        bundle_directory=BUNDLES,
+        env=environment,
+        stack_name=name("TrainingStack"),
+    )
+    for key, value in config.tags.items():
+        cdk.Tags.of(app).add(key, value)
+    app.synth()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The role of the training nodes: one named statement a grant, each as narrow as the service allows."""
+
+from __future__ import annotations
+
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from stacks.config import DeploymentConfig
+
+# What the bootstrapped account calls its asset bucket.
+# Source: https://docs.aws.amazon.com/cdk/v2/guide/bootstrapping-customizing.html (2026-11).
+ASSET_BUCKET = "cdk-hnb659fds-assets"
+
+
+class NodeRole(Construct):
+    """Role and instance profile of a node."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: DeploymentConfig,
+        datasets: s3.IBucket,
+        checkpoints: s3.IBucket,
+        key: kms.IKey,
+    ) -> None:
+        super().__init__(scope, id_)
+        self.role = iam.Role(self, "Default", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"))
+        stack = Stack.of(self)
+        arn = f"arn:{stack.partition}:"
+        here = f"{stack.region}:{stack.account}"
+        group = f"{arn}autoscaling:{here}:autoScalingGroup:*:autoScalingGroupName/{config.group_name}"
+        self._allow(
+            "FetchBundles", ["s3:GetObject"], [f"{arn}s3:::{ASSET_BUCKET}-{stack.account}-{stack.region}/*.zip"]
+        )
+        self._allow(
+            "ListDataset", ["s3:ListBucket"], [datasets.bucket_arn], {"StringLike": {"s3:prefix": ["datasets/*"]}}
+        )
+        self._allow("ReadDataset", ["s3:GetObject"], [datasets.arn_for_objects("datasets/*")])
+        self._allow("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn], {"StringLike": {"s3:prefix": ["runs/*"]}})
+        self._allow(
+            "KeepRuns",
+            ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"],
+            [checkpoints.arn_for_objects("runs/*")],
+        )
+        self._allow("ReportFailures", ["s3:PutObject"], [checkpoints.arn_for_objects("nodes/*")])
+        self._allow(
+            "UseKeyThroughS3",
+            ["kms:Decrypt", "kms:GenerateDataKey"],
+            [key.key_arn],
+            {"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}},
+        )
+        self._allow("ReadRunDocument", ["ssm:GetParameter"], [f"{arn}ssm:{here}:parameter{config.run_parameter}"])
+        self._allow(
+            "WriteEvents",
+            ["logs:CreateLogStream", "logs:PutLogEvents"],
+            [f"{arn}logs:{here}:log-group:{config.log_group}:log-stream:*"],
+        )
+        self._allow("LeaveFleet", ["autoscaling:CompleteLifecycleAction"], [group])
+        # Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-create-iam-instance-profile.html
+        # (2026-11): these have no resource level.
+        self._allow(
+            "SessionManager",
+            [
+                "ssm:UpdateInstanceInformation",
+                "ssmmessages:CreateControlChannel",
+                "ssmmessages:CreateDataChannel",
+                "ssmmessages:OpenControlChannel",
+                "ssmmessages:OpenDataChannel",
+            ],
+            ["*"],
+        )
+        self.profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
+
+    def _allow(
+        self, sid: str, actions: list[str], resources: list[str], conditions: dict[str, object] | None = None
+    ) -> None:
+        statement = iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
+        self.role.add_to_policy(statement)

@@ -1,0 +1,148 @@
+"""The run controller: the Lambda function that sizes the fleet, its rights, and what wakes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from stacks.config import DeploymentConfig
+
+FUNCTIONS = Path(__file__).resolve().parent.parent / "functions"
+
+
+class RunController(Construct):
+    """Function, role, log group, rules."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: DeploymentConfig,
+        checkpoints: s3.IBucket,
+        key: kms.IKey,
+        subnet_ids: list[str],
+    ) -> None:
+        super().__init__(scope, id_)
+        self._config = config
+        log_group = logs.LogGroup(
+            self,
+            "Logs",
+            retention=logs.RetentionDays.ONE_MONTH,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
+        self._grant(role, checkpoints, key, log_group)
+        self.function = lambda_.Function(
+            self,
+            "Default",
+            runtime=lambda_.Runtime.PYTHON_3_13,
+            architecture=lambda_.Architecture.ARM_64,
+            handler="run_controller.handler.handler",
+            code=lambda_.Code.from_asset(str(FUNCTIONS), exclude=["__pycache__", "*.pyc", "/__init__.py"]),
+            role=role,
+            timeout=Duration.seconds(60),
+            memory_size=256,
+            log_group=log_group,
+            # One at a time: two that size the same group at once would work against each other.
+            reserved_concurrent_executions=1,
+            environment={
+                "DEPLOYMENT": config.name,
+                "RUN_PARAMETER": config.run_parameter,
+                "GROUP_NAME": config.group_name,
+                "CHECKPOINT_BUCKET": checkpoints.bucket_name,
+                "SUBNET_IDS": ",".join(subnet_ids),
+                "PLACEMENT": config.capacity.placement,
+                "GANG_TIMEOUT_SECONDS": str(config.capacity.gang_timeout_seconds),
+                "BOOT_FAILURE_LIMIT": str(config.capacity.boot_failure_limit),
+            },
+        )
+        self._rules(checkpoints)
+
+    def _grant(self, role: iam.Role, checkpoints: s3.IBucket, key: kms.IKey, log_group: logs.LogGroup) -> None:
+        stack = Stack.of(self)
+        here = f"{stack.region}:{stack.account}"
+        arn = f"arn:{stack.partition}:"
+        group = f"{arn}autoscaling:{here}:autoScalingGroup:*:autoScalingGroupName/{self._config.group_name}"
+        control = checkpoints.arn_for_objects("runs/*/control/*")
+        parameter = f"{arn}ssm:{here}:parameter{self._config.run_parameter}"
+        statements: list[tuple[str, list[str], list[str], dict[str, object] | None]] = [
+            ("ReadRunDocument", ["ssm:GetParameter"], [parameter], None),
+            # Describe calls have no resource level.
+            # Source: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2autoscaling.html (2026-11).
+            ("SeeFleet", ["autoscaling:DescribeAutoScalingGroups"], ["*"], None),
+            (
+                "SizeFleet",
+                [
+                    "autoscaling:SetDesiredCapacity",
+                    "autoscaling:UpdateAutoScalingGroup",
+                    "autoscaling:DetachInstances",
+                ],
+                [group],
+                None,
+            ),
+            ("ReadWriteControl", ["s3:GetObject", "s3:PutObject"], [control], None),
+            # Without a condition on the prefix: a read has none, and S3 would answer 403 for an object that is not there.
+            ("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn], None),
+            (
+                "UseKeyThroughS3",
+                ["kms:Decrypt", "kms:GenerateDataKey"],
+                [key.key_arn],
+                {"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}},
+            ),
+            (
+                "WriteLogs",
+                ["logs:CreateLogStream", "logs:PutLogEvents"],
+                [f"{log_group.log_group_arn}"],
+                None,
+            ),
+        ]
+        for sid, actions, resources, conditions in statements:
+            role.add_to_policy(
+                iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
+            )
+
+    def _rules(self, checkpoints: s3.IBucket) -> None:
+        """Wake the function by what happens to the run and the fleet, and by the clock."""
+        group = {"AutoScalingGroupName": [self._config.group_name]}
+        patterns = {
+            "RunChanged": events.EventPattern(
+                source=["aws.ssm"],
+                detail_type=["Parameter Store Change"],
+                detail={"name": [self._config.run_parameter], "operation": ["Create", "Update"]},
+            ),
+            "Interruption": events.EventPattern(
+                source=["aws.ec2"], detail_type=["EC2 Spot Instance Interruption Warning"]
+            ),
+            "FleetChanged": events.EventPattern(
+                source=["aws.autoscaling"],
+                detail_type=[
+                    "EC2 Instance Launch Successful",
+                    "EC2 Instance Launch Unsuccessful",
+                    "EC2 Instance Terminate Successful",
+                ],
+                detail=group,
+            ),
+            "RunEnded": events.EventPattern(
+                source=["aws.s3"],
+                detail_type=["Object Created"],
+                detail={
+                    "bucket": {"name": [checkpoints.bucket_name]},
+                    "object": {"key": [{"wildcard": "runs/*/control/outcome.json"}]},
+                },
+            ),
+        }
+        target = targets.LambdaFunction(self.function, retry_attempts=2, max_event_age=Duration.minutes(10))
+        for name, pattern in patterns.items():
+            events.Rule(self, name, event_pattern=pattern, targets=[target])
+        # The clock catches what no event tells: time-outs, and events that were lost.
+        events.Rule(self, "Clock", schedule=events.Schedule.rate(Duration.minutes(1)), targets=[target])

@@ -1,0 +1,147 @@
+"""TrainingStack: what trains. Everything here can be made anew; everything with memory is in StorageStack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from aws_cdk import CfnOutput, RemovalPolicy, Stack, Tags
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3_assets as s3_assets
+from aws_cdk import aws_ssm as ssm
+from constructs import Construct
+
+from bootstrap.documents import Bundle, NodeDocument, PythonEnvironment, RunDocument, SuperviseTimings
+from stacks.bundles import BundleFile, code_bundle, node_bundle
+from stacks.config import DeploymentConfig
+from stacks.constructs.fleet import Fleet
+from stacks.constructs.node_role import NodeRole
+from stacks.constructs.node_template import NodeTemplate
+from stacks.constructs.run_controller import RunController
+from stacks.network_stack import NetworkStack
+from stacks.storage_stack import StorageStack
+from stacks.validators.run import gpus, processes_per_node
+
+STANDARD_PARAMETER_BYTES = 4096  # https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html (2026-11)
+TOKEN_MARGIN_BYTES = 512  # what tokens in the document may still grow by
+
+
+class TrainingStack(Stack):
+    """Fleet, node role, launch template, the two documents, the run controller."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: DeploymentConfig,
+        network: NetworkStack,
+        storage: StorageStack,
+        bundle_directory: Path,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(scope, id_, **kwargs)
+        self._config = config
+        user_code = None if config.training.code is None else Path(config.training.code)
+        log_group = logs.CfnLogGroup(
+            self,
+            "Events",
+            log_group_name=config.log_group,
+            retention_in_days=config.observability.log_retention_days,
+        )
+        log_group.apply_removal_policy(RemovalPolicy.DESTROY)
+        role = NodeRole(
+            self,
+            "NodeRole",
+            config=config,
+            datasets=storage.datasets,
+            checkpoints=storage.checkpoints,
+            key=storage.key,
+        )
+        document = self._node_document(storage, self._bundle("NodeBundle", node_bundle(bundle_directory)))
+        template = NodeTemplate(
+            self,
+            "NodeTemplate",
+            config=config,
+            document=document,
+            role=role,
+            security_group_id=network.nodes.ref,
+            key=storage.key,
+        )
+        fleet = Fleet(self, "Fleet", config=config, template=template.template, subnet_ids=network.subnet_ids)
+        controller = RunController(
+            self,
+            "RunController",
+            config=config,
+            checkpoints=storage.checkpoints,
+            key=storage.key,
+            subnet_ids=network.subnet_ids,
+        )
+        run = self._run_parameter(self._bundle("CodeBundle", code_bundle(bundle_directory, user_code)))
+        # The run starts when its document appears: all that acts on it must be there before.
+        run.node.add_dependency(fleet, controller, role, log_group)
+        self._outputs()
+        Tags.of(self).add("trainstack:deployment", config.name)
+
+    def _bundle(self, id_: str, bundle: BundleFile) -> Bundle:
+        """Publish a bundle as a file asset; return where nodes find it."""
+        asset = s3_assets.Asset(self, id_, path=str(bundle.path))
+        return Bundle(bucket=asset.s3_bucket_name, key=asset.s3_object_key, sha256=bundle.sha256)
+
+    def _node_document(self, storage: StorageStack, bundle: Bundle) -> NodeDocument:
+        node = self._config.node
+        return NodeDocument(
+            schema_version=1,
+            deployment=self._config.name,
+            region=self._config.region,
+            dataset_bucket=storage.datasets.bucket_name,
+            checkpoint_bucket=storage.checkpoints.bucket_name,
+            run_parameter=self._config.run_parameter,
+            log_group=self._config.log_group,
+            bundle=bundle,
+            gpus=gpus(self._config),
+            fabric="tcp",
+            python=PythonEnvironment(interpreter=node.python.interpreter, packages=tuple(node.python.packages)),
+            supervise=SuperviseTimings(
+                poll_seconds=node.supervise.poll_seconds,
+                heartbeat_seconds=node.supervise.heartbeat_seconds,
+                heartbeat_timeout_seconds=node.supervise.heartbeat_timeout_seconds,
+                gang_timeout_seconds=self._config.capacity.gang_timeout_seconds,
+                boot_timeout_seconds=node.boot_timeout_seconds,
+            ),
+        )
+
+    def _run_parameter(self, code: Bundle) -> ssm.CfnParameter:
+        config = self._config
+        document = RunDocument(
+            schema_version=1,
+            deployment=config.name,
+            run=config.training.run,
+            nodes=config.capacity.nodes,
+            min_nodes=config.capacity.min_nodes or config.capacity.nodes,
+            processes_per_node=processes_per_node(config),
+            code=code,
+            dataset=config.training.dataset,
+            training=config.training.config.model_dump(mode="json"),
+        )
+        content = document.to_json()
+        is_large = len(json.dumps(content).encode()) > STANDARD_PARAMETER_BYTES - TOKEN_MARGIN_BYTES
+        return ssm.CfnParameter(
+            self,
+            "Run",
+            name=config.run_parameter,
+            type="String",
+            tier="Advanced" if is_large else "Standard",
+            description="What is trained (run document)",
+            value=self.to_json_string(content),
+        )
+
+    def _outputs(self) -> None:
+        outputs = {
+            "GroupName": self._config.group_name,
+            "LogGroup": self._config.log_group,
+            "RunParameter": self._config.run_parameter,
+        }
+        for name, value in outputs.items():
+            CfnOutput(self, name, value=value)
