@@ -116,7 +116,7 @@ def _fetch_index(context: Context, dataset: str) -> str:
         if code in ("NoSuchKey", "404", "AccessDenied"):  # S3 answers 403 for a missing key without s3:ListBucket
             raise StepError(
                 f"training.dataset: {dataset}: s3://{bucket}/{key} is not there, or may not be read ({code})",
-                remedy=f"make it: python -m training tokenize --input DIR --output s3://{bucket}/datasets/{dataset} "
+                remedy=f"make it: python -m training tokenize --input DIR --output s3://{bucket}/datasets "
                 f"--name {dataset}; or correct the name; or check the node role",
             ) from error
         raise StepError(
