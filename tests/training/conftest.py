@@ -123,6 +123,7 @@ class Gangs:
         checkpoints: str | None = None,
         environment: dict[str, str] | None = None,
         dataset: Path | None = None,
+        rank_environment: dict[int, dict[str, str]] | None = None,
     ) -> Trained:
         directory = self._root / name
         directory.mkdir(exist_ok=True)
@@ -132,7 +133,15 @@ class Gangs:
         port = free_port()
         for rank in range(world_size):
             run.processes.append(
-                self._start_rank(run, rank, world_size, port, generation, environment or {}, dataset or self._dataset)
+                self._start_rank(
+                    run,
+                    rank,
+                    world_size,
+                    port,
+                    generation,
+                    {**(environment or {}), **(rank_environment or {}).get(rank, {})},
+                    dataset or self._dataset,
+                )
             )
         return run
 
