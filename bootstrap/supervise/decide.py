@@ -31,6 +31,8 @@ from bootstrap.supervise.situation import (
 NOTICE_MARGIN_SECONDS = 10.0
 # How long a trainer may take to agree, save and end when no machine is about to vanish.
 STOP_LIMIT_SECONDS = 300.0
+# The terminating life-cycle hook waits 300 s; the rest of it is for reporting and flushing.
+SCALE_IN_LIMIT_SECONDS = 240.0
 SIGNAL_LIMIT_SECONDS = 20.0
 # Ranks end together; one that goes on so long after the others waits for somebody who is not there.
 STRAGGLER_SECONDS = 120.0
@@ -66,7 +68,7 @@ def departure(situation: Situation) -> Departure | None:
         deadline = situation.signalled_since_unix + SIGNAL_LIMIT_SECONDS
         return Departure("the supervisor was told to end", deadline, shut_down=False)
     if situation.scale_in_since_unix is not None:
-        deadline = situation.scale_in_since_unix + STOP_LIMIT_SECONDS
+        deadline = situation.scale_in_since_unix + SCALE_IN_LIMIT_SECONDS
         return Departure("scale-in", deadline, complete_hook=True)
     return None
 

@@ -9,7 +9,7 @@ import pytest
 
 from bootstrap.documents import SuperviseTimings
 from bootstrap.imds import InterruptionNotice
-from bootstrap.supervise.decide import STOP_LIMIT_SECONDS, STRAGGLER_SECONDS, decide, node_state
+from bootstrap.supervise.decide import SCALE_IN_LIMIT_SECONDS, STOP_LIMIT_SECONDS, STRAGGLER_SECONDS, decide, node_state
 from bootstrap.supervise.peers import Peer
 from bootstrap.supervise.records import GenerationRecord, Member, RunOutcome
 from bootstrap.supervise.situation import (
@@ -241,7 +241,7 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
             training(notice=InterruptionNotice("terminate", UNIX + 20)),
             [RequestStop("spot interruption (terminate)", UNIX + 18)],
         ),
-        ("scale-in", training(scale_in_since_unix=UNIX), [RequestStop("scale-in", STOP_AT)]),
+        ("scale-in", training(scale_in_since_unix=UNIX), [RequestStop("scale-in", UNIX + SCALE_IN_LIMIT_SECONDS)]),
         ("run changed", training(wanted=Wanted("d2", 2, 2)), [RequestStop("the run document changed", STOP_AT)]),
         (
             "asked already",
