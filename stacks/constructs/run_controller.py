@@ -66,7 +66,15 @@ class RunController(Construct):
                 "BOOT_FAILURE_LIMIT": str(config.capacity.boot_failure_limit),
             },
         )
+        self._wait_for_rights(role)
         self._rules(checkpoints)
+
+    def _wait_for_rights(self, role: iam.Role) -> None:
+        """Make the function after the role's policy; the library also names the role itself, which the role's ARN implies."""
+        policy = role.node.find_child("DefaultPolicy").node.default_child
+        function = self.function.node.default_child
+        assert isinstance(policy, iam.CfnPolicy) and isinstance(function, lambda_.CfnFunction)
+        function.add_override("DependsOn", [Stack.of(self).get_logical_id(policy)])
 
     def _grant(self, role: iam.Role, checkpoints: s3.IBucket, key: kms.IKey, log_group: logs.LogGroup) -> None:
         stack = Stack.of(self)
