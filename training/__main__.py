@@ -107,7 +107,7 @@ def _train(options: argparse.Namespace) -> int:
     level = logging.INFO if outcome.outcome in ("finished", "stopped") else logging.ERROR
     for line in (outcome.message or outcome.outcome).splitlines():
         logger.log(level, "%s: %s", outcome.outcome, line)
-    if outcome.outcome not in ("finished", "stopped"):
+    if outcome.outcome != "finished":
         # Threads may still be in collectives or transfers that nobody will answer; joining them could take minutes.
         sys.stderr.flush()
         os._exit(EXIT_CODES[outcome.outcome])

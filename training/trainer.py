@@ -213,14 +213,18 @@ def _save_and_wait(run: Run, reason: str, deadline_unix_seconds: float | None) -
     writer, gang = run.writer, run.gang
     if reason == "stop" and writer.last_started_step != run.state.step:
         writer.cancel()
-    writer.wait(deadline_unix_seconds)
-    error = writer.error
-    gang.raise_together(None if isinstance(error, SaveCancelledError) else error)
+    idle = writer.wait(deadline_unix_seconds)
+    earlier = None if isinstance(writer.error, SaveCancelledError) else writer.error
+    gang.raise_together(earlier if idle else _hanging())
     if gang.ask_rank_zero(lambda: writer.committed_step) == run.state.step:
         return
     _begin_save(run, reason)
-    writer.wait(deadline_unix_seconds)
-    gang.raise_together(writer.error)
+    idle = writer.wait(deadline_unix_seconds)
+    gang.raise_together(writer.error if idle else _hanging())
+
+
+def _hanging() -> SaveCancelledError:
+    return SaveCancelledError("a request to the checkpoint store got no answer in time")
 
 
 def _write_records(run: Run) -> None:

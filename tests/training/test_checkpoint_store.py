@@ -459,6 +459,22 @@ def test_cancelled_save_ends_and_the_next_one_works(tmp_path: Path) -> None:
     assert [entry.step for entry in checkpoint_entries(DirectoryBackend(tmp_path))] == [2]
 
 
+def test_store_that_never_answers_does_not_hold_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.checkpoint.writer.CANCEL_SECONDS", 0.05)
+    answered = threading.Event()
+
+    class Silent(DirectoryBackend):
+        def put(self, key: str, content: bytes) -> None:
+            answered.wait(60)
+
+    writer = writer_on(Silent(tmp_path))
+    writer.begin(tensors_of(1), {}, manifest(1), "stop")
+    assert not writer.wait(deadline_unix_seconds=0.0)
+    answered.set()
+    assert writer.wait()
+    assert isinstance(writer.error, SaveCancelledError)
+
+
 def test_full_disk_and_other_places_that_cannot_be_written_are_told_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(StoreError, match="cannot be written: Not a directory"):

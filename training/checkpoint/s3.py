@@ -19,10 +19,10 @@ from training.errors import AlreadyExistsError, NotFoundError, StoreError
 
 CONNECT_TIMEOUT_SECONDS = 5
 READ_TIMEOUT_SECONDS = 20
-ATTEMPTS = 5
-"""With botocore's standard back-off (at most 20 s between attempts) a request gives up after about 3 minutes at the
-very worst, and in a few seconds when the other side answers with errors.
-Source: https://docs.aws.amazon.com/boto3/latest/guide/retries.html (2025-06)."""
+ATTEMPTS = 10
+"""With botocore's standard back-off a request gives up after some 20 s of errors, two minutes of throttling, or, at the
+very worst, four minutes of silence: longer than a hiccup of S3, shorter than anyone would wait in vain.
+Source: https://docs.aws.amazon.com/boto3/latest/guide/retries.html (2025-06); botocore 1.44, retries/standard.py."""
 CONNECTIONS = 32
 CONFLICT_ATTEMPTS = 20
 CONFLICT_PAUSE_SECONDS = 0.25

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 PARTS_TIMEOUT_SECONDS = 900
 """How long rank 0 waits for the others' parts: as long as a collective would."""
 POLL_SECONDS = 0.02
+CANCEL_SECONDS = 5
+"""How long a save that is given up may take to end: the transfer of the chunks in flight."""
 
 
 class KeyValueStore(Protocol):
@@ -170,15 +172,22 @@ class CheckpointWriter:
         if self._save is not None:
             self._save.cancel.set()
 
-    def wait(self, deadline_unix_seconds: float | None = None) -> None:
-        """Wait until no save is in flight; past the deadline the save is given up."""
+    def wait(self, deadline_unix_seconds: float | None = None) -> bool:
+        """Wait until no save is in flight; past the deadline the save is given up.
+
+        Returns:
+            Whether none is in flight now. False: a request hangs; the thread is left behind.
+        """
         if self._thread is None:
-            return
-        if deadline_unix_seconds is not None:
-            self._thread.join(max(0.0, deadline_unix_seconds - time.time()))
-            if self._thread.is_alive():
-                self.cancel()
-        self._thread.join()
+            return True
+        if deadline_unix_seconds is None:
+            self._thread.join()
+            return True
+        self._thread.join(max(0.0, deadline_unix_seconds - time.time()))
+        if self._thread.is_alive():
+            self.cancel()
+            self._thread.join(CANCEL_SECONDS)
+        return not self._thread.is_alive()
 
     def _copy_out(self, share: Mapping[str, Tensor], layout: Layout) -> Tensor:
         on_gpu = any(tensor.device.type == "cuda" for tensor in share.values())
