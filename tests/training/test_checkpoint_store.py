@@ -461,14 +461,16 @@ def test_cancelled_save_ends_and_the_next_one_works(tmp_path: Path) -> None:
 
 def test_store_that_never_answers_does_not_hold_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.checkpoint.writer.CANCEL_SECONDS", 0.05)
-    answered = threading.Event()
+    asked, answered = threading.Event(), threading.Event()
 
     class Silent(DirectoryBackend):
         def put(self, key: str, content: bytes) -> None:
+            asked.set()
             answered.wait(60)
 
     writer = writer_on(Silent(tmp_path))
     writer.begin(tensors_of(1), {}, manifest(1), "stop")
+    assert asked.wait(60)
     assert not writer.wait(deadline_unix_seconds=0.0)
     answered.set()
     assert writer.wait()
