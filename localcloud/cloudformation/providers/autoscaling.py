@@ -268,11 +268,16 @@ class ScalingPolicy(AutoScalingResource, PutResource):
         | {"PolicyType", "PredictiveScalingConfiguration", "ScalingAdjustment", "StepAdjustments"}
         | {"TargetTrackingConfiguration"}
     )
-    creates = Create("put_scaling_policy", "PolicyARN")
+    creates = Create("put_scaling_policy")
     deletes = Delete("delete_policy", "PolicyName")
     name_property = "PolicyName"
     name_length = 255
     refuses_existing = False
+
+    def make(self, at: Place, properties: Properties) -> str:
+        """Put the policy and read its ARN."""
+        at.call("put_scaling_policy", **self.arguments(at, properties))
+        return str((self.describe(at, properties["PolicyName"], properties) or {})["PolicyARN"])
 
     def name_of(self, physical_id: str) -> str:
         """Return the name at the end of the ARN."""

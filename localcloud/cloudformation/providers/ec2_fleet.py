@@ -39,6 +39,8 @@ class Ec2Fleet(Ec2Resource):
 
     def remove(self, at: Place, physical_id: str, properties: Properties) -> None:
         """Delete the fleet with its instances."""
+        if self.found(at, physical_id, properties) is None:
+            return
         response = at.call("delete_fleets", FleetIds=[physical_id], TerminateInstances=True)
         for failure in response.get("UnsuccessfulFleetDeletions", []):
             if failure["Error"]["Code"] not in {"fleetIdDoesNotExist", "fleetIdMalformed"}:
@@ -87,6 +89,8 @@ class SpotFleet(Ec2Resource):
 
     def remove(self, at: Place, physical_id: str, properties: Properties) -> None:
         """Cancel the request with its instances."""
+        if self.found(at, physical_id, properties) is None:
+            return
         response = at.call("cancel_spot_fleet_requests", SpotFleetRequestIds=[physical_id], TerminateInstances=True)
         for failure in response.get("UnsuccessfulFleetRequests", []):
             if failure["Error"]["Code"] != "fleetRequestIdDoesNotExist":

@@ -21,10 +21,9 @@ class Volume(Ec2Resource):
         {"AvailabilityZone", "AvailabilityZoneId", "Encrypted", "KmsKeyId", "SnapshotId", "VolumeInitializationRate"}
         | {"OutpostArn"}
     )
-    updatable = frozenset({"Size", "Iops", "Throughput", "VolumeType", "MultiAttachEnabled", "AutoEnableIO", "Tags"})
-    afterwards = frozenset({"AutoEnableIO"})
+    updatable = frozenset({"Size", "Iops", "Throughput", "VolumeType", "MultiAttachEnabled", "Tags"})
     undroppable = frozenset({"Size", "Iops", "Throughput"})
-    defaults = {"AutoEnableIO": False, "MultiAttachEnabled": False, "VolumeType": "gp2"}
+    defaults = {"MultiAttachEnabled": False, "VolumeType": "gp2"}
     creates = Create("create_volume", "VolumeId")
     describes = Describe("describe_volumes", "VolumeIds", "Volumes.0", listed=True)
     deletes = Delete("delete_volume", "VolumeId")
@@ -39,8 +38,6 @@ class Volume(Ec2Resource):
         if settings:
             at.call("modify_volume", VolumeId=physical_id, **settings)
             wait_for(lambda: self._modified(at, physical_id), f"modification of {physical_id}")
-        if changed(old, new, "AutoEnableIO"):
-            at.call("modify_volume_attribute", VolumeId=physical_id, AutoEnableIO={"Value": new["AutoEnableIO"]})
 
     @staticmethod
     def _modified(at: Place, physical_id: str) -> bool:
@@ -202,9 +199,9 @@ class Instance(Ec2Resource):
         return {
             "InstanceId": found["InstanceId"],
             "PrivateIp": found.get("PrivateIpAddress"),
-            "PublicIp": found.get("PublicIpAddress"),
+            "PublicIp": found.get("PublicIpAddress", ""),
             "PrivateDnsName": found.get("PrivateDnsName"),
-            "PublicDnsName": found.get("PublicDnsName"),
+            "PublicDnsName": found.get("PublicDnsName", ""),
             "VpcId": found.get("VpcId"),
             "AvailabilityZone": found.get("Placement", {}).get("AvailabilityZone"),
             "State.Code": found["State"]["Code"],

@@ -23,7 +23,11 @@ class LaunchTemplate(Ec2Resource):
     creates = Create("create_launch_template", "LaunchTemplate.LaunchTemplateId")
     describes = Describe("describe_launch_templates", "LaunchTemplateIds", "LaunchTemplates.0", listed=True)
     deletes = Delete("delete_launch_template", "LaunchTemplateId")
-    gone = codes("InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateId.NotFoundException")
+    gone = codes(
+        "InvalidLaunchTemplateId.NotFound",
+        "InvalidLaunchTemplateId.NotFoundException",
+        "InvalidLaunchTemplateName.NotFoundException",
+    )
     name_property = "LaunchTemplateName"
     name_length = 128
     tag_kind = "launch-template"
@@ -71,6 +75,7 @@ class PlacementGroup(Ec2Resource):
     deletes = Delete("delete_placement_group", "GroupName")
     gone = codes("InvalidPlacementGroup.Unknown")
     tag_kind = "placement-group"
+    system_tags = False
     ready_states = ("State", frozenset({"available"}))
     gone_states = ("State", frozenset({"deleted"}))
 

@@ -23,7 +23,6 @@ class VpcEndpoint(Ec2Resource):
     undroppable = frozenset({"IpAddressType", "DnsOptions"})
     creates = Create("create_vpc_endpoint", "VpcEndpoint.VpcEndpointId")
     describes = Describe("describe_vpc_endpoints", "VpcEndpointIds", "VpcEndpoints.0", listed=True)
-    deletes = Delete("delete_vpc_endpoints", "VpcEndpointIds", listed=True)
     gone = codes("InvalidVpcEndpointId.NotFound")
     tag_kind = "vpc-endpoint"
     ready_states = ("State", frozenset({"available"}))
@@ -55,6 +54,15 @@ class VpcEndpoint(Ec2Resource):
             "DnsEntries": [f"{entry.get('HostedZoneId', '')}:{entry['DnsName']}" for entry in entries],
             "NetworkInterfaceIds": found.get("NetworkInterfaceIds", []),
         }
+
+    def remove(self, at: Place, physical_id: str, properties: Properties) -> None:
+        """Delete the endpoint; the call answers success and says in the answer what failed."""
+        if self.found(at, physical_id, properties) is None:
+            return
+        response = at.call("delete_vpc_endpoints", VpcEndpointIds=[physical_id])
+        for failure in response.get("Unsuccessful", []):
+            if failure["Error"]["Code"] not in self.gone:
+                raise ResourceFailure(f"{physical_id}: {failure['Error']['Message']}")
 
 
 class FlowLog(Ec2Resource):

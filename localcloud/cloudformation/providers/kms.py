@@ -34,7 +34,13 @@ class Key(Resource):
         if changed(old, new, "KeyPolicy"):
             policy = new.get("KeyPolicy") or default_policy(at)
             bypass = new.get("BypassPolicyLockoutSafetyCheck")
-            at.call("put_key_policy", KeyId=physical_id, Policy=policy, BypassPolicyLockoutSafetyCheck=bypass)
+            at.call(
+                "put_key_policy",
+                KeyId=physical_id,
+                PolicyName="default",
+                Policy=policy,
+                BypassPolicyLockoutSafetyCheck=bypass,
+            )
         if changed(old, new, "Description"):
             at.call("update_key_description", KeyId=physical_id, Description=new.get("Description") or "")
         if changed(old, new, "EnableKeyRotation", "RotationPeriodInDays"):

@@ -36,7 +36,7 @@ class Function(Resource):
         "ImageConfig": {},
         "KmsKeyArn": "",
         "Layers": [],
-        "LoggingConfig": {},
+        "LoggingConfig": {"LogFormat": "Text"},
         "MemorySize": 128,
         "SnapStart": {"ApplyOn": "None"},
         "Timeout": 3,
@@ -217,8 +217,9 @@ class EventInvokeConfig(Resource):
         return f"{properties['FunctionName']}|{properties['Qualifier']}"
 
     def configure(self, at: Place, physical_id: str, old: Properties, new: Properties) -> None:
-        """Put the whole configuration again."""
+        """Put the whole configuration again, after deleting the old one: the local Lambda would answer that first."""
         if changed(old, new, *self.updatable):
+            at.call("delete_function_event_invoke_config", **_qualified(old))
             at.call("put_function_event_invoke_config", **new)
 
     def describe(self, at: Place, physical_id: str, properties: Properties) -> dict[str, Any] | None:

@@ -71,6 +71,12 @@ class MetricFilter(PutResource):
         ]
         return {**properties, "MetricTransformations": transformations}
 
+    def configure(self, at: Place, physical_id: str, old: Properties, new: Properties) -> None:
+        """Put the filter again, after deleting the old one: the local Logs would keep both under one name."""
+        if changed(old, new, *self.updatable):
+            self.remove(at, physical_id, old)
+            at.call("put_metric_filter", **self.arguments(at, new))
+
     def describe(self, at: Place, physical_id: str, properties: Properties) -> dict[str, Any] | None:
         """Find the filter in its group."""
         where = {"LogGroupName": properties["LogGroupName"], "FilterNamePrefix": physical_id}

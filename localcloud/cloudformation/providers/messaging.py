@@ -263,7 +263,13 @@ class TopicPolicy(AttachedPolicy):
 
 
 def _owner_policy(at: Place, topic: str) -> dict[str, Any]:
-    actions = ("Publish", "RemovePermission", "SetTopicAttributes", "DeleteTopic", "ListSubscriptionsByTopic")
+    actions: tuple[str, ...] = (
+        "Publish",
+        "RemovePermission",
+        "SetTopicAttributes",
+        "DeleteTopic",
+        "ListSubscriptionsByTopic",
+    )
     actions += ("GetTopicAttributes", "AddPermission", "Subscribe")
     statement = {"Sid": "__default_statement_ID", "Effect": "Allow", "Principal": {"AWS": "*"}, "Resource": topic}
     owner = {"StringEquals": {"AWS:SourceOwner": at.context.account}}

@@ -69,7 +69,8 @@ class Resource:
 
     `create_only` and `updatable` together are all properties that the type accepts; any other is refused. `afterwards`
     are those that the create call does not take: `configure` sets them. `renames` are properties whose parameter has
-    another name. `undroppable` are those that no call can take back once set. `defaults` are the values that a property goes back to when a template drops it.
+    another name. `defaults` are the values that a property goes back to when a template drops it; `undroppable` are
+    those that no call can take back once set.
     """
 
     type_name: ClassVar[str]

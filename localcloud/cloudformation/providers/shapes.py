@@ -15,6 +15,8 @@ from botocore.exceptions import BotoCoreError
 
 from ..provider import ResourceFailure
 
+_ARTICLES = {"integer": "an"}
+
 
 def invoke(client: Any, operation: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Call `operation` (boto3's method name) with `values` fitted to its input.
@@ -55,7 +57,7 @@ def _fit(value: Any, shape: Any, path: str, problems: list[str]) -> Any:
     if kind == "map" and isinstance(value, Mapping):
         return {key: _fit(item, shape.value, f"{path}.{key}", problems) for key, item in value.items()}
     if kind in {"structure", "list", "map"}:
-        problems.append(f"{path}: {value!r} where a {kind} is wanted")
+        problems.append(f"{path}: {value!r} where {_ARTICLES.get(kind, 'a')} {kind} is wanted")
         return None
     return _scalar(value, kind, path, problems)
 
@@ -85,7 +87,7 @@ def _scalar(value: Any, kind: str, path: str, problems: list[str]) -> Any:
         if kind == "boolean":
             return truth(value)
     except (TypeError, ValueError):
-        problems.append(f"{path}: {value!r} where a {kind} is wanted")
+        problems.append(f"{path}: {value!r} where {_ARTICLES.get(kind, 'a')} {kind} is wanted")
         return None
     return value
 
