@@ -36,6 +36,11 @@ def code_bundle(directory: Path, user_code: Path | None = None) -> BundleFile:
     return _write(files, directory)
 
 
+def function_bundle(name: str, directory: Path) -> BundleFile:
+    """Return the bundle of a Lambda function, a package of stacks/functions/ at the root of the archive."""
+    return _write(_files(ROOT / "stacks" / "functions" / name, name), directory)
+
+
 def _files(folder: Path, name: str) -> Iterable[tuple[str, Path]]:
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)

@@ -1,6 +1,7 @@
-"""DeploymentConfig: every key of a deployment YAML, with its unit, its default's reason, and what an edit does on deploy.
+"""DeploymentConfig: every key of a deployment YAML, with unit, reason of the default, and what an edit does on deploy.
 
-`python -m stacks check FILE` validates one; `load` is what the CDK app calls. Rules across sections: `stacks.validators`.
+`python -m stacks check FILE` validates one; `load` is what the CDK app calls. Rules across sections are in
+`stacks.validators`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class NetworkConfig(_Section):
     @classmethod
     def _cidr_is_a_vpc_range(cls, text: str) -> str:
         network = ipaddress.ip_network(text)
-        # Source: https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html (2026-11); a sixteenth of it a subnet.
+        # Source: https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html (2026-11).
         if network.version != 4 or not 16 <= network.prefixlen <= 16:
             raise ValueError("must be an IPv4 range of size /16, such as 10.64.0.0/16")
         return text
@@ -64,7 +65,7 @@ class StorageConfig(_Section):
     """Buckets and what happens to them."""
 
     deletion: Literal["retain", "destroy"] = setting(
-        "Whether data goes with the stack; `destroy` also needs `-c allow-destroy=true`, so that one slip loses nothing.",
+        "Whether data goes with the stack; destroy also needs `-c allow-destroy=true`: one slip loses nothing.",
         edit="touches data",
         default="retain",
     )
@@ -258,7 +259,7 @@ class DeploymentConfig(_Section):
 
     @property
     def group_name(self) -> str:
-        """Name of the fleet's group: fixed, so that the run controller and the nodes' role can name it without a cycle."""
+        """Name of the fleet's group: fixed, so that run controller and node role can name it without a cycle."""
         return f"trainstack-{self.name}"
 
 

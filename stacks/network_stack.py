@@ -64,7 +64,7 @@ class NetworkStack(Stack):
         return subnet
 
     def _node_group(self) -> ec2.CfnSecurityGroup:
-        """Make the nodes' group: everything between nodes, in both directions as EFA demands, and TLS to the endpoints."""
+        """Make the nodes' group: everything between nodes, both directions as EFA demands, and TLS to the endpoints."""
         group = ec2.CfnSecurityGroup(
             self,
             "Nodes",

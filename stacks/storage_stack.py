@@ -40,8 +40,8 @@ class StorageStack(Stack):
     def _bucket(self, id_: str, *, encrypted_with_key: bool = True, events: bool = False) -> s3.Bucket:
         """Make a private bucket, TLS only.
 
-        Not versioned: datasets are named by content, checkpoint chunks by hash and the log is append-only, so nothing is
-        overwritten, and versions would keep what retention deletes.
+        Not versioned: datasets are named by content, checkpoint chunks by hash and the log is append-only, so nothing
+        is overwritten; versions would keep what retention deletes, and each heart-beat.
         """
         bucket = s3.Bucket(
             self,
@@ -71,7 +71,8 @@ class StorageStack(Stack):
     def _admit_auto_scaling(self) -> None:
         """Let the Auto Scaling service role launch nodes whose volumes are encrypted with the key.
 
-        Source: https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html (2026-11).
+        Source (2026-11):
+        https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html
         """
         role = iam.ArnPrincipal(
             f"arn:{self.partition}:iam::{self.account}:role/aws-service-role/autoscaling.amazonaws.com/"

@@ -13,7 +13,7 @@ from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
 from bootstrap.documents import Bundle, NodeDocument, PythonEnvironment, RunDocument, SuperviseTimings
-from stacks.bundles import BundleFile, code_bundle, node_bundle
+from stacks.bundles import BundleFile, code_bundle, function_bundle, node_bundle
 from stacks.config import DeploymentConfig
 from stacks.constructs.fleet import Fleet
 from stacks.constructs.node_role import NodeRole
@@ -23,7 +23,10 @@ from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
 from stacks.validators.run import gpus, processes_per_node
 
-STANDARD_PARAMETER_BYTES = 4096  # https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html (2026-11)
+# Source (2026-11):
+# https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html
+STANDARD_PARAMETER_BYTES = 4096
+ADVANCED_PARAMETER_BYTES = 8192
 TOKEN_MARGIN_BYTES = 512  # what tokens in the document may still grow by
 
 
@@ -74,6 +77,7 @@ class TrainingStack(Stack):
             self,
             "RunController",
             config=config,
+            code=function_bundle("run_controller", bundle_directory),
             checkpoints=storage.checkpoints,
             key=storage.key,
             subnet_ids=network.subnet_ids,

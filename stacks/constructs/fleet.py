@@ -71,7 +71,7 @@ class Fleet(Construct):
                 )
             ],
         )
-        # A node edit replaces all nodes at once, after the terminating hook: a gang restarted one by one restarts N times.
+        # A node edit replaces all nodes at once, after the terminating hook: one by one would restart the gang N times.
         self.group.add_override(
             "UpdatePolicy",
             {

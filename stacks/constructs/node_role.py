@@ -37,11 +37,10 @@ class NodeRole(Construct):
         self._allow(
             "FetchBundles", ["s3:GetObject"], [f"{arn}s3:::{ASSET_BUCKET}-{stack.account}-{stack.region}/*.zip"]
         )
-        self._allow(
-            "ListDataset", ["s3:ListBucket"], [datasets.bucket_arn], {"StringLike": {"s3:prefix": ["datasets/*"]}}
-        )
+        # Lists without a condition on the prefix: a read has no prefix, and S3 would answer 403 for what is not there.
+        self._allow("ListDataset", ["s3:ListBucket"], [datasets.bucket_arn])
         self._allow("ReadDataset", ["s3:GetObject"], [datasets.arn_for_objects("datasets/*")])
-        self._allow("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn], {"StringLike": {"s3:prefix": ["runs/*"]}})
+        self._allow("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn])
         self._allow(
             "KeepRuns",
             ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
@@ -14,9 +12,8 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
+from stacks.bundles import BundleFile
 from stacks.config import DeploymentConfig
-
-FUNCTIONS = Path(__file__).resolve().parent.parent / "functions"
 
 
 class RunController(Construct):
@@ -28,6 +25,7 @@ class RunController(Construct):
         id_: str,
         *,
         config: DeploymentConfig,
+        code: BundleFile,
         checkpoints: s3.IBucket,
         key: kms.IKey,
         subnet_ids: list[str],
@@ -48,7 +46,7 @@ class RunController(Construct):
             runtime=lambda_.Runtime.PYTHON_3_13,
             architecture=lambda_.Architecture.ARM_64,
             handler="run_controller.handler.handler",
-            code=lambda_.Code.from_asset(str(FUNCTIONS), exclude=["__pycache__", "*.pyc", "/__init__.py"]),
+            code=lambda_.Code.from_asset(str(code.path)),
             role=role,
             timeout=Duration.seconds(60),
             memory_size=256,
@@ -70,7 +68,7 @@ class RunController(Construct):
         self._rules(checkpoints)
 
     def _wait_for_rights(self, role: iam.Role) -> None:
-        """Make the function after the role's policy; the library also names the role itself, which the role's ARN implies."""
+        """Make the function after the role's policy (the library would name the role too, which its ARN implies)."""
         policy = role.node.find_child("DefaultPolicy").node.default_child
         function = self.function.node.default_child
         assert isinstance(policy, iam.CfnPolicy) and isinstance(function, lambda_.CfnFunction)
@@ -85,13 +83,12 @@ class RunController(Construct):
         parameter = f"{arn}ssm:{here}:parameter{self._config.run_parameter}"
         statements: list[tuple[str, list[str], list[str], dict[str, object] | None]] = [
             ("ReadRunDocument", ["ssm:GetParameter"], [parameter], None),
-            # Describe calls have no resource level.
-            # Source: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2autoscaling.html (2026-11).
+            # Describe calls have no resource level. Source (2026-11):
+            # https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2autoscaling.html
             ("SeeFleet", ["autoscaling:DescribeAutoScalingGroups"], ["*"], None),
             (
                 "SizeFleet",
                 [
-                    "autoscaling:SetDesiredCapacity",
                     "autoscaling:UpdateAutoScalingGroup",
                     "autoscaling:DetachInstances",
                 ],
@@ -99,7 +96,7 @@ class RunController(Construct):
                 None,
             ),
             ("ReadWriteControl", ["s3:GetObject", "s3:PutObject"], [control], None),
-            # Without a condition on the prefix: a read has none, and S3 would answer 403 for an object that is not there.
+            # Without a condition on the prefix: a read has none, and S3 would answer 403 for what is not there.
             ("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn], None),
             (
                 "UseKeyThroughS3",

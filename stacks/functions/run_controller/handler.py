@@ -1,154 +1,220 @@
-"""The run controller's Lambda function: gathers the situation, asks the policy, carries out.
+"""The run controller's Lambda handler: sees how things are, asks `policy`, carries it out, remembers.
 
-Woken by what happens to the run and to the fleet, and every minute; every waking looks at everything, so a lost or doubled
-event does no harm.
+Not here: any decision. Woken by a changed run document, a spot interruption warning, fleet events, a run's outcome, and
+the clock every minute; which of them it was matters only for the interruption, which names its instance.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
 import os
 import time
-from dataclasses import asdict
-from typing import Any, Dict, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from policy import Detach, Fleet, Memory, Run, SetDesired, Settings, Situation, UseSubnets, decide
+from . import policy
 
-logger = logging.getLogger()
+logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
-CONFIG = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3, "mode": "standard"})
+
 INTERRUPTION = "EC2 Spot Instance Interruption Warning"
+_BOUNDED = Config(connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3})
 
 
-def handler(event: Mapping[str, Any], context: object) -> Dict[str, Any]:
-    """Bring the fleet to what the run needs; return what was done."""
-    clients = {name: boto3.client(name, config=CONFIG) for name in ("s3", "ssm", "autoscaling")}
-    document = _run_document(clients["ssm"])
-    store = Store(clients["s3"], os.environ["CHECKPOINT_BUCKET"], document["run"] if document else "")
-    situation = _situation(event, clients["autoscaling"], store, document)
-    decision = decide(situation, _settings())
-    for action in decision.actions:
-        _carry_out(clients["autoscaling"], action)
-    if document and decision.memory != situation.memory:
-        store.write("controller.json", asdict(decision.memory))
-    done = [f"{type(action).__name__} {asdict(action)}" for action in decision.actions]
-    logger.info(json.dumps({"woken_by": event.get("detail-type", "direct"), "actions": done}))
-    return {"actions": done}
+class UnreadableRunDocument(ValueError):
+    """The run parameter holds something else than a run document; the fleet is left as it is."""
 
 
-class Store:
-    """The control records of a run in the checkpoint bucket."""
+@dataclass(frozen=True)
+class Surroundings:
+    """Where the controller works; the function's environment says it."""
 
-    def __init__(self, s3: Any, bucket: str, run: str) -> None:
+    group: str
+    run_parameter: str
+    checkpoint_bucket: str
+    settings: policy.Settings
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Surroundings:
+        """Read the variables that the stack sets."""
+        return cls(
+            group=environment["GROUP_NAME"],
+            run_parameter=environment["RUN_PARAMETER"],
+            checkpoint_bucket=environment["CHECKPOINT_BUCKET"],
+            settings=policy.Settings(
+                subnets=tuple(environment["SUBNET_IDS"].split(",")),
+                one_subnet_at_a_time=environment["PLACEMENT"] == "cluster",
+                gang_timeout_seconds=float(environment["GANG_TIMEOUT_SECONDS"]),
+                boot_failure_limit=int(environment["BOOT_FAILURE_LIMIT"]),
+            ),
+        )
+
+
+class Controller:
+    """One look at the fleet and what follows from it."""
+
+    def __init__(self, surroundings: Surroundings, *, autoscaling: Any, ssm: Any, s3: Any) -> None:
+        self._at = surroundings
+        self._autoscaling = autoscaling
+        self._ssm = ssm
         self._s3 = s3
-        self._bucket = bucket
-        self._prefix = f"runs/{run}/control/"
 
-    def read(self, name: str) -> Optional[Dict[str, Any]]:
-        """Return a record, or None when there is none."""
+    def step(self, event: Mapping[str, Any], now_unix_seconds: float) -> dict[str, Any]:
+        """See, decide, act, remember; return what was done, for the log.
+
+        Raises:
+            UnreadableRunDocument: The run parameter is not a run document.
+            botocore.exceptions.ClientError: AWS refused a call; the event is delivered again.
+        """
+        group = self._group()
+        if group is None:  # while the stack is deleted, the clock still ticks
+            return {"event": "run_controller", "reason": f"there is no group {self._at.group}", "actions": []}
+        run = self._run()
+        memory = self._memory(run)
+        decision = policy.decide(
+            policy.Situation(
+                now_unix_seconds=now_unix_seconds,
+                settings=self._at.settings,
+                run=run,
+                outcome=self._outcome(run),
+                group=group,
+                heard_from=self._heard_from(run),
+                interrupted=_interrupted(event),
+                memory=memory,
+            )
+        )
+        for action in decision.actions:
+            self._carry_out(action)
+        if run is not None and decision.memory != memory:
+            self._remember(run, decision.memory)
+        return {
+            "event": "run_controller",
+            "woken_by": event.get("detail-type", "unknown"),
+            "phase": decision.memory.phase,
+            "reason": decision.memory.reason,
+            "actions": [{type(action).__name__: dataclasses.asdict(action)} for action in decision.actions],
+        }
+
+    def _group(self) -> policy.Group | None:
+        groups = self._autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[self._at.group])
+        for group in groups["AutoScalingGroups"]:
+            template = group["MixedInstancesPolicy"]["LaunchTemplate"]["LaunchTemplateSpecification"]
+            return policy.Group(
+                desired=group["DesiredCapacity"],
+                maximum=group["MaxSize"],
+                subnets=tuple(group.get("VPCZoneIdentifier", "").split(",")),
+                template_version=template["Version"],
+                instances=tuple(
+                    policy.Instance(item["InstanceId"], item["LifecycleState"]) for item in group.get("Instances", [])
+                ),
+            )
+        return None
+
+    def _run(self) -> policy.Run | None:
         try:
-            body = self._s3.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"].read()
+            text = self._ssm.get_parameter(Name=self._at.run_parameter)["Parameter"]["Value"]
+        except self._ssm.exceptions.ParameterNotFound:
+            return None
+        return read_run(text)
+
+    def _outcome(self, run: policy.Run | None) -> policy.Outcome | None:
+        record = self._read(run, "outcome.json")
+        return None if record is None else policy.Outcome(record["run_digest"], record["outcome"])
+
+    def _memory(self, run: policy.Run | None) -> policy.Memory:
+        record = self._read(run, "controller.json")
+        if record is None:
+            return policy.Memory()
+        known = {item.name for item in dataclasses.fields(policy.Memory)}
+        # JSON has no tuples; a key of another version of this program is none of ours.
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in record.items() if key in known
+        }
+        return policy.Memory(**values)
+
+    def _heard_from(self, run: policy.Run | None) -> frozenset[str]:
+        if run is None:
+            return frozenset()
+        prefix = f"{_control(run)}heartbeats/"
+        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._at.checkpoint_bucket, Prefix=prefix)
+        keys = (item["Key"] for page in pages for item in page.get("Contents", []))
+        return frozenset(key.removeprefix(prefix).removesuffix(".json") for key in keys)
+
+    def _read(self, run: policy.Run | None, name: str) -> dict[str, Any] | None:
+        if run is None:
+            return None
+        try:
+            answer = self._s3.get_object(Bucket=self._at.checkpoint_bucket, Key=_control(run) + name)
         except ClientError as error:
-            if error.response["Error"]["Code"] == "NoSuchKey":
+            if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
                 return None
             raise
-        loaded: Dict[str, Any] = json.loads(body)
-        return loaded
+        record: dict[str, Any] = json.loads(answer["Body"].read())
+        return record
 
-    def write(self, name: str, record: Mapping[str, Any]) -> None:
-        """Write a record."""
-        self._s3.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=json.dumps(record).encode())
+    def _remember(self, run: policy.Run, memory: policy.Memory) -> None:
+        body = json.dumps(dataclasses.asdict(memory), sort_keys=True).encode()
+        self._s3.put_object(Bucket=self._at.checkpoint_bucket, Key=_control(run) + "controller.json", Body=body)
 
-    def heartbeats(self) -> Tuple[str, ...]:
-        """Return the machines that have ever given a heart-beat to this run."""
-        pages = self._s3.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=f"{self._prefix}heartbeats/"
+    def _carry_out(self, action: policy.Action) -> None:
+        if isinstance(action, policy.Detach):
+            self._autoscaling.detach_instances(
+                AutoScalingGroupName=self._at.group,
+                InstanceIds=[action.instance_id],
+                ShouldDecrementDesiredCapacity=False,
+            )
+            return
+        subnets = {} if action.subnets is None else {"VPCZoneIdentifier": ",".join(action.subnets)}
+        self._autoscaling.update_auto_scaling_group(
+            AutoScalingGroupName=self._at.group, DesiredCapacity=action.desired, **subnets
         )
-        keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
-        return tuple(key.rsplit("/", 1)[1].removesuffix(".json") for key in keys)
 
 
-def _run_document(ssm: Any) -> Optional[Dict[str, Any]]:
+def read_run(text: str) -> policy.Run:
+    """Return the run that a run document asks for, with the document's digest.
+
+    Raises:
+        UnreadableRunDocument: The text is not JSON, or not a run document.
+    """
     try:
-        value = ssm.get_parameter(Name=os.environ["RUN_PARAMETER"])["Parameter"]["Value"]
-    except ClientError as error:
-        if error.response["Error"]["Code"] == "ParameterNotFound":
-            return None
-        raise
-    loaded: Dict[str, Any] = json.loads(value)
-    return loaded
-
-
-def _digest(document: Mapping[str, Any]) -> str:
-    """Return the digest of a run document as nodes compute it: SHA-256 of its canonical JSON."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _situation(
-    event: Mapping[str, Any], autoscaling: Any, store: Store, document: Optional[Mapping[str, Any]]
-) -> Situation:
-    run = outcome = None
-    memory, heartbeats = Memory(), ()  # type: Tuple[Memory, Tuple[str, ...]]
-    if document is not None:
-        run = Run(_digest(document), int(document["nodes"]), int(document["min_nodes"]))
-        ended = store.read("outcome.json")
-        outcome = (ended["run_digest"], ended["outcome"]) if ended else None
-        memory, heartbeats = _memory(store.read("controller.json")), store.heartbeats()
-    noticed = (event["detail"]["instance-id"],) if event.get("detail-type") == INTERRUPTION else ()
-    return Situation(
-        now=time.time(),
-        run=run,
-        outcome=outcome,
-        fleet=_fleet(autoscaling),
-        heartbeats=heartbeats,
-        interrupted=noticed,
-        memory=memory,
-    )
-
-
-def _memory(record: Optional[Mapping[str, Any]]) -> Memory:
-    if record is None:
-        return Memory()
-    return Memory(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
-
-
-def _fleet(autoscaling: Any) -> Fleet:
-    name = os.environ["GROUP_NAME"]
-    groups = autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
-    if not groups:
-        raise RuntimeError(f"Auto Scaling group {name} does not exist")
-    group = groups[0]
-    return Fleet(
-        desired=group["DesiredCapacity"],
-        instances={one["InstanceId"]: one["LifecycleState"] for one in group["Instances"]},
-        subnets=tuple(group["VPCZoneIdentifier"].split(",")),
-    )
-
-
-def _settings() -> Settings:
-    return Settings(
-        subnets=tuple(os.environ["SUBNET_IDS"].split(",")),
-        one_subnet_at_a_time=os.environ["PLACEMENT"] == "cluster",
-        gang_timeout_seconds=float(os.environ["GANG_TIMEOUT_SECONDS"]),
-        boot_failure_limit=int(os.environ["BOOT_FAILURE_LIMIT"]),
-    )
-
-
-def _carry_out(autoscaling: Any, action: object) -> None:
-    name = os.environ["GROUP_NAME"]
-    if isinstance(action, SetDesired):
-        autoscaling.set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=action.nodes, HonorCooldown=False)
-    elif isinstance(action, UseSubnets):
-        autoscaling.update_auto_scaling_group(AutoScalingGroupName=name, VPCZoneIdentifier=",".join(action.subnets))
-    elif isinstance(action, Detach):
-        autoscaling.detach_instances(
-            AutoScalingGroupName=name, InstanceIds=list(action.instances), ShouldDecrementDesiredCapacity=False
+        document = json.loads(text)
+        canonical = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        return policy.Run(
+            name=document["run"],
+            digest=hashlib.sha256(canonical).hexdigest(),
+            nodes=int(document["nodes"]),
+            min_nodes=int(document["min_nodes"]),
         )
-    else:
-        raise TypeError(f"no such action: {action!r}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableRunDocument(f"the run parameter is not a run document ({error!r}); deploy it again") from error
+
+
+def _control(run: policy.Run) -> str:
+    return f"runs/{run.name}/control/"
+
+
+def _interrupted(event: Mapping[str, Any]) -> frozenset[str]:
+    if event.get("detail-type") != INTERRUPTION:
+        return frozenset()
+    return frozenset({event["detail"]["instance-id"]})
+
+
+def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
+    """Lambda entry point; raises what `Controller.step` raises, so that the event comes again."""
+    controller = Controller(
+        Surroundings.from_environment(os.environ),
+        autoscaling=boto3.client("autoscaling", config=_BOUNDED),
+        ssm=boto3.client("ssm", config=_BOUNDED),
+        s3=boto3.client("s3", config=_BOUNDED),
+    )
+    done = controller.step(event, time.time())
+    logger.info(json.dumps(done))
+    return done

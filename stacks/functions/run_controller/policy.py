@@ -1,196 +1,275 @@
-"""Decides what the fleet should be. Pure: a situation in, actions and the next memory out; no clock, no AWS.
+"""Decides how large the fleet should be and what to do about an interruption: a pure function of what was seen.
 
-The same function serves the Lambda function and simulations on spot traces.
+Not here: AWS. `handler` gathers a Situation, carries out the actions and keeps the Memory for the next time. Every
+decision starts from what is, not from which event woke the controller, so a lost, late or doubled event changes nothing
+but the moment. Standard library only: it runs from its Lambda asset, and serves simulations on spot traces as it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Mapping, Optional, Sequence, Tuple, Union
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, Union
 
-FINAL_OUTCOMES = ("finished", "failed", "bad_configuration")
+Phase = Literal["idle", "running", "giving_up", "waiting", "ended", "protected"]
+"""idle: nothing to run; running: the fleet should be whole; giving_up: on the way to zero nodes before the next
+attempt; waiting: at zero until there is hope of capacity; ended: the run is over; protected: boots fail, so no more."""
 
-
-@dataclass(frozen=True)
-class Run:
-    """The run document, as far as it bears on the fleet."""
-
-    digest: str
-    nodes: int
-    min_nodes: int
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """The group as it is: its size, its machines (id -> life-cycle state), the subnets that it launches into."""
-
-    desired: int
-    instances: Mapping[str, str]
-    subnets: Tuple[str, ...]
-
-    def in_service(self) -> Tuple[str, ...]:
-        """Return the machines that count."""
-        return tuple(sorted(one for one, state in self.instances.items() if state == "InService"))
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What the controller keeps between its wakings.
-
-    `incomplete_since` is when the gang last stopped being whole; `seen` are machines of the group that have not yet given
-    a heart-beat; `released` are machines whose end the controller itself wanted.
-    """
-
-    run_digest: str = ""
-    attempt: int = 0
-    subnet_index: int = 0
-    incomplete_since: Optional[float] = None
-    is_giving_up: bool = False
-    seen: Tuple[str, ...] = ()
-    released: Tuple[str, ...] = ()
-    boot_failures: int = 0
-    stopped_because: Optional[str] = None
+LONGEST_WAIT_SECONDS = 3600.0
+_PRESENT_STATES = ("Pending", "Pending:Wait", "Pending:Proceed", "InService")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the deployment wants it; times in seconds."""
+    """What the deployment says: candidate subnets in order, and the two limits on wasted money."""
 
-    subnets: Tuple[str, ...]
+    subnets: tuple[str, ...]
     one_subnet_at_a_time: bool
     gang_timeout_seconds: float
     boot_failure_limit: int
 
 
 @dataclass(frozen=True)
-class Situation:
-    """All that a decision rests on. `outcome` is (run digest, outcome) of the last run that ended."""
+class Run:
+    """What should be trained: the run document in brief."""
 
-    now: float
-    run: Optional[Run]
-    outcome: Optional[Tuple[str, str]]
-    fleet: Fleet
-    heartbeats: Tuple[str, ...] = ()
-    interrupted: Tuple[str, ...] = ()
-    memory: Memory = field(default_factory=Memory)
-
-
-@dataclass(frozen=True)
-class SetDesired:
-    """Make the fleet this large."""
-
+    name: str
+    digest: str
     nodes: int
-    reason: str
+    min_nodes: int
 
 
 @dataclass(frozen=True)
-class UseSubnets:
-    """Launch into these subnets from now on; only decided at zero machines."""
+class Outcome:
+    """How a run ended: finished, failed (for good) or bad_configuration."""
 
-    subnets: Tuple[str, ...]
+    run_digest: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One member of the group, with its life-cycle state as Auto Scaling names it."""
+
+    instance_id: str
+    lifecycle_state: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """The Auto Scaling group as it is."""
+
+    desired: int
+    maximum: int
+    subnets: tuple[str, ...]
+    template_version: str
+    instances: tuple[Instance, ...]
+
+    def present(self) -> tuple[str, ...]:
+        """Return the ids of members that are coming or in service."""
+        return tuple(item.instance_id for item in self.instances if item.lifecycle_state in _PRESENT_STATES)
+
+    def in_service(self) -> tuple[str, ...]:
+        """Return the ids of members in service."""
+        return tuple(item.instance_id for item in self.instances if item.lifecycle_state == "InService")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the controller knows from last time; it is valid for one run document and one launch template version.
+
+    `attempt` counts gangs that were given up. `since_unix_seconds` is when the gang became too small, None while it is
+    large enough. `booting` are members that have not yet sent a heart-beat; one that leaves like that is a boot
+    failure, unless it is `excused` because AWS took it.
+    """
+
+    run_digest: str = ""
+    template_version: str = ""
+    phase: Phase = "idle"
+    attempt: int = 0
+    since_unix_seconds: float | None = None
+    retry_unix_seconds: float | None = None
+    boot_failures: int = 0
+    booting: tuple[str, ...] = ()
+    excused: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything a decision depends on.
+
+    `heard_from` are instances that have written a heart-beat of this run; `interrupted` those whose interruption notice
+    woke the controller.
+    """
+
+    now_unix_seconds: float
+    settings: Settings
+    run: Run | None
+    outcome: Outcome | None
+    group: Group
+    heard_from: frozenset[str]
+    interrupted: frozenset[str]
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Set the desired capacity and, where given, the subnets (only ever at zero nodes)."""
+
+    desired: int
+    subnets: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Detach:
-    """Take machines out of the group, which launches their replacements at once."""
+    """Take an interrupted instance out of the group without decrementing: its replacement is launched at once."""
 
-    instances: Tuple[str, ...]
+    instance_id: str
 
 
-Action = Union[SetDesired, UseSubnets, Detach]
+Action = Union[Resize, Detach]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do now, and what to remember."""
+    """What to do now, in this order, and what to remember."""
 
-    actions: Sequence[Action]
+    actions: tuple[Action, ...]
     memory: Memory
 
 
-def decide(situation: Situation, settings: Settings) -> Decision:
-    """Return what the fleet needs now. Deciding twice on the same situation changes nothing more."""
-    run, fleet = situation.run, situation.fleet
-    memory = _noted(situation, settings)
+def decide(situation: Situation) -> Decision:
+    """Return what to do about the fleet."""
+    run = situation.run
     if run is None:
-        return _at_zero(fleet, memory, "there is no run document")
-    if situation.outcome is not None and situation.outcome[0] == run.digest:
-        if situation.outcome[1] in FINAL_OUTCOMES:
-            return _at_zero(fleet, memory, f"the run has ended: {situation.outcome[1]}")
-    if memory.stopped_because is not None:
-        return _at_zero(fleet, memory, memory.stopped_because)
-    if memory.is_giving_up:
-        if fleet.instances:
-            return _at_zero(fleet, memory, "the attempt was given up")
-        memory = replace(memory, is_giving_up=False, attempt=memory.attempt + 1, incomplete_since=situation.now)
-    interrupted = tuple(sorted(set(situation.interrupted) & set(fleet.in_service())))
-    if interrupted:
-        memory = replace(memory, released=_merged(memory.released, interrupted))
-        return Decision([Detach(interrupted)], memory)
-    if fleet.desired != run.nodes:
-        return _start(situation, settings, memory, run)
-    return _held(situation, settings, memory, run)
+        return _rest(situation, replace(situation.memory, phase="idle", reason="there is no run document"))
+    memory = _count_boot_failures(situation, _for_this_run(situation, run))
+    outcome = situation.outcome
+    if outcome is not None and outcome.run_digest == run.digest:
+        return _rest(situation, replace(memory, phase="ended", reason=f"the run ended: {outcome.outcome}"))
+    if memory.boot_failures >= situation.settings.boot_failure_limit:
+        reason = (
+            f"{memory.boot_failures} nodes ended before their first heart-beat; stopped until the run document or the "
+            "launch template changes. Why they failed is in nodes/<instance id>/ of the checkpoint bucket"
+        )
+        return _rest(situation, replace(memory, phase="protected", reason=reason))
+    if memory.phase == "giving_up":
+        return _finish_giving_up(situation, run, memory)
+    if memory.phase == "waiting":
+        return _wait(situation, run, memory)
+    return _keep_whole(situation, run, memory)
 
 
-def _noted(situation: Situation, settings: Settings) -> Memory:
-    """Return the memory with what the situation shows: a new run, machines that came, machines that failed to boot."""
-    memory = situation.memory
-    digest = situation.run.digest if situation.run is not None else ""
-    if digest != memory.run_digest:
-        memory = Memory(run_digest=digest, subnet_index=memory.subnet_index, seen=memory.seen, released=memory.released)
-    present = set(situation.fleet.instances)
-    alive = set(situation.heartbeats)
-    lost = set(memory.seen) - present - alive - set(memory.released) - set(situation.interrupted)
-    failures = memory.boot_failures + len(lost)
-    stopped = memory.stopped_because
-    if failures >= settings.boot_failure_limit and stopped is None:
-        stopped = f"{failures} machines ended before their first heart-beat; mend the image or the config, then deploy"
+def _for_this_run(situation: Situation, run: Run) -> Memory:
+    """Return the memory, or a new one when it is of another run document or launch template."""
+    memory, version = situation.memory, situation.group.template_version
+    if (memory.run_digest, memory.template_version) == (run.digest, version):
+        return memory
+    return Memory(run_digest=run.digest, template_version=version)
+
+
+def _count_boot_failures(situation: Situation, memory: Memory) -> Memory:
+    present = set(situation.group.present())
+    excused = set(memory.excused) | situation.interrupted
+    heard = situation.heard_from
+    failed = [name for name in memory.booting if name not in present and name not in heard and name not in excused]
+    is_whole = memory.phase == "running" and _is_gang(situation, present & heard)
     return replace(
         memory,
-        seen=tuple(sorted(present - alive)),
-        released=tuple(sorted(set(memory.released) & present)),
-        boot_failures=failures,
-        stopped_because=stopped,
+        boot_failures=0 if is_whole else memory.boot_failures + len(failed),
+        booting=tuple(name for name in memory.booting if name in present and name not in heard),
+        excused=tuple(sorted(excused & {item.instance_id for item in situation.group.instances})),
     )
 
 
-def _at_zero(fleet: Fleet, memory: Memory, reason: str) -> Decision:
-    memory = replace(memory, incomplete_since=None, released=_merged(memory.released, tuple(fleet.instances)))
-    return Decision([SetDesired(0, reason)] if fleet.desired else [], memory)
+def _is_gang(situation: Situation, instances: Iterable[str]) -> bool:
+    """Tell whether these instances are enough to train."""
+    return situation.run is not None and len(set(instances)) >= situation.run.min_nodes
 
 
-def _start(situation: Situation, settings: Settings, memory: Memory, run: Run) -> Decision:
-    """Size the fleet for the run; a gang that lives in one subnet starts in the one whose turn it is."""
-    actions: list[Action] = []
-    wanted = settings.subnets
-    if settings.one_subnet_at_a_time:
-        wanted = (settings.subnets[memory.subnet_index % len(settings.subnets)],)
-    if not situation.fleet.instances and situation.fleet.subnets != wanted:
-        actions.append(UseSubnets(wanted))
-    actions.append(SetDesired(run.nodes, "the run needs its machines"))
-    return Decision(actions, replace(memory, incomplete_since=situation.now))
+def _rest(situation: Situation, memory: Memory) -> Decision:
+    """Take the fleet to zero, or leave it there."""
+    actions = () if situation.group.desired == 0 else (Resize(0),)
+    quiet = replace(memory, since_unix_seconds=None, retry_unix_seconds=None, booting=(), excused=())
+    return Decision(actions, quiet)
 
 
-def _held(situation: Situation, settings: Settings, memory: Memory, run: Run) -> Decision:
-    """Watch over a fleet of the right size: whole is well; too small for too long is given up."""
-    in_service = len(situation.fleet.in_service())
-    if in_service >= run.nodes:
-        return Decision([], replace(memory, incomplete_since=None))
-    since = memory.incomplete_since
-    if since is None:
-        return Decision([], replace(memory, incomplete_since=situation.now))
-    if in_service >= run.min_nodes or situation.now - since < settings.gang_timeout_seconds:
-        return Decision([], memory)
-    waited = f"{in_service} of {run.nodes} machines after {situation.now - since:.0f} s"
+def _keep_whole(situation: Situation, run: Run, memory: Memory) -> Decision:
+    group, now = situation.group, situation.now_unix_seconds
+    target = min(run.nodes, group.maximum)
+    if group.desired == 0 and not group.instances:
+        return _start(situation, run, memory, _first_subnets(situation))
+    lost = [name for name in group.in_service() if name in situation.interrupted]
+    actions: tuple[Action, ...] = tuple(Detach(name) for name in sorted(lost))
+    if group.desired != target:
+        # Nodes that leave because the gang shrinks are not boot failures: watch from the next time on.
+        memory = replace(memory, phase="running", booting=(), since_unix_seconds=now, reason=f"{target} nodes wanted")
+        return Decision((*actions, Resize(target)), memory)
+    serving = set(group.in_service()) - set(lost)
+    since = None if _is_gang(situation, serving) else _since(memory, now)
+    if since is not None and now - since >= situation.settings.gang_timeout_seconds:
+        reason = f"fewer than {run.min_nodes} nodes for {now - since:.0f} s: attempt {memory.attempt + 1} given up"
+        memory = replace(memory, phase="giving_up", attempt=memory.attempt + 1, since_unix_seconds=None, reason=reason)
+        return Decision((*actions, Resize(0)), replace(memory, booting=()))
+    booting = set(group.present()) - situation.heard_from - set(lost)
+    reason = f"{len(serving)} of {run.nodes} nodes in service"
+    memory = replace(memory, phase="running", since_unix_seconds=since, booting=tuple(sorted(booting)), reason=reason)
+    return Decision(actions, memory)
+
+
+def _since(memory: Memory, now_unix_seconds: float) -> float:
+    return now_unix_seconds if memory.since_unix_seconds is None else memory.since_unix_seconds
+
+
+def _finish_giving_up(situation: Situation, run: Run, memory: Memory) -> Decision:
+    """At zero nodes go to the next subnet; after all of them have failed, wait first."""
+    group, settings = situation.group, situation.settings
+    if group.desired != 0:
+        return Decision((Resize(0),), memory)
+    if group.instances:
+        return Decision((), memory)
+    tries = len(settings.subnets) if settings.one_subnet_at_a_time else 1
+    if memory.attempt % tries:
+        return _start(situation, run, memory, _next_subnets(situation))
+    rounds = memory.attempt // tries
+    wait_seconds = min(settings.gang_timeout_seconds * 2 ** min(rounds - 1, 16), LONGEST_WAIT_SECONDS)
+    reason = f"no capacity in {memory.attempt} attempts: the next one in {wait_seconds:.0f} s"
+    retry = situation.now_unix_seconds + wait_seconds
+    return Decision((), replace(memory, phase="waiting", retry_unix_seconds=retry, reason=reason))
+
+
+def _wait(situation: Situation, run: Run, memory: Memory) -> Decision:
+    if situation.now_unix_seconds < (memory.retry_unix_seconds or 0.0) or situation.group.instances:
+        return Decision(() if situation.group.desired == 0 else (Resize(0),), memory)
+    return _start(situation, run, memory, _next_subnets(situation))
+
+
+def _start(situation: Situation, run: Run, memory: Memory, subnets: tuple[str, ...]) -> Decision:
+    target = min(run.nodes, situation.group.maximum)
     memory = replace(
         memory,
-        is_giving_up=True,
-        subnet_index=memory.subnet_index + 1,
-        incomplete_since=None,
-        released=_merged(memory.released, tuple(situation.fleet.instances)),
+        phase="running",
+        since_unix_seconds=situation.now_unix_seconds,
+        retry_unix_seconds=None,
+        booting=(),
+        reason=f"attempt {memory.attempt + 1} starts with {target} nodes in {', '.join(subnets)}",
     )
-    return Decision([SetDesired(0, f"{waited}: trying another zone")], memory)
+    return Decision((Resize(target, None if subnets == situation.group.subnets else subnets),), memory)
 
 
-def _merged(first: Tuple[str, ...], second: Tuple[str, ...]) -> Tuple[str, ...]:
-    return tuple(sorted({*first, *second}))
+def _first_subnets(situation: Situation) -> tuple[str, ...]:
+    """Return where a run starts: where the group is, if that is still a candidate."""
+    settings, current = situation.settings, situation.group.subnets
+    if not settings.one_subnet_at_a_time:
+        return current if set(current) == set(settings.subnets) else settings.subnets
+    return current if len(current) == 1 and current[0] in settings.subnets else settings.subnets[:1]
+
+
+def _next_subnets(situation: Situation) -> tuple[str, ...]:
+    """Return where the next attempt goes: the candidate after the group's present one."""
+    settings, current = situation.settings, situation.group.subnets
+    if not settings.one_subnet_at_a_time or len(current) != 1 or current[0] not in settings.subnets:
+        return _first_subnets(situation)
+    position = settings.subnets.index(current[0]) + 1
+    return (settings.subnets[position % len(settings.subnets)],)
