@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from pathlib import Path
@@ -37,6 +38,8 @@ class LocalCloud:
         self.state_directory = state_directory.resolve()
         self.state_directory.mkdir(parents=True, exist_ok=True)
         self.region = region
+        # moto reads it when its IAM store is made: AWS's managed policies exist in every account.
+        os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
         self._server = Server((ADDRESS, _free_port(port)), None, numthreads=SERVER_THREADS, request_queue_size=128)
         self._server.prepare()
         self.endpoint_url = f"http://{ADDRESS}:{self._server.bind_addr[1]}"

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from moto.core.request import Request
+from moto.iam.access_control import PermissionResult
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import FakeBucket
 
 from localcloud.api import ApiError, Call, Observer, Principal, Service
 from localcloud.clients import DIRECT_HEADER, LocalClients
@@ -42,6 +44,7 @@ class Gateway:
         self._clients = clients
         self._services: dict[str, list[Service]] = {}
         self._observers: dict[tuple[str, str], list[Observer]] = {}
+        _trust_gateway()
         self._moto = DomainDispatcherApplication(create_backend_app)
 
     def add(self, service: Service) -> None:
@@ -135,6 +138,20 @@ class Gateway:
     def _usage(self) -> bytes:
         used = [{"principal": who, "action": action, "calls": n} for (who, action), n in self._authority.used.items()]
         return json.dumps({"ready": True, "used": used}).encode()
+
+
+def _trust_gateway() -> None:
+    """Keep moto from judging calls by bucket policies again: it ignores conditions, so that TLS-only means denied."""
+
+    def permitted(bucket: FakeBucket, action: str, resource: str) -> PermissionResult:
+        return PermissionResult.PERMITTED
+
+    def may_deliver(target_bucket: FakeBucket, target_prefix: str | None = None) -> bool:
+        # S3 judges the log bucket's policy when it delivers, not when logging is switched on.
+        return True
+
+    FakeBucket.get_permission = permitted
+    FakeBucket._log_permissions_enabled_policy = staticmethod(may_deliver)
 
 
 def _keep_body(environ: Environ) -> bytes | None:

@@ -36,8 +36,16 @@ JSON_SERVICES = {"ssm", "logs", "kms", "lambda", "events", "ecr", "dynamodb"}
 
 
 def _document(policy: Any) -> Document:
+    if isinstance(policy, bytes):
+        policy = policy.decode()
     loaded: Document = json.loads(unquote(policy)) if isinstance(policy, str) else policy
     return loaded
+
+
+def _managed_document(policy: Any) -> Document:
+    """Return the default version of a managed policy."""
+    version = next(v for v in policy.versions if v.version_id == policy.default_version_id)
+    return _document(version.document)
 
 
 class Authority:
@@ -167,13 +175,13 @@ def _identity_policies(principal: Principal) -> tuple[list[Document], Document |
     else:
         inline = list(holder.policies.values())
         managed = list(holder.managed_policies.values())
-    documents = [_document(d) for d in inline] + [_document(policy.document) for policy in managed]
+    documents = [_document(d) for d in inline] + [_managed_document(policy) for policy in managed]
     boundary_arn = getattr(holder, "permissions_boundary_arn", None) or getattr(holder, "permissions_boundary", None)
     if isinstance(boundary_arn, Mapping):
         boundary_arn = boundary_arn.get("PermissionsBoundaryArn")
     if not boundary_arn:
         return documents, None
-    return documents, _document(iam_backend().managed_policies[boundary_arn].document)
+    return documents, _managed_document(iam_backend().managed_policies[boundary_arn])
 
 
 def _resource_policies(access: Access) -> list[Document]:

@@ -1,0 +1,92 @@
+"""The command behind `make demo`."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from localcloud.demo.commands import CommandFailed
+from localcloud.demo.driver import Demo
+from localcloud.demo.watch import RunFailed
+
+FAULTS = ("notice", "no-notice", "none")
+
+
+def main(
+    data: Annotated[Path | None, typer.Option(help="Folder of text files; default: Python's standard library.")] = None,
+    fault: Annotated[str, typer.Option(help="notice: a spot interruption; no-notice: a node dies; none.")] = "notice",
+    config: Annotated[Path, typer.Option(help="Deployment to run.")] = Path("config/demo.yaml"),
+    build: Annotated[Path, typer.Option(help="Where logs, the cloud's state and the report go.")] = Path("build/demo"),
+) -> None:
+    """Deploy to the embedded cloud, train on it, lose a node, resume, and report. Needs no AWS account."""
+    console = Console(highlight=False)
+    if fault not in FAULTS:
+        raise typer.BadParameter(f"{fault}: one of {', '.join(FAULTS)}", param_hint="--fault")
+    if data is not None and not data.is_dir():
+        raise typer.BadParameter(f"{data}: not a folder; give a folder of text files", param_hint="--data")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started = time.time()
+
+    def say(unix_seconds: float, who: str, line: str) -> None:
+        console.print(f"[dim]{unix_seconds - started:6.1f} s[/dim]  [cyan]{who:<20}[/cyan] ", end="")
+        console.print(line, markup=False)
+
+    for stale in ("report.json", "report.html", "logs"):
+        path = build / stale
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+    build.mkdir(parents=True, exist_ok=True)
+    for outputs in build.glob("outputs-*.json"):
+        outputs.unlink()
+    try:
+        report = Demo(config, build, data, fault, say).run()
+    except (CommandFailed, RunFailed) as failure:
+        console.print(str(failure), style="red", markup=False)
+        console.print(f"Logs: {build / 'logs'}, nodes' consoles: {build / 'cloud' / 'instances'}", style="red")
+        raise typer.Exit(1) from failure
+    except KeyboardInterrupt:
+        console.print("stopped; nothing is left running")
+        raise typer.Exit(130) from None
+    console.print(_summary(report))
+    console.print(f"{time.time() - started:.0f} s in all. Report: {build / 'report.html'}, {build / 'report.json'}")
+    if report["problems"]:
+        for problem in report["problems"]:
+            console.print(f"problem: {problem}", style="red", markup=False)
+        raise typer.Exit(1)
+
+
+def _summary(report: dict[str, Any]) -> Table:
+    """Return the closing table: what a person wants to know of the run."""
+    table = Table(title="What happened", show_header=False, title_justify="left")
+    rows = [
+        ("stacks", ", ".join(report["deployed_stacks"])),
+        ("resources", f"{sum(report['resources_by_type'].values())} of {len(report['resources_by_type'])} types"),
+        ("nodes", ", ".join(f"{n['id']} ({n['market']} {n['type']})" for n in report["instances"])),
+        ("interruptions", str(len(report["interruptions"]))),
+        ("steps", f"{report['steps_total']}, lost {report['steps_lost']}, resumed from {report['resumed_from_step']}"),
+        ("training loss", f"{report['train_loss_first']:.3f} -> {report['train_loss_last']:.3f}"),
+        (
+            "validation loss",
+            f"{report['validation_loss_last']:.3f} (token frequencies alone: {report['validation_loss_unigram']:.3f})",
+        ),
+        ("bits per byte", f"{report['bits_per_byte_last']:.3f}"),
+        ("tokens per second", f"{report['tokens_per_second']:,.0f}"),
+        ("downtime", f"{report['downtime_seconds']:.1f} s"),
+        ("cost", f"${report['cost_spot_usd']:.4f} at spot, ${report['cost_on_demand_usd']:.4f} on demand"),
+        ("denied calls", str(len(report["iam_denied_calls"]))),
+    ]
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,94 @@
+"""Runs the demo's child commands: output to a file each, the tail shown when one fails.
+
+Not here: what is run, and in which order (`driver`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+TAIL_LINES = 25
+
+
+class CommandFailed(Exception):
+    """A child command ended with a code other than zero."""
+
+    def __init__(self, title: str, arguments: Sequence[str], code: int, tail: str, log: Path) -> None:
+        super().__init__(
+            f"{title} failed with exit code {code}\n  command: {' '.join(arguments)}\n  log: {log}\n"
+            + "\n".join(f"  | {line}" for line in tail.splitlines())
+        )
+
+
+class Command:
+    """One running child; `wait` returns its output or raises CommandFailed.
+
+    The child stays in this process's group, so that Ctrl-C reaches it, and carries LOCALCLOUD_STATE, so that the next
+    `down` finds it when this process was killed.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        log: Path,
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:
+        self.title = title
+        self.arguments = list(arguments)
+        self.log = log
+        self._on_line = on_line
+        self._lines: list[str] = []
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            self.arguments,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, name=f"read {title}", daemon=True)
+        self._reader.start()
+        self._started = time.monotonic()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self.log.open("w", encoding="utf-8") as file:
+            for line in self._process.stdout:
+                file.write(line)
+                file.flush()
+                self._lines.append(line.rstrip("\n"))
+                if self._on_line is not None:
+                    self._on_line(line.rstrip("\n"))
+
+    def wait(self, *, timeout_seconds: float) -> str:
+        """Wait for the end; return the output.
+
+        Raises:
+            CommandFailed: The command failed, or did not end in `timeout_seconds` (it is then killed; code 124).
+        """
+        remaining = timeout_seconds - (time.monotonic() - self._started)
+        try:
+            code = self._process.wait(timeout=max(remaining, 0.0))
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = 124
+        self._reader.join(timeout=5)
+        if code != 0:
+            raise CommandFailed(self.title, self.arguments, code, "\n".join(self._lines[-TAIL_LINES:]), self.log)
+        return "\n".join(self._lines)
+
+    def kill(self) -> None:
+        """End the command now; no error when it has ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
