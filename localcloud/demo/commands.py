@@ -87,6 +87,11 @@ class Command:
             raise CommandFailed(self.title, self.arguments, code, "\n".join(self._lines[-TAIL_LINES:]), self.log)
         return "\n".join(self._lines)
 
+    def raise_if_failed(self) -> None:
+        """Raise CommandFailed when the command has ended badly; go on when it runs or has ended well."""
+        if self._process.poll() not in (None, 0):
+            self.wait(timeout_seconds=1.0)
+
     def kill(self) -> None:
         """End the command now; no error when it has ended."""
         if self._process.poll() is None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import yaml
 
 from localcloud.demo.commands import Command
 from localcloud.demo.report import build_report
@@ -60,7 +61,9 @@ class Demo:
         tokenize = self._start_tokenize()
         try:
             self._command("synth", [CDK, "synth", "--quiet", *self._app(synthesise=True)], environment)
+            tokenize.raise_if_failed()
             self._command("bootstrap", [CDK, "bootstrap", *self._app()], environment)
+            tokenize.raise_if_failed()
             self._deploy(environment, "NetworkStack", "StorageStack")
             tokenize.wait(timeout_seconds=TIMEOUTS_SECONDS["tokenize"])
             outputs = self._outputs()
@@ -72,16 +75,14 @@ class Demo:
         return self._report(log, environment)
 
     def _check_inputs(self) -> None:
-        """Refuse a wrong config or data folder before anything is started."""
+        """Refuse a wrong config before anything is started."""
         self._command("check", [sys.executable, "-m", "stacks", "check", str(self.config)], {})
-        source = ["--input", str(self._source()), "--dry-run"]
-        self._command("data", [sys.executable, "-m", "training", "tokenize", *self._tokenize_options(), *source], {})
 
     def _source(self) -> Path:
         return self.data if self.data is not None else Path(sysconfig.get_path("stdlib"))
 
     def _tokenize_options(self) -> list[str]:
-        options = ["--output", str(self.build / "dataset"), "--name", self._dataset()]
+        options = ["--output", str(self.build / "datasets"), "--name", self._dataset()]
         options += ["--vocabulary-size", str(VOCABULARY_SIZE), "--max-bytes", str(DATASET_BYTES)]
         return options if self.data is not None else [*options, "--extensions", ".py"]
 
@@ -113,7 +114,7 @@ class Demo:
 
     def _upload(self, environment: Mapping[str, str], outputs: Mapping[str, str]) -> None:
         target = f"s3://{outputs['DatasetBucket']}/datasets/{self._dataset()}/"
-        source = f"{self.build / 'dataset'}/"
+        source = f"{self.build / 'datasets' / self._dataset()}/"
         upload = {**environment, "S3_ENDPOINT_URL": environment["AWS_ENDPOINT_URL"]}
         self._command("upload", ["s5cmd", "cp", source, target], upload)
 
@@ -121,8 +122,6 @@ class Demo:
         return str(self._settings()["training"]["dataset"])
 
     def _settings(self) -> dict[str, Any]:
-        import yaml
-
         loaded: dict[str, Any] = yaml.safe_load(self.config.read_text())
         return loaded
 
