@@ -135,8 +135,10 @@ def _between_steps(run: Run, loop: _Loop, progress: Progress) -> bool:
         run.ballot.settle()
         _begin_save(run, loop.wanted_save)
         loop.saving_step, loop.wanted_save = run.state.step, None
-    if run.state.step % run.config.validation.interval_steps == 0 and not _validate(run):
-        return True
+    if run.state.step % run.config.validation.interval_steps == 0:
+        if not _validate(run):
+            return True
+        loop.step_ended = time.monotonic()  # a step's seconds are those of training
     run.ballot.post(
         Votes(
             stop=float(run.interruption.wants_stop),

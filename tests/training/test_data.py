@@ -76,12 +76,17 @@ def test_every_world_size_sees_the_same_global_batch(tiny_dataset: Path, world_s
     assert torch.equal(whole[:, 1:], targets[:, :-1])
 
 
-def test_validation_never_asks_for_more_than_there_is(tiny_dataset: Path) -> None:
+def test_validation_is_a_sample_of_the_whole_split_and_never_more(tiny_dataset: Path) -> None:
     split = open_dataset(tiny_dataset).split("validation")
-    batches = ValidationBatches(split, 32, 10**9, CPU)
-    assert batches.sequences == split.sequences(32)
-    tokens, _ = batches.rows(range(batches.sequences - 1, batches.sequences))
-    assert tokens.shape == (1, 32)
+    whole = ValidationBatches(split, 32, 10**9, CPU)
+    assert whole.sequences == split.sequences(32)
+    everything, _ = whole.rows(range(whole.sequences))
+    stream = torch.from_numpy(split.rows(np.array([0]), whole.sequences * 32)[0]).view(-1, 32)
+    assert sorted(everything.tolist()) == sorted(stream.tolist())
+    some = ValidationBatches(split, 32, 10, CPU)
+    rows, targets = some.rows(range(some.sequences))
+    assert torch.equal(rows, everything[:10])
+    assert torch.equal(rows[:, 1:], targets[:, :-1])
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from training.data.dataset import TokenSplit
-from training.data.order import sample_order
+from training.data.order import permuted, sample_order
 
 
 def _to_device(rows: npt.NDArray[np.int64], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -54,7 +54,7 @@ class TrainBatches:
 
 
 class ValidationBatches:
-    """The first sequences of the validation split: the same ones every time, at any world size.
+    """A sample from all over the validation split: the same sequences every time, in every run, at any world size.
 
     Args:
         split: the validation tokens.
@@ -67,9 +67,12 @@ class ValidationBatches:
         self._split = split
         self._context = context
         self._device = device
-        self.sequences = min(wanted_sequences, split.sequences(context))
+        available = split.sequences(context)
+        self.sequences = min(wanted_sequences, available)
+        places = np.arange(self.sequences, dtype=np.uint64)
+        self._samples = permuted(places, available, b"validation").astype(np.int64)
 
     def rows(self, numbers: range) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of these sequences. Shapes: each [len(numbers), context] int64 on the device."""
-        starts = np.arange(numbers.start, numbers.stop, dtype=np.int64) * self._context
+        """Inputs and targets of these sequences of the sample. Shapes: each [len(numbers), context] int64."""
+        starts = self._samples[numbers.start : numbers.stop] * self._context
         return _to_device(self._split.rows(starts, self._context + 1), self._device)
