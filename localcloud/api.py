@@ -59,7 +59,10 @@ Handler = Callable[[Call], Mapping[str, Any]]
 
 
 Observer = Callable[[Call, Mapping[str, Any]], None]
-"""Is told of a call that moto answered with success (S3 calls come without Body); must not block or raise."""
+"""Is told of a call that moto answered with success (S3 calls come without Body); must not block or raise.
+
+The answer itself is not read back from moto's wire form: the mapping is empty, and an observer looks up what it needs.
+"""
 
 
 class Service(Protocol):
