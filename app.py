@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -25,8 +24,8 @@ def main() -> None:
         config = load(path)
     except ConfigError as error:
         sys.exit(str(error))
-    account = config.account or os.environ.get("CDK_DEFAULT_ACCOUNT")
-    environment = cdk.Environment(account=account, region=config.region)
+    # Not CDK_DEFAULT_ACCOUNT: the same file gives the same templates, whoever synthesises.
+    environment = cdk.Environment(account=config.account, region=config.region)
     may_destroy = str(app.node.try_get_context("allow-destroy")).lower() == "true"
 
     def name(stack: str) -> str:

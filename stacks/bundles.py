@@ -50,10 +50,11 @@ def _files(folder: Path, name: str) -> Iterable[tuple[str, Path]]:
 
 def _write(files: Iterable[tuple[str, Path]], directory: Path) -> BundleFile:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, path in files:
             entry = zipfile.ZipInfo(name, TIMESTAMP)
-            entry.compress_type = zipfile.ZIP_DEFLATED
+            # Stored: compressors differ between versions of zlib, and a different digest replaces nodes.
+            entry.compress_type = zipfile.ZIP_STORED
             entry.external_attr = MODE
             entry.create_system = 3  # the same on every system
             archive.writestr(entry, path.read_bytes())

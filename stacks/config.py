@@ -148,7 +148,7 @@ class PythonConfig(_Section):
         "Name on PATH or absolute path of a Python with torch; the default is that of AWS's PyTorch image.",
         edit="replaces nodes",
         default="/opt/pytorch/bin/python3",
-        min_length=1,
+        pattern=r"^[A-Za-z0-9_./-]+$",
     )
     packages: list[str] = setting(
         "Importable names that the image must have; checked at boot, so that a missing one is named.",
@@ -173,7 +173,7 @@ class NodeConfig(_Section):
     ami: str = setting(
         "AMI id, or the name of a public SSM parameter that holds one.",
         edit="replaces nodes",
-        default="/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.7-amazon-linux-2023/latest/ami-id",
+        default="/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-amazon-linux-2023/latest/ami-id",
         pattern=r"^(ami-[0-9a-f]{8,17}|/[A-Za-z0-9_./-]+)$",
     )
     root_device: str = setting(

@@ -74,24 +74,27 @@ class StorageStack(Stack):
         Source (2026-11):
         https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html
         """
-        role = iam.ArnPrincipal(
+        role = (
             f"arn:{self.partition}:iam::{self.account}:role/aws-service-role/autoscaling.amazonaws.com/"
             "AWSServiceRoleForAutoScaling"
         )
+        # By condition, not as principal: KMS refuses a policy that names a role which the account does not have yet.
+        is_role = {"ArnEquals": {"aws:PrincipalArn": role}, "StringEquals": {"kms:CallerAccount": self.account}}
         self.key.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="AutoScalingUsesKey",
-                principals=[role],
+                principals=[iam.AnyPrincipal()],
                 actions=["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"],
                 resources=["*"],
+                conditions=is_role,
             )
         )
         self.key.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="AutoScalingGrantsVolumes",
-                principals=[role],
+                principals=[iam.AnyPrincipal()],
                 actions=["kms:CreateGrant"],
                 resources=["*"],
-                conditions={"Bool": {"kms:GrantIsForAWSResource": "true"}},
+                conditions={**is_role, "Bool": {"kms:GrantIsForAWSResource": "true"}},
             )
         )

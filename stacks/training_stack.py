@@ -19,6 +19,7 @@ from stacks.constructs.fleet import Fleet
 from stacks.constructs.node_role import NodeRole
 from stacks.constructs.node_template import NodeTemplate
 from stacks.constructs.run_controller import RunController
+from stacks.errors import ConfigError, Problem
 from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
 from stacks.validators.run import gpus, processes_per_node
@@ -130,13 +131,21 @@ class TrainingStack(Stack):
             training=config.training.config.model_dump(mode="json"),
         )
         content = document.to_json()
-        is_large = len(json.dumps(content).encode()) > STANDARD_PARAMETER_BYTES - TOKEN_MARGIN_BYTES
+        size_bytes = len(json.dumps(content).encode()) + TOKEN_MARGIN_BYTES
+        if size_bytes > ADVANCED_PARAMETER_BYTES:
+            problem = Problem(
+                "training.config",
+                f"about {size_bytes} bytes",
+                f"the run document must fit into an SSM parameter of {ADVANCED_PARAMETER_BYTES} bytes",
+                "leave out settings that are at their defaults",
+            )
+            raise ConfigError(config.name, [problem])
         return ssm.CfnParameter(
             self,
             "Run",
             name=config.run_parameter,
             type="String",
-            tier="Advanced" if is_large else "Standard",
+            tier="Advanced" if size_bytes > STANDARD_PARAMETER_BYTES else "Standard",
             description="What is trained (run document)",
             value=self.to_json_string(content),
         )

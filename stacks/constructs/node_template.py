@@ -83,7 +83,7 @@ class NodeTemplate(Construct):
         )
 
     def _user_data(self, document: NodeDocument) -> str:
-        """Return the shim with its four values, and the node document after its last line."""
+        """Return the shim with its values and without its comments, and the node document after its last line."""
         values: dict[str, Any] = {
             "REGION": self._config.region,
             "LOGS": document.checkpoint_bucket,
@@ -91,7 +91,8 @@ class NodeTemplate(Construct):
             "SHA256": document.bundle.sha256,
             "PYTHON": document.python.interpreter,
         }
-        script = SHIM.read_text(encoding="utf-8")
+        lines = SHIM.read_text(encoding="utf-8").splitlines(keepends=True)
+        script = "".join(line for line in lines if not line.startswith("# "))
         for name, value in values.items():
             script = script.replace(f"@{name}@", value)
         return script + Stack.of(self).to_json_string(document.to_json()) + "\n"

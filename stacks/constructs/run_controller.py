@@ -35,9 +35,11 @@ class RunController(Construct):
         log_group = logs.LogGroup(
             self,
             "Logs",
-            retention=logs.RetentionDays.ONE_MONTH,
             removal_policy=RemovalPolicy.DESTROY,
         )
+        resource = log_group.node.default_child
+        assert isinstance(resource, logs.CfnLogGroup)
+        resource.retention_in_days = config.observability.log_retention_days
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
         self._grant(role, checkpoints, key, log_group)
         self.function = lambda_.Function(

@@ -1,0 +1,142 @@
+"""The user data's script, run for real: in a temporary root, with stub programs on PATH."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+SHIM = Path(__file__).resolve().parents[2] / "stacks" / "shim.sh"
+DOCUMENT = '{"schema_version": 1, "note": "exit # node document"}\n'
+
+AWS = """#!/bin/sh
+echo "aws $*" >> "$STUB/calls"
+case "$*" in
+  *shim.log*) for last; do :; done; cp "$4" "$STUB/uploaded"; echo "$last" > "$STUB/uploaded_to" ;;
+  *) tries=$(grep -c b.zip "$STUB/calls"); [ "$tries" -gt "$FAIL_TIMES" ] && cp "$STUB/bundle.zip" b.zip ;;
+esac
+"""
+RECORD = '#!/bin/sh\necho "$(basename "$0") $*" >> "$STUB/calls"\n'
+PROGRAM = """import os, sys
+print("booted", *sys.argv[1:])
+sys.exit(int(os.environ.get("BOOT_EXIT", "0")))
+"""
+
+
+class Machine:
+    """A temporary root with the programs that the shim calls."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "root"
+        self.stub = directory / "stub"
+        self.stub.mkdir()
+        for name, text in {"aws": AWS, "sleep": RECORD, "shutdown": RECORD}.items():
+            (self.stub / name).write_text(text)
+            (self.stub / name).chmod(0o755)
+        with zipfile.ZipFile(self.stub / "bundle.zip", "w") as archive:
+            archive.writestr("bootstrap/__init__.py", "")
+            archive.writestr("bootstrap/__main__.py", PROGRAM)
+        self.sha256 = hashlib.sha256((self.stub / "bundle.zip").read_bytes()).hexdigest()
+
+    def run(self, *, fail_times: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        values = {
+            "REGION": "us-east-1",
+            "LOGS": "checkpoints",
+            "BUNDLE": f"assets/{self.sha256}.zip",
+            "SHA256": self.sha256,
+            "PYTHON": sys.executable,
+        }
+        script = SHIM.read_text()
+        for name, value in values.items():
+            script = script.replace(f"@{name}@", value)
+        assert "@" not in script
+        path = self.stub / "user-data"
+        path.write_text(script + DOCUMENT)
+        return subprocess.run(
+            ["bash", str(path)],
+            env={
+                "PATH": f"{self.stub}:{os.environ['PATH']}",
+                "TRAINSTACK_ROOT": str(self.root),
+                "STUB": str(self.stub),
+                "FAIL_TIMES": str(fail_times),
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def calls(self) -> list[str]:
+        path = self.stub / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def assert_given_back(self) -> None:
+        assert self.calls()[-1] == "shutdown -h now"
+        assert (self.stub / "uploaded_to").read_text().startswith("s3://checkpoints/nodes/")
+        assert "failed" in (self.stub / "uploaded").read_text()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_it_starts_the_program_with_the_document(machine: Machine) -> None:
+    done = machine.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (machine.root / "node.json").read_text() == DOCUMENT
+    assert f"booted boot --root {machine.root}" in (machine.root / "shim.log").read_text()
+    assert (machine.root / "bundle" / machine.sha256 / "bootstrap" / "__main__.py").exists()
+    assert not any(call.startswith("shutdown") for call in machine.calls())
+
+
+def test_it_tries_again(machine: Machine) -> None:
+    assert machine.run(fail_times=3).returncode == 0
+    assert [call for call in machine.calls() if call.startswith("sleep")] == ["sleep 1", "sleep 2", "sleep 4"]
+
+
+def test_it_gives_up_after_five_tries(machine: Machine) -> None:
+    assert machine.run(fail_times=99).returncode != 0
+    assert sum("b.zip" in call for call in machine.calls()) == 5
+    machine.assert_given_back()
+
+
+def test_another_bundle_than_named_is_not_run(machine: Machine) -> None:
+    with zipfile.ZipFile(machine.stub / "bundle.zip", "a") as archive:
+        archive.writestr("extra", "")
+    assert machine.run().returncode != 0
+    assert not (machine.root / "bundle").exists()
+    machine.assert_given_back()
+
+
+def test_a_corrupt_bundle_is_given_back(machine: Machine) -> None:
+    (machine.stub / "bundle.zip").write_bytes(b"no zip")
+    machine.sha256 = hashlib.sha256(b"no zip").hexdigest()
+    assert machine.run().returncode != 0
+    machine.assert_given_back()
+
+
+def test_a_program_that_ends_badly_gives_the_machine_back(machine: Machine) -> None:
+    assert machine.run(BOOT_EXIT="3").returncode == 3
+    machine.assert_given_back()
+
+
+def test_an_unwritable_root_is_no_silent_success(machine: Machine) -> None:
+    machine.root.write_text("a file")
+    assert machine.run().returncode != 0
+
+
+def test_it_is_small_and_clean() -> None:
+    text = SHIM.read_text()
+    assert len(text.encode()) < 1024
+    assert len(text.splitlines()) <= 25
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert shellcheck is not None
+    checked = subprocess.run([shellcheck, "--shell=bash", str(SHIM)], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stdout
