@@ -55,7 +55,7 @@ class Interruption:
         if self._signalled is not None:
             return f"received {signal.Signals(self._signalled).name}"
         reason = self._stop_document().get("reason")
-        return str(reason) if reason else "found the stop file"
+        return str(reason) if reason else f"found the file {self._stop_file}"
 
     def deadline_unix_seconds(self) -> float | None:
         """When the save at the stop has to be done; None if nobody said."""

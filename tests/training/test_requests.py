@@ -94,6 +94,16 @@ def test_loss_that_is_no_number_fails_all_and_is_never_saved(gangs: Any, tiny_co
     assert listed and max(listed) < began
 
 
+def test_rank_that_vanishes_ends_the_others_soon(gangs: Any, tiny_config: dict[str, Any]) -> None:
+    run = gangs.start("run", {**tiny_config, **LONG}, 2)
+    run.wait_for_step(3)
+    run.processes[1].kill()
+    assert run.wait(30) == [1, -9]
+    (outcome,) = run.outcomes()
+    assert (outcome["rank"], outcome["outcome"]) == (0, "failed")
+    assert outcome["step"] >= 3 and "Traceback" in outcome["traceback"]
+
+
 def test_newer_generation_supersedes(gangs: Any, tiny_config: dict[str, Any]) -> None:
     gangs.finish("new", {**tiny_config, "steps": 2}, generation=7)
     old = gangs.start("old", {**tiny_config, "steps": 4}, generation=6)

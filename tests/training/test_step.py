@@ -171,7 +171,7 @@ def test_requests_by_file_and_signal(tmp_path: Path) -> None:
         assert not interruption.wants_save
         (tmp_path / "stop").write_text("any content")
         assert interruption.wants_stop
-        assert interruption.reason() == "found the stop file"
+        assert interruption.reason() == f"found the file {tmp_path / 'stop'}"
         assert interruption.deadline_unix_seconds() is None
         (tmp_path / "stop").write_text('{"reason": "reclaimed", "deadline_unix_seconds": 12.5}')
         assert (interruption.reason(), interruption.deadline_unix_seconds()) == ("reclaimed", 12.5)

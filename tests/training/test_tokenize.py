@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -131,6 +133,25 @@ def test_folders_that_are_none_or_empty(tmp_path: Path, capsys: pytest.CaptureFi
     assert tokenize(tmp_path / "empty", tmp_path / "out") == 2
     told = capsys.readouterr().err
     assert "is not a folder" in told and "holds no UTF-8 text files" in told and "is the only document" in told
+
+
+def test_full_disk_is_told_in_words(tmp_path: Path) -> None:
+    write_text(tmp_path / "text", files=60)
+    # A limit on file size stands in for the disk's.
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); "
+        "from training.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    arguments = ["--input", str(tmp_path / "text"), "--output", str(tmp_path / "out"), "--name", "d"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, "tokenize", *arguments, "--vocabulary-size", "280", "--workers", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "File too large; nothing was made" in done.stderr and "Traceback" not in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_place_that_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

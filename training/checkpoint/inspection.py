@@ -46,6 +46,8 @@ def _list(backend: Backend) -> int:
             f"step {entry.step:>8}  generation {entry.generation:>4}  entry {entry.sequence:>6}  {when}  "
             f"{size_mib:>10.1f} MiB  {entry.reason or '':<8}  {condition}\n"
         )
+    if not whole:
+        sys.stderr.write(f"{backend.url}: has no whole checkpoint\n")
     return 0 if whole else NOTHING_FOUND_EXIT_CODE
 
 

@@ -56,7 +56,8 @@ def run_tokenize(options: argparse.Namespace) -> int:
     settings = _settings(options)
     extensions = None
     if options.extensions:
-        extensions = tuple(extension.strip() for extension in options.extensions.split(",") if extension.strip())
+        names = (name.strip().lstrip(".") for name in options.extensions.split(","))
+        extensions = tuple(f".{name}" for name in names if name)
     destination = open_destination(options.output, options.name)
     found = survey(options.input, extensions, options.max_bytes)
     source = _source(found, settings)
@@ -65,7 +66,11 @@ def run_tokenize(options: argparse.Namespace) -> int:
         sys.stdout.write(f"{destination.url}: unchanged\n")
         return 0
     started = time.monotonic()
-    record = make_dataset(found, settings, options.name, source, destination, options.workers)
+    try:
+        record = make_dataset(found, settings, options.name, source, destination, options.workers)
+    except OSError as error:
+        place = error.filename or destination.url
+        raise TokenizeError([f"{place}: {error.strerror}; nothing was made, so free space and try again"]) from error
     train, validation = record.splits["train"], record.splits["validation"]
     sys.stdout.write(
         f"{destination.url}: {train.tokens} train tokens in {train.documents} documents, {validation.tokens} "
@@ -125,7 +130,7 @@ def make_dataset(
         progress.stage("training the tokenizer")
         tokenizer = train_tokenizer(_sample(found, splitting), settings.vocabulary_size)
         tokenizer_file = directory / TOKENIZER_FILE
-        tokenizer.save(str(tokenizer_file))
+        tokenizer_file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         progress.stage("encoding")
         names: tuple[SplitName, ...] = ("train", "validation")
         writers = {
