@@ -1,4 +1,4 @@
-"""Resource types that are accepted although nothing emulates them, each with the reason; `python -m localcloud accepted` prints them."""
+"""Resource types that are accepted although nothing emulates them, each with the reason."""
 
 from __future__ import annotations
 

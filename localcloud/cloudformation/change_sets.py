@@ -8,26 +8,22 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from localcloud.api import ApiError, Call
-from localcloud.cloudformation.accepted import ACCEPTED_TYPES
-from localcloud.cloudformation.errors import NoSuchStack, TemplateError
+from localcloud.cloudformation.errors import NoSuchStack, RequestRefused, TemplateError
 from localcloud.cloudformation.operations import Stacks
 from localcloud.cloudformation.parameters import resolve_parameters
-from localcloud.cloudformation.planning import plan_changes
-from localcloud.cloudformation.replacement import required_properties
-from localcloud.cloudformation.stack import ChangeSet, Stack
+from localcloud.cloudformation.planning import Plan
+from localcloud.cloudformation.stack import STACK_TYPE, UPDATABLE, ChangeSet, Configuration, Stack
 from localcloud.cloudformation.template import load_template
+from localcloud.cloudformation.validation import require_capabilities, validate
 
 # The CDK CLI recognises an empty change set by this sentence.
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
 STACK_NAME = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{0,127}")
-NAMED_IAM = {
-    "AWS::IAM::Role": "RoleName",
-    "AWS::IAM::User": "UserName",
-    "AWS::IAM::Group": "GroupName",
-    "AWS::IAM::ManagedPolicy": "ManagedPolicyName",
-    "AWS::IAM::InstanceProfile": "InstanceProfileName",
-}
+# Bucket before ".s3", ".s3-region", ".s3.region"; the local cloud's own endpoint takes the bucket before its name.
+VIRTUAL_HOST = re.compile(r"(?P<bucket>.+?)\.(s3[.-].+|s3|localhost|localhost\..+)")
 
 
 def template_body(stacks: Stacks, call: Call, previous: str) -> str:
@@ -47,53 +43,78 @@ def template_body(stacks: Stacks, call: Call, previous: str) -> str:
 
 
 def _from_s3(stacks: Stacks, url: str, region: str) -> str:
-    parsed = urllib.parse.urlparse(url)
-    host, path = parsed.hostname or "", urllib.parse.unquote(parsed.path.lstrip("/"))
-    virtual = re.match(r"^(.+?)\.(s3[.-]|localhost$)", host)
-    bucket, key = (virtual.group(1), path) if virtual else path.split("/", 1)
-    s3 = stacks.clients.client("s3", region=region)
+    bucket, key = bucket_and_key(url)
     try:
-        body: bytes = s3.get_object(Bucket=bucket, Key=key)["Body"].read()
-    except (s3.exceptions.NoSuchKey, s3.exceptions.NoSuchBucket) as error:
-        raise TemplateError(f"S3 error: {url}: {error}") from error
+        answer = stacks.clients.client("s3", region=region).get_object(Bucket=bucket, Key=key)
+    except ClientError as error:
+        raise TemplateError(f"S3 error: {error} (TemplateURL {url})") from error
+    body: bytes = answer["Body"].read()
     return body.decode()
 
 
+def bucket_and_key(url: str) -> tuple[str, str]:
+    """Return what a template URL names, in virtual-hosted or path style, at AWS's endpoints or the local cloud's.
+
+    Raises:
+        TemplateError: The URL names no object.
+    """
+    parsed = urllib.parse.urlparse(url)
+    path = urllib.parse.unquote(parsed.path.lstrip("/"))
+    virtual = VIRTUAL_HOST.fullmatch(parsed.hostname or "")
+    bucket, key = (virtual["bucket"], path) if virtual else (path.partition("/")[0], path.partition("/")[2])
+    if not bucket or not key:
+        raise TemplateError(f"TemplateURL {url}: must be the URL of an object in S3")
+    return bucket, key
+
+
 def make_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name: str) -> ChangeSet:
-    """Return the change set that a CreateChangeSet, CreateStack or UpdateStack call asks for; it may be empty or failed."""
+    """Return the change set that a CreateChangeSet, CreateStack or UpdateStack call asks for; it may have failed.
+
+    Raises:
+        ApiError: What was asked cannot be deployed; every reason that was found in one message.
+    """
     p = call.parameters
-    body = template_body(stacks, call, stack.template_body)
+    old = stack.configuration
+    body = template_body(stacks, call, old.template_body)
     template = load_template(body)
+    validate(template, stacks.providers)
+    require_capabilities(template, p.get("Capabilities", []))
     raw, resolved = resolve_parameters(
-        template, list(p.get("Parameters", [])), stack.raw_parameters, lambda name: stacks.read_ssm(name, call.region)
+        template, list(p.get("Parameters", [])), old.raw_parameters, lambda name: stacks.read_ssm(name, call.region)
     )
-    resolved |= _pseudo(stack, p)
-    maker = stacks.resolver_maker(call.region, template, resolved, set())
-    _check(stacks, template, list(p.get("Capabilities", [])))
-    changes = plan_changes(template, stack.resources, maker)
-    tags = {t["Key"]: t["Value"] for t in p.get("Tags", [])} if "Tags" in p else dict(stack.tags)
+    arns = tuple(p.get("NotificationARNs", old.notification_arns))
+    configuration = Configuration(
+        template_body=body,
+        template=template,
+        raw_parameters=raw,
+        parameters=resolved | _pseudo(stack, arns),
+        tags={t["Key"]: t["Value"] for t in p["Tags"]} if "Tags" in p else old.tags,
+        capabilities=tuple(p.get("Capabilities", [])),
+        notification_arns=arns,
+        rollback_configuration=p.get("RollbackConfiguration", old.rollback_configuration),
+    )
+    maker = stacks.resolver_maker(call.region, configuration, set())
+    plan = Plan(template, stack.resources, maker)
+    plan.require_rules()
+    changes = plan.changes(tags_changed=configuration.tags != old.tags)
     change_set = ChangeSet(
         name=name,
         change_set_id=f"arn:aws:cloudformation:{call.region}:{call.account}:changeSet/{name}/{uuid.uuid4()}",
         kind=kind,
-        template_body=body,
-        template=template,
-        raw_parameters=raw,
-        parameters=resolved,
-        tags=tags,
+        configuration=configuration,
         role_arn=p.get("RoleARN") or stack.role_arn,
-        capabilities=list(p.get("Capabilities", [])),
         changes=changes,
         description=p.get("Description"),
         on_failure=p.get("OnStackFailure") or p.get("OnFailure"),
+        deployment_config=p.get("DeploymentConfig", {}),
     )
-    if kind == "UPDATE" and not changes and not _outputs_or_tags_changed(stack, change_set):
+    if kind == "UPDATE" and not changes and not _differs_otherwise(stack, change_set):
         change_set.status, change_set.reason = "FAILED", NO_CHANGES
         change_set.execution_status = "UNAVAILABLE"
     return change_set
 
 
-def _pseudo(stack: Stack, p: Mapping[str, Any]) -> dict[str, Any]:
+def _pseudo(stack: Stack, notification_arns: tuple[str, ...]) -> dict[str, Any]:
     return {
         "AWS::AccountId": stack.account,
         "AWS::Region": stack.region,
@@ -101,47 +122,33 @@ def _pseudo(stack: Stack, p: Mapping[str, Any]) -> dict[str, Any]:
         "AWS::URLSuffix": "amazonaws.com",
         "AWS::StackName": stack.name,
         "AWS::StackId": stack.stack_id,
-        "AWS::NotificationARNs": list(p.get("NotificationARNs", [])),
+        "AWS::NotificationARNs": list(notification_arns),
     }
 
 
-def _outputs_or_tags_changed(stack: Stack, change_set: ChangeSet) -> bool:
-    return stack.tags != change_set.tags or stack.template.get("Outputs", {}) != change_set.template.get("Outputs", {})
+def _differs_otherwise(stack: Stack, change_set: ChangeSet) -> bool:
+    """Tell whether something that is no resource changes; a stack left failed can always be deployed again."""
+    old, new = stack.configuration, change_set.configuration
+    return (
+        stack.status in ("CREATE_FAILED", "UPDATE_FAILED")
+        or old.tags != new.tags
+        or old.notification_arns != new.notification_arns
+        or old.rollback_configuration != new.rollback_configuration
+        or _output_definitions(old.template) != _output_definitions(new.template)
+    )
 
 
-def _check(stacks: Stacks, template: Mapping[str, Any], capabilities: list[str]) -> None:
-    """Refuse a template that cannot be deployed here, with every reason."""
-    problems = []
-    for logical_id, item in template["Resources"].items():
-        kind = item["Type"]
-        is_custom = kind.startswith("Custom::") or kind == "AWS::CloudFormation::CustomResource"
-        if not is_custom and kind not in stacks.providers and kind not in ACCEPTED_TYPES:
-            problems.append(f"{logical_id}: {kind} is not emulated by the local cloud, and not on the accepted list")
-        missing = [name for name in required_properties(kind) if name not in item.get("Properties", {})]
-        if missing:
-            problems.append(f"{logical_id}: {kind} needs the properties {missing}")
-    if problems:
-        raise TemplateError("; ".join(problems))
-    needed = _needed_capability(template)
-    if needed is not None and not {needed, "CAPABILITY_NAMED_IAM"} & set(capabilities):
-        raise ApiError("InsufficientCapabilitiesException", f"Requires capabilities : [{needed}]")
-
-
-def _needed_capability(template: Mapping[str, Any]) -> str | None:
-    needed = None
-    for item in template["Resources"].values():
-        if item["Type"] in NAMED_IAM and NAMED_IAM[item["Type"]] in item.get("Properties", {}):
-            return "CAPABILITY_NAMED_IAM"
-        if item["Type"].startswith("AWS::IAM::"):
-            needed = "CAPABILITY_IAM"
-    return needed
+def _output_definitions(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = template.get("Outputs", {})
+    return found
 
 
 def stack_for(stacks: Stacks, call: Call, kind: str) -> Stack:
     """Return the stack that a change set is for; a CREATE makes it known, in review.
 
     Raises:
-        ApiError: AlreadyExistsException for CREATE of an existing stack; ValidationError for an UPDATE without one.
+        ApiError: AlreadyExistsException for CREATE of an existing stack; ValidationError for an UPDATE without one, or
+            when its state admits none.
     """
     name = str(call.parameters["StackName"])
     try:
@@ -155,13 +162,23 @@ def stack_for(stacks: Stacks, call: Call, kind: str) -> Stack:
             ) from None
         stack_id = f"arn:aws:cloudformation:{call.region}:{call.account}:stack/{name}/{uuid.uuid4()}"
         stack = Stack(name, stack_id, call.region, call.account)
-        stack.event(name, "AWS::CloudFormation::Stack", stack_id, "REVIEW_IN_PROGRESS", None, "User Initiated")
+        stack.event(name, STACK_TYPE, stack_id, "REVIEW_IN_PROGRESS", None, "User Initiated")
         stacks.add(stack)
         return stack
     if kind == "CREATE" and stack.exists:
         raise ApiError("AlreadyExistsException", f"Stack [{name}] already exists")
     if kind == "UPDATE" and not stack.exists:
         raise NoSuchStack(name)
-    if stack.is_busy or stack.status.startswith("ROLLBACK_COMPLETE"):
-        raise TemplateError(f"Stack:{stack.stack_id} is in {stack.status} state and can not be updated.")
+    if kind == "UPDATE":
+        require_updatable(stack)
     return stack
+
+
+def require_updatable(stack: Stack) -> None:
+    """Refuse a change of a stack whose state admits none.
+
+    Raises:
+        RequestRefused: In CloudFormation's words.
+    """
+    if stack.status not in UPDATABLE:
+        raise RequestRefused(f"Stack:{stack.stack_id} is in {stack.status} state and can not be updated.")

@@ -1,29 +1,38 @@
-"""Drift detection: which resources of a stack are gone. Changed properties are not compared."""
+"""Drift detection: which resources of a stack are gone. Changed properties of those that are there are not compared.
+
+Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-cfn-stack-drift.html (2026-11).
+"""
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from localcloud.api import Call, Handler
 from localcloud.cloudformation.errors import TemplateError
 from localcloud.cloudformation.operations import Stacks
-from localcloud.cloudformation.stack import Stack, now
+from localcloud.cloudformation.provider import ResourceFailure
+from localcloud.cloudformation.stack import Resource, Stack, now
+from localcloud.cloudformation.views import page
 
 
 @dataclass(frozen=True)
 class Detection:
-    """One finished detection."""
+    """One detection that was made: the status of each resource, or why it failed."""
 
     stack: Stack
     statuses: Mapping[str, str]
     at: datetime
+    failure: str | None = None
 
 
-class DriftDetections:
+class Drift:
     """Detects and remembers drift."""
 
     def __init__(self, stacks: Stacks) -> None:
@@ -34,53 +43,84 @@ class DriftDetections:
         """Return the handlers by operation."""
         return {
             "DetectStackDrift": self._detect,
+            "DetectStackResourceDrift": self._detect_resource,
             "DescribeStackDriftDetectionStatus": self._status,
             "DescribeStackResourceDrifts": self._drifts,
         }
 
+    def _check(self, stack: Stack, wanted: list[str] | None) -> dict[str, str]:
+        worker = self._stacks.worker(stack, None)
+        with stack.lock:
+            resources = [r for n, r in stack.resources.items() if r.physical_id and (not wanted or n in wanted)]
+        return {r.logical_id: "IN_SYNC" if worker.exists(r) else "DELETED" for r in resources}
+
     def _detect(self, call: Call) -> Mapping[str, Any]:
         stack = self._stacks.find(str(call.parameters["StackName"]), call.region)
-        worker = self._stacks.worker(stack, None)
-        statuses = {
-            name: "IN_SYNC" if worker.exists(resource) else "DELETED" for name, resource in stack.resources.items()
-        }
+        if stack.is_busy or not stack.exists:
+            raise TemplateError(f"Drift detection cannot be performed on stack in {stack.status} state")
+        failure = None
+        statuses: dict[str, str] = {}
+        try:
+            statuses = self._check(stack, call.parameters.get("LogicalResourceIds"))
+        except (ClientError, ResourceFailure) as error:
+            failure = str(error)
         detection_id = str(uuid.uuid4())
-        self._detections[detection_id] = Detection(stack, statuses, now())
+        self._detections[detection_id] = Detection(stack, statuses, now(), failure)
+        if failure is None:
+            stack.drift, stack.drift_checked = {**stack.drift, **statuses}, now()
         return {"StackDriftDetectionId": detection_id}
+
+    def _detect_resource(self, call: Call) -> Mapping[str, Any]:
+        stack = self._stacks.find(str(call.parameters["StackName"]), call.region)
+        name = str(call.parameters["LogicalResourceId"])
+        if name not in stack.resources:
+            raise TemplateError(f"Resource {name} does not exist for stack {stack.name}")
+        stack.drift, stack.drift_checked = {**stack.drift, **self._check(stack, [name])}, now()
+        return {"StackResourceDrift": _view(stack, stack.resources[name])}
 
     def _status(self, call: Call) -> Mapping[str, Any]:
         detection_id = str(call.parameters["StackDriftDetectionId"])
         found = self._detections.get(detection_id)
         if found is None:
             raise TemplateError(f"Drift detection {detection_id} does not exist")
-        drifted = sum(status != "IN_SYNC" for status in found.statuses.values())
-        return {
+        view: dict[str, Any] = {
             "StackId": found.stack.stack_id,
             "StackDriftDetectionId": detection_id,
-            "StackDriftStatus": "DRIFTED" if drifted else "IN_SYNC",
-            "DetectionStatus": "DETECTION_COMPLETE",
-            "DriftedStackResourceCount": drifted,
             "Timestamp": found.at,
+        }
+        if found.failure is not None:
+            return {**view, "DetectionStatus": "DETECTION_FAILED", "DetectionStatusReason": found.failure}
+        drifted = sum(status != "IN_SYNC" for status in found.statuses.values())
+        return {
+            **view,
+            "DetectionStatus": "DETECTION_COMPLETE",
+            "StackDriftStatus": "DRIFTED" if drifted else "IN_SYNC",
+            "DriftedStackResourceCount": drifted,
         }
 
     def _drifts(self, call: Call) -> Mapping[str, Any]:
-        stack = self._stacks.find(str(call.parameters["StackName"]), call.region)
-        mine = [d for d in self._detections.values() if d.stack is stack]
-        if not mine:
-            return {"StackResourceDrifts": []}
-        latest = mine[-1]
-        wanted = call.parameters.get("StackResourceDriftStatusFilters") or []
-        return {
-            "StackResourceDrifts": [
-                {
-                    "StackId": stack.stack_id,
-                    "LogicalResourceId": name,
-                    "PhysicalResourceId": stack.resources[name].physical_id,
-                    "ResourceType": stack.resources[name].type_name,
-                    "StackResourceDriftStatus": status,
-                    "Timestamp": latest.at,
-                }
-                for name, status in latest.statuses.items()
-                if name in stack.resources and (not wanted or status in wanted)
-            ]
-        }
+        p = call.parameters
+        stack = self._stacks.find(str(p["StackName"]), call.region)
+        with stack.lock:
+            views = [_view(stack, r) for n, r in stack.resources.items() if n in stack.drift]
+        wanted = p.get("StackResourceDriftStatusFilters")
+        shown, more = page(
+            [v for v in views if not wanted or v["StackResourceDriftStatus"] in wanted], p.get("NextToken")
+        )
+        return {"StackResourceDrifts": shown, **more}
+
+
+def _view(stack: Stack, resource: Resource) -> dict[str, Any]:
+    expected = json.dumps(resource.properties, sort_keys=True, default=str)
+    status = stack.drift[resource.logical_id]
+    view = {
+        "StackId": stack.stack_id,
+        "LogicalResourceId": resource.logical_id,
+        "PhysicalResourceId": resource.physical_id,
+        "ResourceType": resource.type_name,
+        "ExpectedProperties": expected,
+        "PropertyDifferences": [],
+        "StackResourceDriftStatus": status,
+        "Timestamp": stack.drift_checked,
+    }
+    return view if status == "DELETED" else {**view, "ActualProperties": expected}

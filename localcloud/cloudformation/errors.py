@@ -1,4 +1,4 @@
-"""What goes wrong with a template or a stack; the service turns these into API errors."""
+"""What goes wrong with a template or a stack; the gateway turns these into API errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from localcloud.api import ApiError
 
 class TemplateError(ApiError):
     """A template, or what was given to it, is wrong; nothing was made."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("ValidationError", message, 400)
+
+
+class RequestRefused(ApiError):
+    """A stack is in no state for what was asked, or the local cloud does not do it."""
 
     def __init__(self, message: str) -> None:
         super().__init__("ValidationError", message, 400)

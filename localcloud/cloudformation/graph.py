@@ -9,9 +9,12 @@ from typing import Any
 from localcloud.cloudformation.errors import TemplateError
 from localcloud.cloudformation.intrinsics import PLACEHOLDER
 
+# References in these make a dependency; those in DeletionPolicy and UpdateReplacePolicy are to parameters only.
+REFERRING = ("Properties", "Metadata", "UpdatePolicy", "CreationPolicy")
 
-def references(value: Any) -> Iterator[str]:
-    """Yield each logical id (or parameter name) that a value refers to by Ref, Fn::GetAtt or Fn::Sub."""
+
+def references(value: Any) -> Iterator[tuple[str, str | None]]:
+    """Yield what a value refers to by Ref (name, None) or Fn::GetAtt (logical id, attribute), also within Fn::Sub."""
     if isinstance(value, list):
         for item in value:
             yield from references(item)
@@ -19,35 +22,34 @@ def references(value: Any) -> Iterator[str]:
         return
     for name, argument in value.items():
         if name == "Ref" and isinstance(argument, str):
-            yield argument
-        elif name == "Fn::GetAtt":
-            yield argument.split(".", 1)[0] if isinstance(argument, str) else argument[0]
-        elif name == "Fn::Sub":
-            text, variables = (argument, {}) if isinstance(argument, str) else argument
+            yield argument, None
+        elif name == "Fn::GetAtt" and isinstance(argument, (str, list)) and argument:
+            logical_id, attribute = argument.split(".", 1) if isinstance(argument, str) else (argument + [""])[:2]
+            yield logical_id, attribute if isinstance(attribute, str) else ""
+            yield from references(attribute)
+        elif name == "Fn::Sub" and isinstance(argument, (str, list)) and argument:
+            text, variables = (argument, {}) if isinstance(argument, str) else (argument + [{}])[:2]
             for match in PLACEHOLDER.finditer(text):
-                if match.group(1) not in variables:
-                    yield match.group(1).strip().split(".", 1)[0]
+                if match.group(1).strip() not in variables:
+                    logical_id, dot, attribute = match.group(1).strip().partition(".")
+                    yield logical_id, attribute if dot else None
             yield from references(variables)
         else:
             yield from references(argument)
 
 
 def dependencies(template: Mapping[str, Any], included: set[str]) -> dict[str, set[str]]:
-    """Return what each included resource needs first.
+    """Return what each included resource needs first; references are taken as checked.
 
     Raises:
-        TemplateError: A reference or DependsOn names nothing in the template.
+        TemplateError: A circle, with its members in order.
     """
-    known = set(template["Resources"]) | set(template.get("Parameters", {}))
     graph: dict[str, set[str]] = {}
-    for logical_id in included:
+    for logical_id in sorted(included):
         resource = template["Resources"][logical_id]
         named = resource.get("DependsOn", [])
         explicit = {named} if isinstance(named, str) else set(named)
-        implicit = set(references(resource.get("Properties", {})))
-        unknown = sorted(name for name in explicit | implicit if name not in known and not name.startswith("AWS::"))
-        if unknown:
-            raise TemplateError(f"Template format error: Unresolved resource dependencies {unknown} in {logical_id}")
+        implicit = {name for key in REFERRING for name, _ in references(resource.get(key))}
         graph[logical_id] = (explicit | implicit) & included
     try:
         TopologicalSorter(graph).prepare()

@@ -14,14 +14,15 @@ from typing import Any
 
 from localcloud.cloudformation.errors import TemplateError
 
+# Of Fn::Sub: ${name}, ${resource.attribute}, and ${!text}, which stands for ${text}.
 PLACEHOLDER = re.compile(r"\$\{([^!}][^}]*)\}")
-LITERAL = re.compile(r"\$\{!([^}]*)\}")
+MARK = re.compile(r"\$\{(!?)([^}]+)\}")
 DYNAMIC = re.compile(r"\{\{resolve:(ssm|ssm-secure|secretsmanager):([^}]+)\}\}")
 NO_VALUE = object()
 
 
 class Unknown:
-    """A value that exists only after the deploy, such as the id of a resource not yet made; equal to nothing but itself."""
+    """A value that exists only after the deploy, such as the id of a resource not yet made; `what` tells two apart."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -33,9 +34,16 @@ class Unknown:
         return hash(self.what)
 
     def __str__(self) -> str:
-        return f"{{{{changeSet:KNOWN_AFTER_APPLY:{self.what}}}}}"
+        return "{{changeSet:KNOWN_AFTER_APPLY}}"
 
     __repr__ = __str__
+
+
+def has_unknown(value: Any) -> bool:
+    """Tell whether a value holds something that only the deploy will know."""
+    if isinstance(value, Mapping):
+        return any(map(has_unknown, value.values()))
+    return any(map(has_unknown, value)) if isinstance(value, list) else isinstance(value, Unknown)
 
 
 class Resolver:
@@ -48,6 +56,7 @@ class Resolver:
         import_value: Gives the value of an export.
         dynamic: Gives the value of a dynamic reference (service, rest).
         zones: Gives the availability zones of a region.
+        stack_output: Gives an output of another stack (stack name, output name, region).
     """
 
     def __init__(
@@ -60,6 +69,7 @@ class Resolver:
         import_value: Callable[[str], Any],
         dynamic: Callable[[str, str], str],
         zones: Callable[[str], list[str]],
+        stack_output: Callable[[str, str, str], Any],
     ) -> None:
         self._template = template
         self._parameters = parameters
@@ -68,6 +78,7 @@ class Resolver:
         self._import_value = import_value
         self._dynamic = dynamic
         self._zones = zones
+        self._stack_output = stack_output
         self._conditions: dict[str, bool] = {}
 
     def condition(self, name: str) -> bool:
@@ -86,7 +97,7 @@ class Resolver:
     def resolve(self, value: Any) -> Any:
         """Return a value with every intrinsic function evaluated; AWS::NoValue removes its key or item."""
         resolved = self._value(value)
-        return None if resolved is NO_VALUE else resolved
+        return None if resolved is NO_VALUE else self._with_dynamic(resolved)
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -100,6 +111,14 @@ class Resolver:
             return {key: item for key, item in items.items() if item is not NO_VALUE}
         if isinstance(value, list):
             return [item for item in map(self._value, value) if item is not NO_VALUE]
+        return value
+
+    def _with_dynamic(self, value: Any) -> Any:
+        """Replace dynamic references, last of all: functions may have put them together."""
+        if isinstance(value, dict):
+            return {key: self._with_dynamic(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._with_dynamic(item) for item in value]
         if isinstance(value, str) and "{{resolve:" in value:
             return DYNAMIC.sub(lambda match: self._dynamic(match.group(1), match.group(2)), value)
         return value
@@ -114,8 +133,12 @@ class Resolver:
     def _function(self, name: str, argument: Any) -> Any:
         function = getattr(self, "_fn_" + name.removeprefix("Fn::").lower(), None)
         if function is None:
-            raise TemplateError(f"Template error: {name} is not a function that this engine knows")
-        return function(argument)
+            raise TemplateError(f"Template error: {name} is not a function that the local cloud knows")
+        try:
+            return function(argument)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            shown = json.dumps(argument, default=str)[:200]
+            raise TemplateError(f"Template error: {name} cannot be evaluated with {shown}: {error!r}") from error
 
     def _truth(self, value: Any) -> bool:
         if isinstance(value, dict) and len(value) == 1:
@@ -172,17 +195,19 @@ class Resolver:
         unknown: list[str] = []
 
         def value(match: re.Match[str]) -> str:
-            name = match.group(1).strip()
+            if match.group(1):
+                return f"${{{match.group(2)}}}"
+            name = match.group(2).strip()
             if name in local:
                 found = local[name]
             else:
-                found = self._fn_getatt(name) if "." in name and name not in self._parameters else self._reference(name)
+                found = self._fn_getatt(name) if "." in name else self._reference(name)
             if isinstance(found, Unknown):
                 unknown.append(found.what)
             return _text(found)
 
-        done = LITERAL.sub(r"${\1}", PLACEHOLDER.sub(value, text))
-        return Unknown(done) if unknown else done
+        done = MARK.sub(value, text)
+        return Unknown(f"{done} {unknown}") if unknown else done
 
     def _fn_join(self, argument: Any) -> Any:
         delimiter, items = argument
@@ -190,7 +215,8 @@ class Resolver:
         if isinstance(parts, Unknown):
             return parts
         joined = delimiter.join(_text(part) for part in parts)
-        return Unknown(joined) if any(isinstance(part, Unknown) for part in parts) else joined
+        unknown = [part.what for part in parts if isinstance(part, Unknown)]
+        return Unknown(f"{joined} {unknown}") if unknown else joined
 
     def _fn_select(self, argument: Any) -> Any:
         index, items = self._value(argument[0]), self._value(argument[1])
@@ -227,7 +253,10 @@ class Resolver:
             return [Unknown(f"{block.what}/{i}") for i in range(int(count))]
         network = ipaddress.ip_network(block)
         subnets = network.subnets(new_prefix=network.max_prefixlen - int(bits))
-        return [str(subnet) for subnet, _ in zip(subnets, range(int(count)))]
+        blocks = [str(subnet) for subnet, _ in zip(subnets, range(int(count)))]
+        if len(blocks) < int(count):
+            raise ValueError(f"{block} has room for {len(blocks)} blocks of {bits} bits, not for {count}")
+        return blocks
 
     def _fn_getazs(self, argument: Any) -> Any:
         return self._zones(self._value(argument) or self._parameters["AWS::Region"])
@@ -236,15 +265,27 @@ class Resolver:
         return self._import_value(self._value(argument))
 
     def _fn_length(self, argument: Any) -> Any:
-        return len(self._value(argument))
+        items = self._value(argument)
+        if isinstance(items, Unknown):
+            return items
+        if not isinstance(items, list):
+            raise TypeError("not a list")
+        return len(items)
 
     def _fn_tojsonstring(self, argument: Any) -> Any:
-        return json.dumps(self._value(argument), separators=(",", ":"), default=str)
+        value = self._value(argument)
+        written = json.dumps(value, separators=(",", ":"), default=lambda unknown: unknown.what)
+        return Unknown(written) if has_unknown(value) else written
+
+    def _fn_transform(self, argument: Any) -> Any:
+        raise TemplateError("Template error: Fn::Transform: macros are not run here; expand the template before")
 
     def _fn_getstackoutput(self, argument: Any) -> Any:
-        raise TemplateError(
-            "Template error: Fn::GetStackOutput is not supported here; use an export and Fn::ImportValue"
-        )
+        given = self._value(argument)
+        if given.get("RoleArn"):
+            raise TemplateError("Template error: Fn::GetStackOutput with RoleArn: there is one account here")
+        region = given.get("Region") or self._parameters["AWS::Region"]
+        return self._stack_output(given["StackName"], given["OutputName"], region)
 
 
 def _text(value: Any) -> str:

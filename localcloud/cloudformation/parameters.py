@@ -39,6 +39,11 @@ def resolve_parameters(
         item = by_key.get(name)
         if item is not None and item.get("UsePreviousValue"):
             value = previous.get(name)
+            if value is None:
+                problems.append(
+                    f"Invalid input for parameter key {name}. Cannot specify usePreviousValue as true for a parameter key not in the previous template"
+                )
+                continue
         elif item is not None:
             value = item.get("ParameterValue")
         else:
@@ -64,6 +69,15 @@ def _value(text: str, kind: str, read_ssm: Callable[[str], str]) -> Any:
     return text
 
 
+def _numbers(value: str, kind: str) -> list[float] | None:
+    """Return the numbers that a value of a number type holds, none for other types, None when they cannot be read."""
+    parts = {"Number": [value], "List<Number>": value.split(",")}.get(kind, [])
+    try:
+        return [float(part) for part in parts]
+    except ValueError:
+        return None
+
+
 def _violations(name: str, value: str, definition: Mapping[str, Any]) -> list[str]:
     where = f"Parameter '{name}'"
     found = []
@@ -72,18 +86,19 @@ def _violations(name: str, value: str, definition: Mapping[str, Any]) -> list[st
         found.append(f"{where} must be one of AllowedValues {allowed}")
     pattern = definition.get("AllowedPattern")
     if pattern is not None and re.fullmatch(pattern, value) is None:
-        found.append(definition.get("ConstraintDescription") or f"{where} must match pattern {pattern}")
+        found.append(f"{where} must match pattern {pattern}")
     if len(value) < int(definition.get("MinLength", 0)):
         found.append(f"{where} must contain at least {definition['MinLength']} characters")
     if "MaxLength" in definition and len(value) > int(definition["MaxLength"]):
         found.append(f"{where} must contain at most {definition['MaxLength']} characters")
-    if definition["Type"] == "Number":
-        try:
-            number = float(value)
-        except ValueError:
-            return [*found, f"{where} must be a number"]
+    numbers = _numbers(value, definition["Type"])
+    if numbers is None:
+        return [*found, f"{where} must be a number, or a list of numbers: {value}"]
+    for number in numbers:
         if "MinValue" in definition and number < float(definition["MinValue"]):
             found.append(f"{where} must be a number not less than {definition['MinValue']}")
         if "MaxValue" in definition and number > float(definition["MaxValue"]):
             found.append(f"{where} must be a number not greater than {definition['MaxValue']}")
+    if found and "ConstraintDescription" in definition:
+        return [f"{where} failed to satisfy constraint: {definition['ConstraintDescription']}"]
     return found

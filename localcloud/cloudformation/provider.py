@@ -16,7 +16,9 @@ class ResourceContext:
     """Where a resource is made.
 
     `client(service)` gives a boto3 client signed by the stack's execution role (IAM is enforced on it), or by the
-    caller when the stack has none. `attributes` holds the resource's UpdatePolicy and CreationPolicy. `tags` are the stack-level tags plus the three aws:cloudformation:* ones.
+    caller when the stack has none. `tags` are the stack-level tags plus the three aws:cloudformation:* ones.
+    `attributes` holds the resource's UpdatePolicy and CreationPolicy, evaluated. `generation` numbers the replacements
+    of a resource: the new one gets another generated name than the old one beside it.
     """
 
     stack_name: str
@@ -28,6 +30,7 @@ class ResourceContext:
     tags: Mapping[str, str]
     clients: Clientele
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    generation: int = 0
 
     def client(self, service: str) -> Any:
         """Return a boto3 client for `service`."""
@@ -37,7 +40,8 @@ class ResourceContext:
         """Return the physical name CloudFormation would make: stack-logical-suffix, the suffix stable per resource."""
         import hashlib
 
-        suffix = hashlib.sha256(f"{self.stack_id}/{self.logical_id}".encode()).hexdigest()[:12]
+        seed = f"{self.stack_id}/{self.logical_id}" + (f"/{self.generation}" if self.generation else "")
+        suffix = hashlib.sha256(seed.encode()).hexdigest()[:12]
         room = maximum_length - len(suffix) - 2
         logical = self.logical_id[: max(room // 2, room - len(self.stack_name))]
         name = f"{self.stack_name[: room - len(logical)]}-{logical}-{suffix}"
@@ -61,7 +65,14 @@ class Made:
 
 
 class ResourceFailure(Exception):
-    """A resource could not be made, changed or removed; the message becomes the event's status reason."""
+    """A resource could not be made, changed or removed; the message becomes the event's status reason.
+
+    `physical_id` names what was made before a create failed half-way, so that the roll-back removes it.
+    """
+
+    def __init__(self, message: str, physical_id: str | None = None) -> None:
+        super().__init__(message)
+        self.physical_id = physical_id
 
 
 class Provider(Protocol):

@@ -1,104 +1,103 @@
-"""Tells whether a changed property is changed in place or replaces the resource.
+"""Tells for each changed property whether it is changed in place, replaces the resource, or cannot be changed.
 
-The registry schemas (shipped with cfn-lint) say it through createOnlyProperties; the tables here say what they leave out.
+The registry schemas say it through createOnlyProperties; `replacement_rules` says what they leave out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
-Verdict = Literal["Never", "Always", "Conditionally"]
+from localcloud.cloudformation.intrinsics import has_unknown
+from localcloud.cloudformation.replacement_rules import Rule, rule, rule_paths
+from localcloud.cloudformation.schemas import paths
 
-# Properties that replace although the schema does not say so.
-# Source: "Update requires" in https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/ (2026-11).
-REPLACES: Mapping[str, tuple[str, ...]] = {
-    "AWS::EC2::Volume": ("AvailabilityZone", "Encrypted", "KmsKeyId", "SnapshotId"),
-    "AWS::FSx::FileSystem": ("FileSystemType", "KmsKeyId", "SubnetIds", "SecurityGroupIds", "BackupId"),
-    "AWS::IAM::Policy": (),
-    "AWS::CloudFormation::WaitCondition": ("Count", "Handle", "Timeout"),
-    "AWS::SSM::Parameter": ("Name",),
-}
-# Properties whose change replaces in some cases only, and how to tell.
-CONDITIONAL: Mapping[str, tuple[str, ...]] = {
-    "AWS::EC2::Instance": ("InstanceType", "UserData", "EbsOptimized", "SecurityGroupIds"),
-    "AWS::RDS::DBInstance": ("Engine", "Port"),
-}
+Recreation = Literal["Never", "Always", "Conditionally"]
+MISSING = object()
 
 
-@lru_cache(maxsize=None)
-def schema(type_name: str) -> Mapping[str, Any]:
-    """Return the registry schema of a type, or an empty one for types that have none."""
-    from cfnlint.schema.exceptions import ResourceNotFoundError
-    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
+@dataclass(frozen=True)
+class PropertyChange:
+    """One changed property: where, from what to what, and what it means for the resource."""
 
-    try:
-        found: Mapping[str, Any] = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", type_name).schema
-    except ResourceNotFoundError:
-        return {}
-    return found
+    path: tuple[str, ...]
+    before: Any
+    after: Any
+    recreation: Recreation
+    problem: str | None = None
 
-
-def verdict(type_name: str, property_name: str) -> Verdict:
-    """Return whether a change of a top-level property replaces the resource."""
-    if type_name.startswith("Custom::") or type_name == "AWS::CloudFormation::CustomResource":
-        return "Always" if property_name == "ServiceToken" else "Never"
-    described = schema(type_name)
-    if property_name in REPLACES.get(type_name, ()) or property_name in _tops(described, "createOnlyProperties"):
-        return "Always"
-    conditional = _tops(described, "conditionalCreateOnlyProperties")
-    if property_name in CONDITIONAL.get(type_name, ()) or property_name in conditional:
-        return "Conditionally"
-    return "Never"
+    @property
+    def is_static(self) -> bool:
+        """Whether the new value is known before anything is done."""
+        return not has_unknown(self.after)
 
 
-def needs_replacement(type_name: str, changed: set[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Decide, with the values known, whether these changed top-level properties need a new resource."""
-    for name in changed:
-        said = verdict(type_name, name)
-        if said == "Always":
-            nested = _nested_create_only(type_name, name)
-            if not nested or any(_at(old, path) != _at(new, path) for path in nested):
-                return True
-        if said == "Conditionally" and _condition_replaces(type_name, name, old, new):
-            return True
-    return False
+def property_changes(type_name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PropertyChange]:
+    """Return what differs between two resources of one type, as definitions whose Properties are resolved.
 
-
-def required_properties(type_name: str) -> list[str]:
-    """Return the properties that a type cannot be made without."""
-    return list(schema(type_name).get("required", []))
-
-
-def _tops(described: Mapping[str, Any], key: str) -> set[str]:
-    return {path.removeprefix("/properties/").split("/", 1)[0] for path in described.get(key, [])}
-
-
-def _nested_create_only(type_name: str, property_name: str) -> list[list[str]]:
-    """Return the create-only paths below a property; empty when the property as a whole is create-only."""
-    paths = [
-        path.removeprefix("/properties/").replace("/properties/", "/").split("/")
-        for path in schema(type_name).get("createOnlyProperties", [])
-    ]
-    mine = [path for path in paths if path[0] == property_name]
-    return [] if [property_name] in mine or property_name in REPLACES.get(type_name, ()) else mine
-
-
-def _at(properties: Mapping[str, Any], path: list[str]) -> Any:
-    value: Any = properties
-    for part in path:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def _condition_replaces(type_name: str, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Decide the conditional cases that templates here meet; the cautious answer otherwise is replacement.
-
-    An Auto Scaling group changes its launch template, policy and subnets in place; only a change between the two kinds of
-    template property of a group in EC2 Classic terms replaced it. Security groups, subnets' IPv6 and parameters' data
-    type change in place as long as the value was there before.
+    A property that has parts with a verdict of their own is taken apart as far as these; others are compared whole.
     """
-    if type_name == "AWS::AutoScaling::AutoScalingGroup":
-        return False
-    return not (name in old and name in new)
+    spoken_of = [*paths(type_name, "createOnlyProperties"), *rule_paths(type_name)]
+    parts = {path for path in spoken_of if len(path) > 1}
+    changes = []
+    for path, before, after in _differences(old.get("Properties", {}), new.get("Properties", {}), parts):
+        found = rule(type_name, path)
+        recreation, problem = _verdict(type_name, path, found, old, new)
+        changes.append(
+            PropertyChange(
+                path, None if before is MISSING else before, None if after is MISSING else after, recreation, problem
+            )
+        )
+    return changes
+
+
+def replaces(changes: list[PropertyChange]) -> Literal["True", "False", "Conditional"]:
+    """Return what a change set calls the Replacement: Conditional when only values known later could cause it."""
+    always = [change for change in changes if change.recreation == "Always"]
+    if any(change.is_static for change in always):
+        return "True"
+    return "Conditional" if always else "False"
+
+
+def _verdict(
+    type_name: str, path: tuple[str, ...], found: Rule | None, old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[Recreation, str | None]:
+    if found is not None:
+        if found.verdict == "not_supported":
+            where = "/".join(path)
+            return (
+                "Never",
+                f"Updates of {where} are not supported for {type_name} ({found.source}); make a new resource",
+            )
+        if found.verdict == "conditional":
+            assert found.when is not None, f"{type_name} {path}: a conditional rule without its condition"
+            return ("Always" if found.when(old, new) else "Never"), None
+        return ("Always" if found.verdict == "replace" else "Never"), None
+    if _is_custom(type_name):
+        return ("Always" if path == ("ServiceToken",) else "Never"), None
+    # A conditional one without a rule: replacing loses nothing that an impossible update would keep.
+    for key in ("createOnlyProperties", "conditionalCreateOnlyProperties"):
+        if any(path[: len(listed)] == listed for listed in paths(type_name, key)):
+            return "Always", None
+    return "Never", None
+
+
+def _is_custom(type_name: str) -> bool:
+    return type_name.startswith("Custom::") or type_name == "AWS::CloudFormation::CustomResource"
+
+
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], parts: set[tuple[str, ...]], prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    for name in sorted(old.keys() | new.keys()):
+        path = (*prefix, name)
+        before, after = old.get(name, MISSING), new.get(name, MISSING)
+        if before is not MISSING and after is not MISSING and before == after:
+            continue
+        inner_before, inner_after = ({} if value is MISSING else value for value in (before, after))
+        is_taken_apart = any(len(part) > len(path) and part[: len(path)] == path for part in parts)
+        if is_taken_apart and isinstance(inner_before, Mapping) and isinstance(inner_after, Mapping):
+            yield from _differences(inner_before, inner_after, parts, path)
+        else:
+            yield path, before, after

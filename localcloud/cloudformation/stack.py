@@ -1,4 +1,4 @@
-"""What the engine knows of stacks: their resources, events, change sets and outputs."""
+"""What the engine knows of stacks: their configuration, resources, events, change sets and outputs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-FINAL_STATUSES = ("_COMPLETE", "_FAILED")
+if TYPE_CHECKING:
+    from localcloud.cloudformation.execution import Deployment
+
+STACK_TYPE = "AWS::CloudFormation::Stack"
+# From these a stack may be updated. Source:
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html (stack status codes, 2026-11).
+UPDATABLE = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "CREATE_FAILED", "UPDATE_FAILED")
 
 
 def now() -> datetime:
@@ -19,18 +25,48 @@ def now() -> datetime:
 
 @dataclass
 class Resource:
-    """One resource of a stack as it is now: resolved properties, attributes, and what it needs."""
+    """One resource of a stack as it is now.
+
+    `definition` has its functions evaluated (see `definition.evaluate`); `physical_id` is empty until it is made;
+    `needs` are the resources that must outlive it; `generation` numbers its replacements: generated names differ.
+    """
 
     logical_id: str
     type_name: str
+    definition: Mapping[str, Any]
     physical_id: str = ""
-    properties: Mapping[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    definition: Mapping[str, Any] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
+    generation: int = 0
     status: str = ""
     reason: str | None = None
     updated: datetime = field(default_factory=now)
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The resolved properties."""
+        found: Mapping[str, Any] = self.definition["Properties"]
+        return found
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a stack is told to be: everything that a deploy sets and a roll-back restores."""
+
+    template_body: str = ""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    raw_parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
+    notification_arns: tuple[str, ...] = ()
+    rollback_configuration: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hidden_parameters(self) -> set[str]:
+        """The names of the parameters that are shown to nobody (NoEcho)."""
+        declared = self.template.get("Parameters", {})
+        return {name for name, item in declared.items() if str(item.get("NoEcho", False)).lower() == "true"}
 
 
 @dataclass
@@ -40,39 +76,29 @@ class ChangeSet:
     name: str
     change_set_id: str
     kind: str
-    template_body: str
-    template: Mapping[str, Any]
-    raw_parameters: dict[str, str]
-    parameters: dict[str, Any]
-    tags: dict[str, str]
+    configuration: Configuration
     role_arn: str | None
-    capabilities: list[str]
     changes: list[dict[str, Any]]
     description: str | None = None
     status: str = "CREATE_COMPLETE"
     reason: str | None = None
     execution_status: str = "AVAILABLE"
     on_failure: str | None = None
+    deployment_config: Mapping[str, Any] = field(default_factory=dict)
     created: datetime = field(default_factory=now)
 
 
 @dataclass
 class Stack:
-    """A stack and its history. `lock` guards changes of status and of the maps."""
+    """A stack and its history. `lock` guards changes of status, events and resources."""
 
     name: str
     stack_id: str
     region: str
     account: str
+    configuration: Configuration = field(default_factory=Configuration)
     status: str = "REVIEW_IN_PROGRESS"
     reason: str | None = None
-    description: str | None = None
-    template_body: str = ""
-    template: Mapping[str, Any] = field(default_factory=dict)
-    raw_parameters: dict[str, str] = field(default_factory=dict)
-    parameters: dict[str, Any] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    capabilities: list[str] = field(default_factory=list)
     role_arn: str | None = None
     disable_rollback: bool = False
     termination_protection: bool = False
@@ -82,6 +108,12 @@ class Stack:
     events: list[dict[str, Any]] = field(default_factory=list)
     change_sets: dict[str, ChangeSet] = field(default_factory=dict)
     change_set_id: str | None = None
+    deployment_config: Mapping[str, Any] = field(default_factory=dict)
+    operation_id: str = ""
+    operations: list[dict[str, str]] = field(default_factory=list)
+    pending: Deployment | None = None
+    drift: Mapping[str, str] = field(default_factory=dict)
+    drift_checked: datetime | None = None
     created: datetime = field(default_factory=now)
     updated: datetime | None = None
     deleted: datetime | None = None
@@ -97,12 +129,24 @@ class Stack:
         """Whether the stack has ever been made and is not deleted."""
         return self.status not in ("REVIEW_IN_PROGRESS", "DELETE_COMPLETE")
 
+    def begin(self, status: str, operation: str, token: str | None, reason: str | None = "User Initiated") -> None:
+        """Start an operation: a new operation id and the status that says so.
+
+        Args:
+            operation: CloudFormation's OperationType, such as CREATE_STACK.
+        """
+        with self.lock:
+            self.operation_id = str(uuid.uuid4())
+            self.operations.insert(0, {"OperationType": operation, "OperationId": self.operation_id})
+            self.set_status(status, token, reason)
+
     def set_status(self, status: str, token: str | None, reason: str | None = None) -> None:
         """Change the stack's status and tell it as an event."""
         with self.lock:
             self.status, self.reason = status, reason
-            self.updated = now()
-            self.event(self.name, "AWS::CloudFormation::Stack", self.stack_id, status, token, reason)
+            if not status.startswith(("REVIEW", "CREATE")):
+                self.updated = now()
+            self.event(self.name, STACK_TYPE, self.stack_id, status, token, reason)
 
     def event(
         self,
@@ -114,22 +158,36 @@ class Stack:
         reason: str | None = None,
     ) -> None:
         """Append an event, newest last."""
-        entry: dict[str, Any] = {
-            "StackId": self.stack_id,
-            "StackName": self.name,
-            "EventId": str(uuid.uuid4()),
-            "LogicalResourceId": logical_id,
-            "PhysicalResourceId": physical_id,
-            "ResourceType": type_name,
-            "Timestamp": now(),
-            "ResourceStatus": status,
-        }
-        if token is not None:
-            entry["ClientRequestToken"] = token
-        if reason is not None:
-            entry["ResourceStatusReason"] = reason
         with self.lock:
+            entry: dict[str, Any] = {
+                "StackId": self.stack_id,
+                "StackName": self.name,
+                "EventId": str(uuid.uuid4()),
+                "OperationId": self.operation_id,
+                "LogicalResourceId": logical_id,
+                "PhysicalResourceId": physical_id,
+                "ResourceType": type_name,
+                "Timestamp": now(),
+                "ResourceStatus": status,
+            }
+            if token is not None:
+                entry["ClientRequestToken"] = token
+            if reason is not None:
+                entry["ResourceStatusReason"] = reason
             self.events.append(entry)
+
+    def put(self, resource: Resource) -> Resource:
+        """Make a resource the stack's own, in place of what had its logical id."""
+        with self.lock:
+            self.resources[resource.logical_id] = resource
+        return resource
+
+    def drop(self, resource: Resource) -> None:
+        """Forget a resource that is gone, unless its logical id has another resource by now."""
+        with self.lock:
+            current = self.resources.get(resource.logical_id)
+            if current is not None and current.physical_id == resource.physical_id:
+                del self.resources[resource.logical_id]
 
     def exports(self) -> dict[str, Any]:
         """Return the values of this stack's exports by name."""
