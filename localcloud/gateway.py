@@ -62,7 +62,7 @@ class Gateway:
         if request.path.startswith(PREFIX):
             return _send(start_response, self._unsigned(request))
         if request.headers.get(DIRECT_HEADER) == self._clients.direct_secret:
-            return self._moto.get_application(environ)(environ, start_response)  # type: ignore[no-any-return]
+            return self._moto.get_application(environ)(environ, start_response)
         signature = read_signature(request)
         if signature is None:
             error = ApiError("MissingAuthenticationToken", "The request is not signed.", 403)
@@ -150,8 +150,8 @@ def _trust_gateway() -> None:
         # S3 judges the log bucket's policy when it delivers, not when logging is switched on.
         return True
 
-    FakeBucket.get_permission = permitted
-    FakeBucket._log_permissions_enabled_policy = staticmethod(may_deliver)
+    setattr(FakeBucket, "get_permission", permitted)  # noqa: B010 (a method is replaced on purpose)
+    setattr(FakeBucket, "_log_permissions_enabled_policy", staticmethod(may_deliver))  # noqa: B010
 
 
 def _keep_body(environ: Environ) -> bytes | None:

@@ -125,7 +125,8 @@ class Identity:
         document = json.loads(trust) if isinstance(trust, str) else trust
         for action in ["sts:AssumeRole", *(["sts:TagSession"] if tags else [])]:
             # Trust policies have no Resource element: the role itself is the resource.
-            if verdict([document], Access(action, role_arn, {}), context, caller) != "allow":
+            # "delegated": the gateway has asked the caller's identity policies before.
+            if verdict([document], Access(action, role_arn, {}), context, caller) not in ("allow", "delegated"):
                 raise _may_not_assume(caller, role_arn)
         credentials = Credentials(
             _random("ASIA", 20), secrets.token_hex(20), secrets.token_urlsafe(96), time.time() + duration_seconds

@@ -1,7 +1,7 @@
 """Reads AWS requests and writes AWS answers in each service's own wire protocol.
 
-botocore's service models say how; moto's router, parsers and serialisers are used for it. Not here: who calls (`identity`)
-and what the call does.
+botocore's service models say how; moto's router, parsers and serialisers are used for it. Not here: who calls
+(`identity`) and what the call does.
 """
 
 from __future__ import annotations

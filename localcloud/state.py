@@ -50,7 +50,7 @@ class CloudFile:
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.process_started_unix_seconds) < 1.0
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            return bool(same and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 

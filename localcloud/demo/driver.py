@@ -134,9 +134,8 @@ class Demo:
         return log
 
     def _running_instances(self) -> int:
-        return sum(record["kind"] == "instance_launched" for record in self._records()) - sum(
-            record["kind"] == "instance_ended" for record in self._records()
-        )
+        kinds = [str(record["kind"]) for record in self._records()]
+        return kinds.count("instance_launched") - kinds.count("instance_ended")
 
     def _records(self) -> list[dict[str, Any]]:
         path = self.state / "records.jsonl"

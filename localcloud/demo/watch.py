@@ -61,7 +61,7 @@ def describe(event: Mapping[str, Any]) -> str | None:
     kind = event["event"]
     if kind == "trainer":
         return _describe_record(event["record"])
-    text = {
+    texts: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "boot_started": lambda e: "boots",
         "boot_step": lambda e: f"boot: {e['step']} {e['outcome']} in {e['seconds']:.1f} s",
         "boot_failed": lambda e: f"boot FAILED in {e['step']}: {e['message']} Remedy: {e['remedy']}",
@@ -76,7 +76,8 @@ def describe(event: Mapping[str, Any]) -> str | None:
         "peer_silent": lambda e: f"peer {e['peer']} is silent for {e['silent_seconds']:.0f} s",
         "run_finished": lambda e: f"run {e['run']} FINISHED at step {e['step']}",
         "node_leaving": lambda e: f"leaves: {e['reason']}",
-    }.get(kind)
+    }
+    text = texts.get(kind)
     return None if text is None else text(event)
 
 

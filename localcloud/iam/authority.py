@@ -1,7 +1,7 @@
 """Decides whether a call may be made: gathers the policies that bear on it and evaluates them.
 
-Identity policies, permissions boundaries, bucket policies, key policies and Lambda resource policies are read from where the
-services keep them. The cloud's endpoint stands for TLS: aws:SecureTransport is true for every call.
+Identity policies, permissions boundaries, bucket policies, key policies and Lambda resource policies are read from
+where the services keep them. The cloud's endpoint stands for TLS: aws:SecureTransport is true for every call.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Authority:
             )
         if boundary is not None and verdict([boundary], access, context, None) != "allow":
             return "because no permissions boundary allows the action"
-        if access.action.startswith("kms:") and resource_policies and resource_said != "allow":
+        if access.action.startswith("kms:") and resource_policies and resource_said == "silent":
             return "because no resource-based policy allows the action"
-        if said == "allow" or (resource_said == "allow" and not access.action.startswith("kms:")):
+        if said == "allow" or resource_said == "allow":
             return None
         return "because no identity-based policy allows the action"
 

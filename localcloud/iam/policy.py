@@ -14,7 +14,7 @@ from localcloud.iam.conditions import as_list, conditions_hold, substitute, wild
 
 Document = Mapping[str, Any]
 Context = Mapping[str, Sequence[str]]
-Verdict = Literal["allow", "deny", "silent"]
+Verdict = Literal["allow", "delegated", "deny", "silent"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ def verdict(documents: Iterable[Document], access: Access, context: Context, pri
 
     Args:
         principal: Given for resource and trust policies, whose statements name principals; None for identity policies.
+            Of such a policy "delegated" says that it admits the principal's account, whose identity policies decide.
     """
-    allowed = False
+    found: Verdict = "silent"
     for document in documents:
         statements = document.get("Statement", [])
         for statement in statements if isinstance(statements, list) else [statements]:
@@ -40,8 +41,11 @@ def verdict(documents: Iterable[Document], access: Access, context: Context, pri
                 continue
             if statement["Effect"] == "Deny":
                 return "deny"
-            allowed = True
-    return "allow" if allowed else "silent"
+            if principal is not None and not _names_itself(statement, principal):
+                found = "delegated" if found == "silent" else found
+            else:
+                found = "allow"
+    return found
 
 
 def _applies(statement: Mapping[str, Any], access: Access, context: Context, principal: Principal | None) -> bool:
@@ -64,6 +68,15 @@ def _any(patterns: Iterable[str], value: str, *, ignore_case: bool = False) -> b
     if ignore_case:
         return any(wildcard_match(pattern.lower(), value.lower()) for pattern in patterns)
     return any(wildcard_match(pattern, value) for pattern in patterns)
+
+
+def _names_itself(statement: Mapping[str, Any], principal: Principal) -> bool:
+    """Tell whether a statement grants to this principal, or only hands the decision to its account's identity policies."""
+    if principal.kind in ("service", "root"):
+        return True
+    element = statement.get("Principal")
+    named = as_list(element.get("AWS", [])) if isinstance(element, Mapping) else []
+    return element == "*" or "*" in named or bool({principal.arn, principal.role_arn} & set(named))
 
 
 def _principal_matches(statement: Mapping[str, Any], principal: Principal) -> bool:

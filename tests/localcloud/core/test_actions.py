@@ -1,0 +1,75 @@
+"""What each call needs, so that a well-scoped statement is enough and a wrong one is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from localcloud.api import Call, Principal
+from localcloud.iam.actions import accesses
+
+ROOT = Principal("arn:aws:iam::1:root", "1", "root")
+
+
+def call(service: str, operation: str, **parameters: object) -> Call:
+    return Call(service, operation, parameters, ROOT, "us-east-1", "123456789012")
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (call("s3", "HeadObject", Bucket="b", Key="k"), [("s3:GetObject", "arn:aws:s3:::b/k")]),
+        (call("s3", "UploadPart", Bucket="b", Key="k"), [("s3:PutObject", "arn:aws:s3:::b/k")]),
+        (call("s3", "ListObjectsV2", Bucket="b"), [("s3:ListBucket", "arn:aws:s3:::b")]),
+        (call("s3", "PutBucketEncryption", Bucket="b"), [("s3:PutEncryptionConfiguration", "arn:aws:s3:::b")]),
+        (
+            call("s3", "CopyObject", Bucket="b", Key="k", CopySource="a/x"),
+            [("s3:GetObject", "arn:aws:s3:::a/x"), ("s3:PutObject", "arn:aws:s3:::b/k")],
+        ),
+        (
+            call("s3", "DeleteObjects", Bucket="b", Delete={"Objects": [{"Key": "1"}, {"Key": "2"}]}),
+            [("s3:DeleteObject", "arn:aws:s3:::b/1"), ("s3:DeleteObject", "arn:aws:s3:::b/2")],
+        ),
+        (
+            call("ssm", "GetParameter", Name="/trainstack/demo/run"),
+            [("ssm:GetParameter", "arn:aws:ssm:us-east-1:123456789012:parameter/trainstack/demo/run")],
+        ),
+        (
+            call("logs", "PutLogEvents", logGroupName="/g", logStreamName="i-1"),
+            [("logs:PutLogEvents", "arn:aws:logs:us-east-1:123456789012:log-group:/g:log-stream:i-1")],
+        ),
+        (
+            call("autoscaling", "SetDesiredCapacity", AutoScalingGroupName="g"),
+            [
+                (
+                    "autoscaling:SetDesiredCapacity",
+                    "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:*:autoScalingGroupName/g",
+                )
+            ],
+        ),
+        (call("autoscaling", "DescribeAutoScalingGroups"), [("autoscaling:DescribeAutoScalingGroups", "*")]),
+        (
+            call("lambda", "Invoke", FunctionName="f"),
+            [("lambda:InvokeFunction", "arn:aws:lambda:us-east-1:123456789012:function:f")],
+        ),
+        (call("ec2", "DescribeInstances", InstanceIds=["i-1"]), [("ec2:DescribeInstances", "*")]),
+        (
+            call("ec2", "TerminateInstances", InstanceIds=["i-1"]),
+            [("ec2:TerminateInstances", "arn:aws:ec2:us-east-1:123456789012:instance/i-1")],
+        ),
+        (call("sts", "GetCallerIdentity"), []),
+        (call("sts", "AssumeRole", RoleArn="arn:r"), [("sts:AssumeRole", "arn:r")]),
+        (call("budgets", "DescribeBudgets"), [("budgets:DescribeBudgets", "*")]),
+    ],
+)
+def test_needed(made: Call, expected: list[tuple[str, str]]) -> None:
+    assert [(access.action, access.resource) for access in accesses(made)] == expected
+
+
+def test_list_prefix_is_a_condition_key() -> None:
+    (access,) = accesses(call("s3", "ListObjectsV2", Bucket="b", Prefix="runs/"))
+    assert access.context == {"s3:prefix": ["runs/"]}
+
+
+def test_creating_a_function_needs_to_pass_its_role() -> None:
+    needed = accesses(call("lambda", "CreateFunction", FunctionName="f", Role="arn:role"))
+    assert ("iam:PassRole", "arn:role") in [(access.action, access.resource) for access in needed]
