@@ -113,7 +113,7 @@ class Drift:
 def _view(stack: Stack, resource: Resource) -> dict[str, Any]:
     expected = json.dumps(resource.properties, sort_keys=True, default=str)
     status = stack.drift[resource.logical_id]
-    view = {
+    view: dict[str, Any] = {
         "StackId": stack.stack_id,
         "LogicalResourceId": resource.logical_id,
         "PhysicalResourceId": resource.physical_id,

@@ -146,9 +146,9 @@ class Resolver:
             if name == "Condition":
                 return self.condition(argument)
             if name == "Fn::And":
-                return all([self._truth(item) for item in argument])
+                return all(self._truth(item) for item in argument)
             if name == "Fn::Or":
-                return any([self._truth(item) for item in argument])
+                return any(self._truth(item) for item in argument)
             if name == "Fn::Not":
                 return not self._truth(argument[0])
             if name == "Fn::Equals":
@@ -198,10 +198,8 @@ class Resolver:
             if match.group(1):
                 return f"${{{match.group(2)}}}"
             name = match.group(2).strip()
-            if name in local:
-                found = local[name]
-            else:
-                found = self._fn_getatt(name) if "." in name else self._reference(name)
+            of_template = self._fn_getatt if "." in name else self._reference
+            found = local[name] if name in local else of_template(name)
             if isinstance(found, Unknown):
                 unknown.append(found.what)
             return _text(found)

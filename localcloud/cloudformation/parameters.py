@@ -41,7 +41,8 @@ def resolve_parameters(
             value = previous.get(name)
             if value is None:
                 problems.append(
-                    f"Invalid input for parameter key {name}. Cannot specify usePreviousValue as true for a parameter key not in the previous template"
+                    f"Invalid input for parameter key {name}. Cannot specify usePreviousValue as true for a parameter "
+                    "key not in the previous template"
                 )
                 continue
         elif item is not None:
@@ -49,7 +50,8 @@ def resolve_parameters(
         else:
             value = None
         if value is None and "Default" in definition:
-            value = str(definition["Default"])
+            default = definition["Default"]
+            value = str(default).lower() if isinstance(default, bool) else str(default)
         if value is None:
             problems.append(f"Parameters: [{name}] must have values")
             continue

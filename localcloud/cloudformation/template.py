@@ -64,7 +64,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 _Loader.add_multi_constructor("!", _construct)
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: loader.construct_scalar(node))
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(node.value))
 
 
 def load_template(body: str) -> dict[str, Any]:

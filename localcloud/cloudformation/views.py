@@ -50,16 +50,9 @@ def stack_view(stack: Stack) -> dict[str, Any]:
 def summary_view(stack: Stack) -> dict[str, Any]:
     """Return a stack as ListStacks shows it."""
     view = stack_view(stack)
-    names = (
-        "StackId",
-        "StackName",
-        "CreationTime",
-        "LastUpdatedTime",
-        "DeletionTime",
-        "StackStatus",
-        "StackStatusReason",
-    )
-    shown = {name: view[name] for name in (*names, "DriftInformation", "LastOperations") if name in view}
+    names = ("StackId", "StackName", "CreationTime", "LastUpdatedTime", "DeletionTime", "StackStatus")
+    more = ("StackStatusReason", "DriftInformation", "LastOperations")
+    shown = {name: view[name] for name in (*names, *more) if name in view}
     return shown | ({"TemplateDescription": view["Description"]} if "Description" in view else {})
 
 
@@ -76,7 +69,7 @@ def pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def parameter_views(configuration: Configuration) -> list[dict[str, str]]:
-    """Return the parameters, hidden ones masked, with the looked-up value of those that name a Parameter Store entry."""
+    """Return the parameters, hidden ones masked, with the value of those that name a Parameter Store entry."""
     views = []
     for name, raw in configuration.raw_parameters.items():
         if name in configuration.hidden_parameters:

@@ -1,0 +1,204 @@
+"""What a change set says before anything is done."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from localcloud.api import ApiError
+
+NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
+
+
+def parameter(value: Any, **more: Any) -> dict[str, Any]:
+    return {"Type": "AWS::SSM::Parameter", "Properties": {"Type": "String", "Value": value}, **more}
+
+
+def role(description: str, path: str = "/") -> dict[str, Any]:
+    properties = {"AssumeRolePolicyDocument": {}, "Path": path, "Description": description}
+    return {"Type": "AWS::IAM::Role", "Properties": properties}
+
+
+def changes(described: Any) -> dict[str, dict[str, Any]]:
+    return {c["ResourceChange"]["LogicalResourceId"]: c["ResourceChange"] for c in described["Changes"]}
+
+
+def test_a_change_set_for_a_new_stack_adds_everything_and_makes_nothing(cloud, fleet):
+    described = cloud.change_set("app", {"Resources": {"A": parameter("1"), "B": parameter({"Ref": "A"})}})
+    assert described["Status"] == "CREATE_COMPLETE"
+    assert described["ExecutionStatus"] == "AVAILABLE"
+    assert {name: c["Action"] for name, c in changes(described).items()} == {"A": "Add", "B": "Add"}
+    assert all("Replacement" not in c for c in changes(described).values())
+    assert cloud.stack("app")["StackStatus"] == "REVIEW_IN_PROGRESS"
+    assert fleet.resources == {}
+
+
+def test_actions_replacement_and_details_are_told_for_each_resource(cloud):
+    capabilities = {"Capabilities": ["CAPABILITY_IAM"]}
+    old = {"Resources": {"Gone": parameter("1"), "R": role("a"), "S": role("a"), "Same": parameter("1")}}
+    new = {"Resources": {"New": parameter("1"), "R": role("b"), "S": role("a", "/other/"), "Same": parameter("1")}}
+    cloud.deploy("app", old, **capabilities)
+    told = changes(cloud.change_set("app", new, **capabilities))
+    assert {name: c["Action"] for name, c in told.items()} == {
+        "Gone": "Remove",
+        "New": "Add",
+        "R": "Modify",
+        "S": "Modify",
+    }
+    assert told["R"]["Replacement"] == "False"
+    assert told["S"]["Replacement"] == "True"
+    assert told["S"]["Scope"] == ["Properties"]
+    (detail,) = told["S"]["Details"]
+    assert detail["Target"]["Attribute"] == "Properties"
+    assert detail["Target"]["Name"] == "Path"
+    assert detail["Target"]["RequiresRecreation"] == "Always"
+    assert detail["ChangeSource"] == "DirectModification"
+    assert told["R"]["PhysicalResourceId"] == cloud.physical_id("app", "R")
+
+
+def test_a_dependant_of_a_replaced_resource_is_told_as_a_dynamic_change(cloud):
+    def template(name: str) -> dict[str, Any]:
+        queue = {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": name}}
+        return {"Resources": {"Q": queue, "P": parameter({"Ref": "Q"}), "F": parameter({"Fn::GetAtt": "Q.Arn"})}}
+
+    cloud.deploy("app", template("one"))
+    told = changes(cloud.change_set("app", template("two")))
+    assert told["Q"]["Replacement"] == "True"
+    for name in ("P", "F"):
+        assert told[name]["Action"] == "Modify"
+        assert told[name]["Details"][0]["Evaluation"] == "Dynamic"
+
+
+def test_property_values_are_told_when_asked_for(cloud):
+    cloud.deploy("app", {"Resources": {"A": parameter("1")}})
+    described = cloud.change_set("app", {"Resources": {"A": parameter("2")}})
+    names = {"StackName": "app", "ChangeSetName": described["ChangeSetName"]}
+    plain = changes(described)["A"]
+    assert "BeforeContext" not in plain
+    told = changes(cloud("DescribeChangeSet", **names, IncludePropertyValues=True))["A"]
+    assert json.loads(told["BeforeContext"])["Properties"]["Value"] == "1"
+    assert json.loads(told["AfterContext"])["Properties"]["Value"] == "2"
+    target = told["Details"][0]["Target"]
+    assert (target["BeforeValue"], target["AfterValue"]) == ("1", "2")
+    assert target["Path"] == "/Properties/Value"
+
+
+def test_a_changed_parameter_store_value_is_a_change_although_the_template_is_the_same(cloud):
+    template = {
+        "Parameters": {"Image": {"Type": "AWS::SSM::Parameter::Value<String>", "Default": "/image"}},
+        "Resources": {"A": parameter({"Ref": "Image"}), "B": parameter("{{resolve:ssm:/image}}")},
+    }
+    cloud.deploy("app", template)
+    shown = cloud.stack("app")["Parameters"]
+    assert shown == [{"ParameterKey": "Image", "ParameterValue": "/image", "ResolvedValue": "ami-1"}]
+    cloud.clients.services["ssm"].values["/image"] = "ami-2"
+    assert set(changes(cloud.change_set("app", template))) == {"A", "B"}
+
+
+def test_a_change_set_without_changes_fails_in_the_words_that_the_cdk_knows(cloud):
+    template = {"Resources": {"A": parameter("1")}}
+    cloud.deploy("app", template)
+    described = cloud.change_set("app", template)
+    assert described["Status"] == "FAILED"
+    assert described["StatusReason"] == NO_CHANGES
+    assert described["ExecutionStatus"] == "UNAVAILABLE"
+    names = {"StackName": "app", "ChangeSetName": described["ChangeSetName"]}
+    with pytest.raises(ApiError) as refused:
+        cloud("ExecuteChangeSet", **names)
+    assert refused.value.code == "InvalidChangeSetStatus"
+    cloud("DeleteChangeSet", **names)
+    listed = [s["ChangeSetName"] for s in cloud("ListChangeSets", StackName="app")["Summaries"]]
+    assert described["ChangeSetName"] not in listed
+
+
+def test_reordered_keys_are_no_change(cloud):
+    first = {"Resources": {"A": {"Type": "AWS::S3::Bucket", "Properties": {"Tags": [{"Key": "k", "Value": "v"}]}}}}
+    second = {"Resources": {"A": {"Properties": {"Tags": [{"Value": "v", "Key": "k"}]}, "Type": "AWS::S3::Bucket"}}}
+    cloud.deploy("app", first)
+    assert cloud.change_set("app", second)["Status"] == "FAILED"
+
+
+def test_a_missing_change_set_is_a_404_and_deleting_it_is_no_error(cloud):
+    cloud.deploy("app", {"Resources": {"A": parameter("1")}})
+    with pytest.raises(ApiError) as refused:
+        cloud("DescribeChangeSet", StackName="app", ChangeSetName="nothing")
+    assert (refused.value.code, refused.value.status) == ("ChangeSetNotFound", 404)
+    cloud("DeleteChangeSet", StackName="app", ChangeSetName="nothing")
+
+
+def test_change_sets_are_paged(cloud):
+    template = {"Resources": {f"P{i}": parameter(str(i)) for i in range(150)}}
+    described = cloud.change_set("app", template)
+    names = {"StackName": "app", "ChangeSetName": described["ChangeSetName"]}
+    seen = [c["ResourceChange"]["LogicalResourceId"] for c in described["Changes"]]
+    assert len(seen) == 100
+    while described.get("NextToken"):
+        described = cloud("DescribeChangeSet", **names, NextToken=described["NextToken"])
+        seen += [c["ResourceChange"]["LogicalResourceId"] for c in described["Changes"]]
+    assert sorted(seen) == sorted(template["Resources"])
+
+
+def test_a_change_set_made_before_another_was_executed_is_obsolete(cloud):
+    cloud.deploy("app", {"Resources": {"A": parameter("1")}})
+    late = cloud.change_set("app", {"Resources": {"A": parameter("2")}})
+    cloud.deploy("app", {"Resources": {"A": parameter("3")}})
+    with pytest.raises(ApiError):
+        cloud("ExecuteChangeSet", StackName="app", ChangeSetName=late["ChangeSetName"])
+
+
+def test_deleting_the_only_change_set_of_a_stack_in_review_keeps_the_stack_in_review(cloud):
+    described = cloud.change_set("app", {"Resources": {"A": parameter("1")}})
+    cloud("DeleteChangeSet", StackName="app", ChangeSetName=described["ChangeSetName"])
+    assert cloud.stack("app")["StackStatus"] == "REVIEW_IN_PROGRESS"
+    assert cloud.deploy("app", {"Resources": {"A": parameter("1")}}) == "CREATE_COMPLETE"
+
+
+def test_a_type_without_provider_fails_before_anything_is_made(cloud, fleet):
+    template = {"Resources": {"A": parameter("1"), "Db": {"Type": "AWS::Neptune::DBCluster", "Properties": {}}}}
+    with pytest.raises(ApiError, match="Resources/Db: AWS::Neptune::DBCluster is not emulated"):
+        cloud.change_set("app", template)
+    assert not cloud.exists("app")
+    assert fleet.resources == {}
+
+
+def test_accepted_types_are_taken_although_nobody_makes_them(cloud, fleet):
+    metadata = {"Type": "AWS::CDK::Metadata", "Properties": {"Analytics": "v2"}}
+    assert cloud.deploy("app", {"Resources": {"CDKMetadata": metadata}}) == "CREATE_COMPLETE"
+    assert fleet.resources == {}
+
+
+def test_missing_required_properties_fail_before_anything_is_made(cloud, fleet):
+    broken = {"Type": "AWS::SSM::Parameter", "Properties": {"Value": "1"}}
+    with pytest.raises(ApiError) as refused:
+        cloud.change_set("app", {"Resources": {"A": broken, "B": broken}})
+    for name in "AB":
+        assert f"Resources/{name}: AWS::SSM::Parameter needs the properties Type" in refused.value.message
+    assert fleet.resources == {}
+
+
+@pytest.mark.parametrize(
+    ("properties", "given", "needed"),
+    [
+        ({"AssumeRolePolicyDocument": {}}, [], "CAPABILITY_IAM"),
+        ({"AssumeRolePolicyDocument": {}, "RoleName": "x"}, ["CAPABILITY_IAM"], "CAPABILITY_NAMED_IAM"),
+    ],
+)
+def test_iam_resources_need_the_callers_consent(cloud, properties, given, needed):
+    template = {"Resources": {"R": {"Type": "AWS::IAM::Role", "Properties": properties}}}
+    with pytest.raises(ApiError) as refused:
+        cloud("CreateStack", StackName="app", TemplateBody=json.dumps(template), Capabilities=given)
+    assert refused.value.code == "InsufficientCapabilitiesException"
+    assert needed in refused.value.message
+
+
+def test_imports_are_refused_in_words(cloud):
+    with pytest.raises(ApiError, match="(?i)import"):
+        cloud(
+            "CreateChangeSet",
+            StackName="app",
+            ChangeSetName="x",
+            ChangeSetType="IMPORT",
+            TemplateBody='{"Resources": {"A": {"Type": "AWS::S3::Bucket"}}}',
+        )
