@@ -16,14 +16,14 @@ from stacks.training_stack import TrainingStack
 BUNDLES = Path("build/bundles")
 
 
-def main() -> None:
-    """Synthesise the stacks of the deployment file that the context names."""
-    app = cdk.App()
+def synthesise(app: cdk.App) -> None:
+    """Synthesise the stacks of the deployment file that the context names.
+
+    Raises:
+        ConfigError: The file is wrong; with every problem in it.
+    """
     path = Path(str(app.node.get_context("config")))
-    try:
-        config = load(path)
-    except ConfigError as error:
-        sys.exit(str(error))
+    config = load(path)
     # Not CDK_DEFAULT_ACCOUNT: the same file gives the same templates, whoever synthesises.
     environment = cdk.Environment(account=config.account, region=config.region)
     may_destroy = str(app.node.try_get_context("allow-destroy")).lower() == "true"
@@ -57,4 +57,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        synthesise(cdk.App())
+    except ConfigError as error:
+        sys.exit(str(error))
