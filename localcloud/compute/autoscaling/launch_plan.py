@@ -1,0 +1,152 @@
+"""From LaunchTemplate and MixedInstancesPolicy parameters to a checked launch plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localcloud.api import ApiError
+from localcloud.compute.autoscaling.model import Distribution, LaunchPlan, Override, TemplateReference
+from localcloud.compute.launch import LaunchResolver, LaunchTemplateVersion
+
+ON_DEMAND_STRATEGIES = ("prioritized", "lowest-price")
+SPOT_STRATEGIES = (
+    "lowest-price", "capacity-optimized", "capacity-optimized-prioritized", "price-capacity-optimized",
+)  # fmt: skip
+_MAXIMUM_WEIGHT = 999
+
+
+def read_plan(parameters: Mapping[str, Any], resolver: LaunchResolver) -> LaunchPlan | None:
+    """Return what the parameters say is launched, None when they say nothing.
+
+    Raises:
+        ApiError: ValidationError for parameters that Auto Scaling refuses or that are not emulated.
+    """
+    template, policy = parameters.get("LaunchTemplate"), parameters.get("MixedInstancesPolicy")
+    if parameters.get("LaunchConfigurationName") or parameters.get("InstanceId"):
+        raise ApiError(
+            "ValidationError",
+            "LaunchConfigurationName and InstanceId are not emulated by the local cloud; use LaunchTemplate",
+        )
+    if template and policy:
+        raise ApiError(
+            "ValidationError",
+            "Valid requests must contain either LaunchTemplate, LaunchConfigurationName, InstanceId or "
+            "MixedInstancesPolicy parameter.",
+        )
+    if template:
+        reference, _ = _reference(template, resolver)
+        return LaunchPlan(reference)
+    return _mixed(policy, resolver) if policy else None
+
+
+def _mixed(policy: Mapping[str, Any], resolver: LaunchResolver) -> LaunchPlan:
+    part = policy.get("LaunchTemplate") or {}
+    if not part.get("LaunchTemplateSpecification"):
+        raise ApiError("ValidationError", "MixedInstancesPolicy: LaunchTemplate.LaunchTemplateSpecification is missing")
+    reference, version = _reference(part["LaunchTemplateSpecification"], resolver)
+    _refuse_spot_options(version)
+    overrides = [_override(one, resolver) for one in part.get("Overrides", [])]
+    if not overrides and not version.data.get("InstanceType"):
+        raise ApiError(
+            "ValidationError", "You must specify an instance type in the launch template or in the overrides"
+        )
+    distribution = _distribution(policy.get("InstancesDistribution", {}))
+    return LaunchPlan(reference, overrides, distribution, _shown(reference, overrides, distribution))
+
+
+def _reference(
+    parameter: Mapping[str, Any], resolver: LaunchResolver
+) -> tuple[TemplateReference, LaunchTemplateVersion]:
+    try:
+        version = resolver.template(parameter)
+    except ApiError as error:
+        raise ApiError(
+            "ValidationError", f"You must use a valid fully-formed launch template. {error.message}"
+        ) from error
+    asked = str(parameter.get("Version") or "$Default")
+    return TemplateReference(version.template_id, version.name, asked), version
+
+
+def _refuse_spot_options(version: LaunchTemplateVersion) -> None:
+    if version.data.get("InstanceMarketOptions"):
+        raise ApiError(
+            "ValidationError",
+            "Incompatible launch template: You cannot use a launch template that is set to request Spot Instances "
+            "(InstanceMarketOptions) when you configure an Auto Scaling group with a mixed instances policy. Remove "
+            "the option from the launch template.",
+        )
+
+
+def _override(parameter: Mapping[str, Any], resolver: LaunchResolver) -> Override:
+    if unknown := set(parameter) - {"InstanceType", "WeightedCapacity", "LaunchTemplateSpecification"}:
+        raise ApiError(
+            "ValidationError",
+            f"MixedInstancesPolicy: override {', '.join(sorted(unknown))} is not emulated by the local cloud; name "
+            "instance types",
+        )
+    weight = str(parameter.get("WeightedCapacity", "1"))
+    if not weight.isdigit() or not 1 <= int(weight) <= _MAXIMUM_WEIGHT:
+        raise ApiError("ValidationError", f"WeightedCapacity '{weight}' must be a number from 1 to {_MAXIMUM_WEIGHT}")
+    template = None
+    if parameter.get("LaunchTemplateSpecification"):
+        template, version = _reference(parameter["LaunchTemplateSpecification"], resolver)
+        _refuse_spot_options(version)
+    return Override(parameter.get("InstanceType"), int(weight), template)
+
+
+def _distribution(parameter: Mapping[str, Any]) -> Distribution:
+    default = Distribution()
+    found = Distribution(
+        on_demand_allocation=parameter.get("OnDemandAllocationStrategy", default.on_demand_allocation),
+        on_demand_base=int(parameter.get("OnDemandBaseCapacity", default.on_demand_base)),
+        on_demand_percentage=int(parameter.get("OnDemandPercentageAboveBaseCapacity", default.on_demand_percentage)),
+        spot_allocation=parameter.get("SpotAllocationStrategy", default.spot_allocation),
+        spot_pools=int(parameter.get("SpotInstancePools", default.spot_pools)),
+        spot_max_price=parameter.get("SpotMaxPrice") or None,
+    )
+    problems = []
+    if found.on_demand_allocation not in ON_DEMAND_STRATEGIES:
+        problems.append(
+            f"OnDemandAllocationStrategy '{found.on_demand_allocation}' is not one of {ON_DEMAND_STRATEGIES}"
+        )
+    if found.spot_allocation not in SPOT_STRATEGIES:
+        problems.append(f"SpotAllocationStrategy '{found.spot_allocation}' is not one of {SPOT_STRATEGIES}")
+    if not 0 <= found.on_demand_percentage <= 100:
+        problems.append(f"OnDemandPercentageAboveBaseCapacity {found.on_demand_percentage} must be from 0 to 100")
+    if found.on_demand_base < 0:
+        problems.append(f"OnDemandBaseCapacity {found.on_demand_base} must not be negative")
+    if not 1 <= found.spot_pools <= 20:
+        problems.append(f"SpotInstancePools {found.spot_pools} must be from 1 to 20")
+    if "SpotInstancePools" in parameter and found.spot_allocation != "lowest-price":
+        problems.append("SpotInstancePools can be used with SpotAllocationStrategy lowest-price only")
+    if problems:
+        raise ApiError("ValidationError", "; ".join(problems))
+    return found
+
+
+def _shown(reference: TemplateReference, overrides: Sequence[Override], distribution: Distribution) -> dict[str, Any]:
+    shown_overrides = []
+    for override in overrides:
+        one: dict[str, Any] = {}
+        if override.instance_type is not None:
+            one["InstanceType"] = override.instance_type
+        if override.weight != 1:
+            one["WeightedCapacity"] = str(override.weight)
+        if override.template is not None:
+            one["LaunchTemplateSpecification"] = override.template.as_shown()
+        shown_overrides.append(one)
+    shown_distribution: dict[str, Any] = {
+        "OnDemandAllocationStrategy": distribution.on_demand_allocation,
+        "OnDemandBaseCapacity": distribution.on_demand_base,
+        "OnDemandPercentageAboveBaseCapacity": distribution.on_demand_percentage,
+        "SpotAllocationStrategy": distribution.spot_allocation,
+    }
+    if distribution.spot_allocation == "lowest-price":
+        shown_distribution["SpotInstancePools"] = distribution.spot_pools
+    if distribution.spot_max_price is not None:
+        shown_distribution["SpotMaxPrice"] = distribution.spot_max_price
+    return {
+        "LaunchTemplate": {"LaunchTemplateSpecification": reference.as_shown(), "Overrides": shown_overrides},
+        "InstancesDistribution": shown_distribution,
+    }

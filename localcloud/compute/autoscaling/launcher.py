@@ -1,0 +1,132 @@
+"""Launches one instance for a group, trying zone after zone and pool after pool.
+
+Runs in the reconciler's thread, without the store's lock while EC2 is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from localcloud.api import ApiError
+from localcloud.compute.autoscaling.activities import ActivityLog
+from localcloud.compute.autoscaling.distribution import ZoneAttempt, attempts
+from localcloud.compute.autoscaling.lifecycle import GROUP_TAG
+from localcloud.compute.autoscaling.model import Group, GroupStore, Member, Override, TemplateReference
+from localcloud.compute.instance import Instance
+from localcloud.compute.inventory import Inventory
+from localcloud.compute.launch import LaunchResolver, LaunchSpecification
+
+FIRST_RETRY_SECONDS = 2.0
+LONGEST_RETRY_SECONDS = 30.0
+_NO_CAPACITY = "InsufficientInstanceCapacity"
+_SPOT_MESSAGE = (
+    "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity due to your request "
+    "configuration. Please adjust your request and try again. Launching EC2 instance failed."
+)
+
+
+class GroupLauncher:
+    """Adds one instance at a time to groups."""
+
+    def __init__(
+        self, store: GroupStore, inventory: Inventory, resolver: LaunchResolver, activities: ActivityLog,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._inventory = inventory
+        self._resolver = resolver
+        self._activities = activities
+        self._clock = clock
+
+    def launch(self, group: Group, desired: int, cause: str) -> bool:
+        """Launch one instance; False when no pool gave one, and then the group waits a while before it tries again."""
+        with self._store.lock:
+            tries = list(attempts(group, desired))
+        for attempt in tries:
+            try:
+                instance, override = self._in_zone(group, attempt)
+            except ApiError as error:
+                is_capacity = error.code == _NO_CAPACITY
+                self._report_failure(group, attempt, cause, error)
+                if not is_capacity and error.code not in ("InvalidPlacementGroup.InUse",):
+                    break
+            else:
+                self._join(group, instance, override, cause)
+                return True
+        with self._store.lock:
+            group.launch_failures += 1
+            pause = min(FIRST_RETRY_SECONDS * 2 ** (group.launch_failures - 1), LONGEST_RETRY_SECONDS)
+            group.launch_not_before = self._clock() + pause
+        return False
+
+    def _in_zone(self, group: Group, attempt: ZoneAttempt) -> tuple[Instance, Override]:
+        """Raises the last pool's ApiError when none of the zone's pools gives an instance."""
+        refusal: ApiError | None = None
+        for override in attempt.overrides:
+            try:
+                specification = self._specification(group, attempt, override)
+                (instance,) = self._inventory.launch(specification, 1, group=group.name)
+                return instance, override
+            except ApiError as error:
+                refusal = error
+                if error.code != _NO_CAPACITY:
+                    break
+        assert refusal is not None, "a group has at least one override"
+        raise refusal
+
+    def _specification(self, group: Group, attempt: ZoneAttempt, override: Override) -> LaunchSpecification:
+        with self._store.lock:
+            tags = [{"Key": tag.key, "Value": tag.value} for tag in group.tags.values() if tag.propagates]
+            distribution = group.plan.distribution
+            parameters: dict[str, Any] = {
+                "LaunchTemplate": (override.template or group.plan.template).as_parameter(),
+                "SubnetId": attempt.subnet.subnet_id,
+                "TagSpecifications": [
+                    {"ResourceType": "instance", "Tags": [*tags, {"Key": GROUP_TAG, "Value": group.name}]}
+                ],
+            }
+            if override.instance_type is not None:
+                parameters["InstanceType"] = override.instance_type
+            if group.placement_group is not None:
+                parameters["Placement"] = {"GroupName": group.placement_group}
+            if attempt.market == "spot":
+                options: dict[str, Any] = {"MarketType": "spot"}
+                if distribution is not None and distribution.spot_max_price is not None:
+                    options["SpotOptions"] = {"MaxPrice": distribution.spot_max_price}
+                parameters["InstanceMarketOptions"] = options
+        return self._resolver.resolve(parameters)
+
+    def _join(self, group: Group, instance: Instance, override: Override, cause: str) -> None:
+        specification = instance.specification
+        template = specification.template
+        assert template is not None, "a group launches from a template"
+        instance.target_lifecycle_state = "InService"
+        with self._store.lock:
+            group.launch_failures, group.launch_not_before = 0, 0.0
+            member = Member(
+                instance_id=instance.id, instance_type=specification.instance_type, zone=specification.zone,
+                subnet_id=specification.subnet_id, market=specification.market, weight=override.weight,
+                template=TemplateReference(template.template_id, template.name, str(template.version)),
+                joined=self._clock(), is_protected=group.protects_new_instances,
+                activity=self._activities.begin(
+                    group, f"Launching a new EC2 instance: {instance.id}", cause, instance_id=instance.id,
+                    subnet_id=specification.subnet_id, zone=specification.zone,
+                ),
+            )  # fmt: skip
+            assert member.activity is not None
+            member.activity.status, member.activity.progress = "PreInService", 30
+            group.members[instance.id] = member
+
+    def _report_failure(self, group: Group, attempt: ZoneAttempt, cause: str, error: ApiError) -> None:
+        if error.code == _NO_CAPACITY and attempt.market == "spot":
+            message = _SPOT_MESSAGE
+        else:
+            message = f"{error.message} Launching EC2 instance failed."
+        with self._store.lock:
+            activity = self._activities.begin(
+                group, "Launching a new EC2 instance", cause, instance_id=None,
+                subnet_id=attempt.subnet.subnet_id, zone=attempt.subnet.zone,
+            )  # fmt: skip
+            self._activities.launch_failed(group, activity, message)

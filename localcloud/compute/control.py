@@ -1,0 +1,124 @@
+"""The http verbs under /_localcloud/compute/: faults that a test or a person puts into the cloud, and its instances.
+
+Not here: EC2's own API (`ec2_service`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+from urllib.parse import parse_qs
+
+from localcloud.api import ApiError, Handler, Observer
+from localcloud.compute.capacity import CapacityPools, Market
+from localcloud.compute.errors import ProcessTreeError
+from localcloud.compute.inventory import Inventory
+from localcloud.compute.spot import NOTICE_SECONDS, SpotMarket
+
+_Order = Mapping[str, Any]
+_REQUIRED = object()
+
+
+class ComputeControl:
+    """api.Service "compute": verbs only, no AWS operations. It owns what is closed with the cloud.
+
+    `GET instances`, `GET console?instance_id=`, `POST interrupt {instance_id, notice_seconds}`,
+    `POST rebalance {instance_id}`, `POST capacity {instance_type, zone, available, market}`,
+    `POST freeze {instance_id, frozen}`, `POST poweroff {instance_id, reboot}`.
+    """
+
+    name = "compute"
+
+    def __init__(
+        self, inventory: Inventory, spot: SpotMarket, pools: CapacityPools, capacity_changed: Callable[[], None],
+        close: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._inventory = inventory
+        self._spot = spot
+        self._pools = pools
+        self._capacity_changed = capacity_changed
+        self._close = close
+        self._posts: Mapping[str, Callable[[_Order], None]] = {
+            "interrupt": self._interrupt, "rebalance": self._rebalance, "capacity": self._capacity,
+            "freeze": self._freeze, "poweroff": self._power_off,
+        }  # fmt: skip
+
+    def operations(self) -> Mapping[str, Handler]:
+        """Return nothing: this is no AWS service."""
+        return {}
+
+    def observers(self) -> Mapping[tuple[str, str], Observer]:
+        """Return nothing."""
+        return {}
+
+    def close(self) -> None:
+        """End all instances and threads of compute."""
+        self._close()
+
+    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """Answer a verb; 400 with `{"error": ...}` for a wrong order."""
+        verb, _, query = path.partition("?")
+        verb = verb.strip("/")
+        try:
+            if method == "GET" and verb == "instances":
+                return 200, json.dumps([one.as_json() for one in self._inventory.all()]).encode()
+            if method == "GET" and verb == "console":
+                instance_id = parse_qs(query).get("instance_id", [""])[0]
+                printed = self._inventory.get(instance_id).machine.console().decode(errors="replace")
+                return 200, json.dumps({"instance_id": instance_id, "console": printed}).encode()
+            if method == "POST" and verb in self._posts:
+                self._posts[verb](_parsed(body))
+                return 200, b"{}"
+        except (ApiError, ProcessTreeError) as error:
+            return 400, json.dumps({"error": str(error)}).encode()
+        return 404, b""
+
+    def _interrupt(self, order: _Order) -> None:
+        notice = order.get("notice_seconds", NOTICE_SECONDS)
+        if notice is not None and (isinstance(notice, bool) or not isinstance(notice, (int, float))):
+            raise ApiError("InvalidParameterValue", f"notice_seconds: {notice!r} is neither a number nor null")
+        self._spot.interrupt(_field(order, "instance_id", str), None if notice is None else float(notice))
+
+    def _rebalance(self, order: _Order) -> None:
+        self._spot.recommend_rebalance(_field(order, "instance_id", str))
+
+    def _capacity(self, order: _Order) -> None:
+        available = order.get("available")
+        if available is not None and (isinstance(available, bool) or not isinstance(available, int) or available < 0):
+            raise ApiError("InvalidParameterValue", f"available: {available!r} is neither a count nor null")
+        market = _field(order, "market", str, "spot")
+        if market not in ("spot", "on-demand"):
+            raise ApiError("InvalidParameterValue", f"market: {market!r} is neither 'spot' nor 'on-demand'")
+        self._pools.limit(
+            cast(Market, market), _field(order, "instance_type", str), _field(order, "zone", str), available
+        )
+        self._capacity_changed()
+
+    def _freeze(self, order: _Order) -> None:
+        instance = self._inventory.get(_field(order, "instance_id", str))
+        instance.machine.set_frozen(_field(order, "frozen", bool))
+
+    def _power_off(self, order: _Order) -> None:
+        self._inventory.shut_down_from_inside(
+            _field(order, "instance_id", str), reboot=_field(order, "reboot", bool, False)
+        )
+
+
+def _parsed(body: bytes) -> _Order:
+    try:
+        order = json.loads(body or b"{}")
+    except ValueError as error:
+        raise ApiError("InvalidParameterValue", f"the body is not JSON: {error}") from error
+    if not isinstance(order, dict):
+        raise ApiError("InvalidParameterValue", "the body is not a JSON object")
+    return order
+
+
+def _field(order: _Order, name: str, kind: type, default: Any = _REQUIRED) -> Any:
+    value = order.get(name, default)
+    if value is _REQUIRED:
+        raise ApiError("MissingParameter", f"{name}: is missing; give a {kind.__name__}")
+    if not isinstance(value, kind):
+        raise ApiError("InvalidParameterValue", f"{name}: {value!r} is not a {kind.__name__}")
+    return value

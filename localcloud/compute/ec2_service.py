@@ -1,0 +1,242 @@
+"""The EC2 operations that start, stop or show what moto cannot: instances, instant fleets, placement groups.
+
+Not here: what they do (`inventory`, `placement`). All other EC2 operations are moto's.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.compute.filters import matches
+from localcloud.compute.fleet import InstantFleets
+from localcloud.compute.instance import Instance
+from localcloud.compute.inventory import Inventory
+from localcloud.compute.launch import LaunchResolver, as_api_error
+from localcloud.compute.moto_record import STATE_CODES
+from localcloud.compute.placement import PlacementGroups
+
+CONSOLE_BYTES = 64 * 1024
+"""How much GetConsoleOutput returns.
+Source: docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html, 2026-11."""
+
+_OWN_FILTERS = {
+    "instance-lifecycle": "InstanceLifecycle",
+    "placement-group-name": "Placement.GroupName",
+    "spot-instance-request-id": "SpotInstanceRequestId",
+    "metadata-options.http-tokens": "MetadataOptions.HttpTokens",
+    "private-dns-name": "PrivateDnsName",
+}
+_REFUSED = {
+    "RequestSpotInstances": "use RunInstances with InstanceMarketOptions",
+    "RequestSpotFleet": "use an Auto Scaling group or CreateFleet of type instant",
+    "ModifySpotFleetRequest": "there are no spot fleets",
+    "ModifyFleet": "instant fleets cannot be modified",
+}
+
+
+class Ec2Service:
+    """api.Service for the part of EC2 that this package answers."""
+
+    name = "ec2"
+
+    def __init__(
+        self, clients: Clients, inventory: Inventory, resolver: LaunchResolver, placement: PlacementGroups
+    ) -> None:
+        self._clients = clients
+        self._inventory = inventory
+        self._resolver = resolver
+        self._placement = placement
+        self._fleets = InstantFleets(clients, inventory, resolver)
+
+    def operations(self) -> Mapping[str, Handler]:
+        """Return the handlers by operation."""
+        return {
+            "RunInstances": self.run_instances,
+            "TerminateInstances": self.terminate_instances,
+            "StopInstances": self.stop_instances,
+            "StartInstances": self.start_instances,
+            "RebootInstances": self.reboot_instances,
+            "GetConsoleOutput": self.get_console_output,
+            "DescribeInstances": self.describe_instances,
+            "DescribeSpotInstanceRequests": self.describe_spot_instance_requests,
+            "CancelSpotInstanceRequests": self.cancel_spot_instance_requests,
+            "CreateFleet": self._fleets.create,
+            "DescribeFleets": self._fleets.describe,
+            "DescribeFleetInstances": self._fleets.describe_instances,
+            "DeleteFleets": self._fleets.delete,
+            "CreatePlacementGroup": self._placement.create,
+            "DescribePlacementGroups": self._placement.describe,
+            "DeletePlacementGroup": self._placement.delete,
+        } | dict.fromkeys(_REFUSED, _refuse)
+
+    def observers(self) -> Mapping[tuple[str, str], Observer]:
+        """Return who follows moto's answers."""
+        return {("ec2", "ModifyInstanceMetadataOptions"): self._follow_metadata_options}
+
+    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """Answer nothing: the verbs are the service "compute"'s."""
+        return 404, b""
+
+    def close(self) -> None:
+        """Do nothing: the inventory is closed by its owner."""
+
+    def run_instances(self, call: Call) -> Mapping[str, Any]:
+        """Answer RunInstances: as many instances as there can be between MinCount and MaxCount."""
+        parameters = call.parameters
+        if call.region != self._clients.region:
+            raise ApiError("UnsupportedOperation", f"The local cloud runs instances in {self._clients.region} only.")
+        least, most = int(parameters.get("MinCount", 1)), int(parameters.get("MaxCount", 1))
+        if not 1 <= least <= most:
+            raise ApiError("InvalidParameterValue", f"MinCount {least} and MaxCount {most}: 1 <= MinCount <= MaxCount")
+        specification = self._resolver.resolve(parameters)
+        if parameters.get("DryRun"):
+            raise ApiError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+        count = most
+        while True:
+            try:
+                launched = self._inventory.launch(specification, count)
+                break
+            except ApiError as error:
+                if error.code != "InsufficientInstanceCapacity" or count == least:
+                    raise
+                count -= 1
+        answer = self._describe({"InstanceIds": [instance.id for instance in launched]})
+        reservation: Mapping[str, Any] = answer["Reservations"][0]
+        return reservation
+
+    def terminate_instances(self, call: Call) -> Mapping[str, Any]:
+        """Answer TerminateInstances."""
+        instances = self._chosen(call)
+        before = {instance.id: instance.state for instance in instances}
+        for instance in instances:
+            if instance.specification.passed_on.get("DisableApiTermination"):
+                raise ApiError(
+                    "OperationNotPermitted",
+                    f"The instance '{instance.id}' may not be terminated. Modify its 'disableApiTermination' instance "
+                    "attribute and try again.",
+                )
+        self._inventory.terminate(list(before))
+        return {"TerminatingInstances": [_change(one, before[one.id]) for one in instances]}
+
+    def stop_instances(self, call: Call) -> Mapping[str, Any]:
+        """Answer StopInstances; hibernation is not there."""
+        if call.parameters.get("Hibernate"):
+            raise ApiError("UnsupportedHibernationConfiguration", "The local cloud does not hibernate instances.")
+        instances = self._chosen(call)
+        before = {instance.id: instance.state for instance in instances}
+        for instance in instances:
+            self._inventory.stop(instance.id, by_force=bool(call.parameters.get("Force")))
+        return {"StoppingInstances": [_change(one, before[one.id]) for one in instances]}
+
+    def start_instances(self, call: Call) -> Mapping[str, Any]:
+        """Answer StartInstances."""
+        instances = self._chosen(call)
+        before = {instance.id: instance.state for instance in instances}
+        for instance in instances:
+            self._inventory.start(instance.id)
+        return {"StartingInstances": [_change(one, before[one.id]) for one in instances]}
+
+    def reboot_instances(self, call: Call) -> Mapping[str, Any]:
+        """Answer RebootInstances."""
+        for instance in self._chosen(call):
+            self._inventory.reboot(instance.id)
+        return {}
+
+    def get_console_output(self, call: Call) -> Mapping[str, Any]:
+        """Answer GetConsoleOutput with the end of what the machine printed."""
+        instance = self._inventory.get(call.parameters["InstanceId"])
+        printed = instance.machine.console(CONSOLE_BYTES)
+        return {
+            "InstanceId": instance.id,
+            "Output": base64.b64encode(printed).decode(),
+            "Timestamp": datetime.now(timezone.utc),
+        }
+
+    def describe_instances(self, call: Call) -> Mapping[str, Any]:
+        """Answer DescribeInstances: moto's answer, with the filters that moto does not know."""
+        return self._describe(call.parameters)
+
+    def describe_spot_instance_requests(self, call: Call) -> Mapping[str, Any]:
+        """Answer DescribeSpotInstanceRequests with the one-time requests that RunInstances made."""
+        wanted = call.parameters.get("SpotInstanceRequestIds", [])
+        shown = [self._spot_request(one) for one in self._inventory.all() if one.spot_request_id]
+        if missing := set(wanted) - {one["SpotInstanceRequestId"] for one in shown}:
+            raise ApiError(
+                "InvalidSpotInstanceRequestID.NotFound",
+                f"The spot instance request ID '{min(missing)}' does not exist",
+            )
+        fields = {
+            "spot-instance-request-id": "SpotInstanceRequestId", "state": "State", "status-code": "Status.Code",
+            "instance-id": "InstanceId", "launched-availability-zone": "LaunchedAvailabilityZone", "type": "Type",
+        }  # fmt: skip
+        filters = call.parameters.get("Filters", [])
+        chosen = [one for one in shown if not wanted or one["SpotInstanceRequestId"] in wanted]
+        return {"SpotInstanceRequests": [one for one in chosen if matches(filters, one, fields)]}
+
+    def cancel_spot_instance_requests(self, call: Call) -> Mapping[str, Any]:
+        """Answer CancelSpotInstanceRequests; as on EC2 the instances run on."""
+        self.describe_spot_instance_requests(call)
+        ids: Sequence[str] = call.parameters["SpotInstanceRequestIds"]
+        return {"CancelledSpotInstanceRequests": [{"SpotInstanceRequestId": one, "State": "cancelled"} for one in ids]}
+
+    def _describe(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        filters = parameters.get("Filters", [])
+        own = [one for one in filters if one["Name"] in _OWN_FILTERS]
+        passed = {name: value for name, value in parameters.items() if name != "Filters"}
+        if rest := [one for one in filters if one["Name"] not in _OWN_FILTERS]:
+            passed["Filters"] = rest
+        try:
+            answer = self._clients.direct("ec2").describe_instances(**passed)
+        except ClientError as error:
+            raise as_api_error(error) from error
+        reservations = []
+        for reservation in answer["Reservations"]:
+            kept = [one for one in reservation["Instances"] if matches(own, one, _OWN_FILTERS)]
+            if kept:
+                reservations.append(reservation | {"Instances": kept})
+        shown = {"Reservations": reservations}
+        return shown | ({"NextToken": answer["NextToken"]} if answer.get("NextToken") else {})
+
+    def _chosen(self, call: Call) -> list[Instance]:
+        instances = [self._inventory.get(instance_id) for instance_id in call.parameters.get("InstanceIds", [])]
+        if call.parameters.get("DryRun"):
+            raise ApiError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+        return instances
+
+    def _spot_request(self, instance: Instance) -> dict[str, Any]:
+        is_over = not instance.is_live
+        return {
+            "SpotInstanceRequestId": instance.spot_request_id, "InstanceId": instance.id, "Type": "one-time",
+            "State": "closed" if is_over else "active",
+            "Status": {"Code": "instance-terminated-no-capacity" if instance.reclaim_unix_seconds and is_over
+                       else "instance-terminated-by-user" if is_over else "fulfilled"},
+            "LaunchedAvailabilityZone": instance.zone, "InstanceInterruptionBehavior": "terminate",
+            "ProductDescription": "Linux/UNIX",
+            "CreateTime": datetime.fromtimestamp(instance.launched_unix_seconds, timezone.utc), "Tags": [],
+            **({"SpotPrice": instance.specification.spot_max_price} if instance.specification.spot_max_price else {}),
+        }  # fmt: skip
+
+    def _follow_metadata_options(self, call: Call, answer: Mapping[str, Any]) -> None:
+        instance = self._inventory.get(call.parameters["InstanceId"])
+        changed = {name: call.parameters[name] for name in instance.metadata_options if name in call.parameters}
+        instance.metadata_options = dict(instance.metadata_options) | changed
+
+
+def _change(instance: Instance, before: str) -> dict[str, Any]:
+    return {
+        "InstanceId": instance.id,
+        "CurrentState": {"Code": STATE_CODES[instance.state], "Name": instance.state},
+        "PreviousState": {"Code": STATE_CODES[before], "Name": before},
+    }
+
+
+def _refuse(call: Call) -> Mapping[str, Any]:
+    raise ApiError(
+        "UnsupportedOperation", f"{call.operation}: the local cloud does not emulate it; {_REFUSED[call.operation]}"
+    )

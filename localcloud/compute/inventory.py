@@ -1,0 +1,363 @@
+"""All instances: launches them, moves them through their states, ends them; tells moto, the bus and the listeners.
+
+Not here: who wants an instance (`ec2_service`, `autoscaling`), how its parameters are resolved (`launch`).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from localcloud.api import ApiError, Clients, EventBus
+from localcloud.compute.addresses import AddressBook
+from localcloud.compute.capacity import CapacityPools
+from localcloud.compute.errors import AddressesExhausted, ProcessTreeError
+from localcloud.compute.instance import (
+    INSTANCE_INITIATED,
+    INTERNAL_ERROR,
+    USER_INITIATED,
+    Instance,
+    Reason,
+    State,
+)
+from localcloud.compute.launch import LaunchSpecification, as_api_error
+from localcloud.compute.machine import Machine
+from localcloud.compute.metadata_server import MetadataServers
+from localcloud.compute.moto_record import MotoRecord
+from localcloud.compute.placement import PlacementGroups
+from localcloud.compute.records import RecordLog
+
+_logger = logging.getLogger(__name__)
+
+SHUTDOWN_GRACE_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL when a machine is shut down."""
+
+Listener = Callable[[Instance], None]
+
+
+class Inventory:
+    """The instances of the account; safe to use from several threads."""
+
+    def __init__(
+        self, clients: Clients, bus: EventBus, records: RecordLog, record: MotoRecord, placement: PlacementGroups,
+        pools: CapacityPools, servers: MetadataServers, state_directory: Path,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._clients = clients
+        self._bus = bus
+        self._records = records
+        self._record = record
+        self._placement = placement
+        self._pools = pools
+        self._servers = servers
+        self._state_directory = state_directory
+        self._clock = clock
+        self._addresses = AddressBook(record.taken_addresses)
+        self._lock = threading.RLock()
+        self._instances: dict[str, Instance] = {}
+        self._listeners: list[Listener] = []
+        self._workers = ThreadPoolExecutor(max_workers=32, thread_name_prefix="instances")
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` after each change of an instance's state; it must be quick."""
+        self._listeners.append(listener)
+
+    def all(self) -> list[Instance]:
+        """Return every instance ever launched, oldest first."""
+        with self._lock:
+            return list(self._instances.values())
+
+    def get(self, instance_id: str) -> Instance:
+        """Return one instance.
+
+        Raises:
+            ApiError: InvalidInstanceID.NotFound.
+        """
+        with self._lock:
+            if instance_id not in self._instances:
+                raise ApiError("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
+            return self._instances[instance_id]
+
+    def launch(self, specification: LaunchSpecification, count: int, *, group: str | None = None) -> list[Instance]:
+        """Launch instances in one reservation, all or none; they are pending when this returns.
+
+        Raises:
+            ApiError: no capacity, no address, or a placement group that does not take them.
+        """
+        launched: list[Instance] = []
+        try:
+            for _ in range(count):
+                launched.append(self._launch_one(specification, group))
+        except ApiError:
+            for instance in launched:
+                self._dismiss(instance)
+            raise
+        self._record.join_reservation([instance.id for instance in launched])
+        for instance in launched:
+            instance.reservation_id = launched[0].reservation_id
+            with self._lock:
+                self._instances[instance.id] = instance
+            shown = instance.as_json()
+            self._records.append(
+                "instance_launched", instance_id=instance.id, instance_type=shown["type"], image=specification.image_id,
+                **{name: shown[name] for name in ("market", "zone", "subnet", "private_address", "group")},
+            )  # fmt: skip
+            self._announce(instance)
+            self._workers.submit(self._logged, self._boot, instance)
+        return launched
+
+    def terminate(self, instance_ids: Sequence[str], reason: Reason = USER_INITIATED, *, at_once: bool = False) -> None:
+        """Begin to end instances; one that is ending or has ended is left alone. `at_once` gives processes no grace.
+
+        Raises:
+            ApiError: an unknown instance (none is ended then).
+        """
+        for instance in [self.get(instance_id) for instance_id in instance_ids]:
+            if self._begin(instance, "shutting-down", reason, when_live=True):
+                grace = 0.0 if at_once else SHUTDOWN_GRACE_SECONDS
+                self._workers.submit(self._logged, self._end, instance, grace)
+
+    def stop(self, instance_id: str, reason: Reason = USER_INITIATED, *, by_force: bool = False) -> None:
+        """Begin to stop an instance."""
+        instance = self.get(instance_id)
+        if instance.market == "spot":
+            raise ApiError(
+                "UnsupportedOperation", f"You can't stop the Spot Instance '{instance_id}' because it is associated "
+                "with a one-time Spot Instance request.",
+            )  # fmt: skip
+        if instance.state in ("stopping", "stopped"):
+            return
+        if not self._begin(instance, "stopping", reason, when_live=True):
+            raise _incorrect_state(instance)
+        self._workers.submit(self._logged, self._stop, instance, 0.0 if by_force else SHUTDOWN_GRACE_SECONDS)
+
+    def start(self, instance_id: str) -> None:
+        """Begin to start a stopped instance."""
+        instance = self.get(instance_id)
+        if instance.state in ("pending", "running"):
+            return
+        with self._lock:
+            if instance.state != "stopped":
+                raise _incorrect_state(instance)
+            self._move(instance, "pending", None)
+        self._announce(instance)
+        self._workers.submit(self._logged, self._boot, instance)
+
+    def reboot(self, instance_id: str) -> None:
+        """Restart the machine: all processes end, the user data does not run again."""
+        instance = self.get(instance_id)
+        if instance.state != "running":
+            raise _incorrect_state(instance)
+        self._workers.submit(self._logged, self._reboot, instance)
+
+    def shut_down_from_inside(self, instance_id: str, *, reboot: bool) -> None:
+        """Do what `shutdown` on the machine asks for, after the instance's shutdown behaviour."""
+        instance = self.get(instance_id)
+        if reboot:
+            self.reboot(instance_id)
+        elif instance.specification.shutdown_behavior == "terminate" or instance.market == "spot":
+            self.terminate([instance_id], INSTANCE_INITIATED)
+        else:
+            self.stop(instance_id, INSTANCE_INITIATED)
+
+    def join_group(self, instance_id: str, group: str | None) -> None:
+        """Say which Auto Scaling group an instance belongs to."""
+        self.get(instance_id).group = group
+
+    def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
+        """Tag an instance, also with keys of the aws: prefix."""
+        self._record.add_tags(instance_id, tags)
+
+    def untag(self, instance_id: str, keys: Sequence[str]) -> None:
+        """Take tags from an instance."""
+        self._record.remove_tags(instance_id, keys)
+
+    def close(self) -> None:
+        """Power every machine off and end all threads."""
+        endings: list[Future[None]] = []
+        for instance in self.all():
+            if instance.state != "terminated":
+                reason = Reason("Server.ScheduledStop", "Server.ScheduledStop: the local cloud was closed")
+                self._begin(instance, "shutting-down", reason, when_live=True)
+                endings.append(self._workers.submit(self._end, instance, 1.0))
+        for ending in endings:
+            ending.result()
+        self._workers.shutdown(wait=True)
+
+    def _launch_one(self, specification: LaunchSpecification, group: str | None) -> Instance:
+        self._pools.take(specification.market, specification.instance_type, specification.zone, group)
+        try:
+            address = self._addresses.take(
+                specification.subnet_id, specification.subnet_cidr, specification.private_address
+            )
+        except AddressesExhausted as error:
+            raise ApiError("InsufficientFreeAddressesInSubnet", str(error)) from error
+        try:
+            answer = self._clients.direct("ec2").run_instances(**_moto_parameters(specification, address))
+        except ClientError as error:
+            self._addresses.give_back(specification.subnet_id, address)
+            raise as_api_error(error) from error
+        described = answer["Instances"][0]
+        instance_id = described["InstanceId"]
+        spot_request_id = f"sir-{secrets.token_hex(4)}" if specification.market == "spot" else None
+        self._record.set_state(instance_id, "pending")
+        self._record.complete(
+            instance_id, tags=specification.instance_tags, placement_group=specification.placement_group,
+            spot_request_id=spot_request_id, security_group_ids=specification.security_group_ids,
+            is_monitored=specification.is_monitored,
+        )  # fmt: skip
+        directory = self._state_directory / "instances" / instance_id
+        instance = Instance(
+            id=instance_id, specification=specification, private_address=address,
+            machine=Machine(
+                directory, instance_id, endpoint_url=self._clients.endpoint_url, state_directory=self._state_directory
+            ),
+            mac=described["NetworkInterfaces"][0]["MacAddress"], reservation_id=answer["ReservationId"], group=group,
+            spot_request_id=spot_request_id, launched_unix_seconds=self._clock(),
+            metadata_options=specification.metadata_options,
+        )  # fmt: skip
+        if specification.placement_group is not None:
+            try:
+                self._placement.admit(specification.placement_group, instance_id, specification.zone)
+            except ApiError:
+                self._dismiss(instance)
+                raise
+        return instance
+
+    def _dismiss(self, instance: Instance) -> None:
+        """Undo a launch that did not come to a boot."""
+        self._record.terminate(instance.id)
+        self._placement.leave(instance.id)
+        self._addresses.give_back(instance.specification.subnet_id, instance.private_address)
+
+    def _boot(self, instance: Instance) -> None:
+        machine = instance.machine
+        machine.on_gone = lambda: self.terminate([instance.id], INTERNAL_ERROR)
+        try:
+            if not instance.has_run_user_data:
+                machine.make(instance.specification.user_data)
+            machine.metadata_url = self._servers.open(instance)
+            with self._lock:
+                if instance.state != "pending":
+                    self._servers.close_one(instance.id)
+                    return
+                machine.boot(run_user_data=not instance.has_run_user_data)
+                instance.has_run_user_data = True
+                self._move(instance, "running", None)
+        except (OSError, ProcessTreeError):
+            _logger.exception("%s: cannot boot", instance.id)
+            self.terminate([instance.id], INTERNAL_ERROR)
+            return
+        self._announce(instance)
+
+    def _end(self, instance: Instance, grace_seconds: float) -> None:
+        instance.machine.power_off(grace_seconds)
+        self._servers.close_one(instance.id)
+        with self._lock:
+            if instance.state == "terminated":
+                return
+            instance.ended_unix_seconds = self._clock()
+            self._record.terminate(instance.id)
+            self._move(instance, "terminated", instance.reason)
+        self._placement.leave(instance.id)
+        self._addresses.give_back(instance.specification.subnet_id, instance.private_address)
+        assert instance.reason is not None
+        shown = instance.as_json()
+        self._records.append(
+            "instance_ended", instance_id=instance.id, instance_type=shown["type"], reason=instance.reason.code,
+            message=instance.reason.message,
+            **{name: shown[name] for name in ("market", "zone", "group", "launched_unix_seconds")},
+        )  # fmt: skip
+        self._announce(instance)
+
+    def _stop(self, instance: Instance, grace_seconds: float) -> None:
+        instance.machine.power_off(grace_seconds)
+        self._servers.close_one(instance.id)
+        with self._lock:
+            if instance.state != "stopping":
+                return
+            self._move(instance, "stopped", instance.reason)
+        self._announce(instance)
+
+    def _reboot(self, instance: Instance) -> None:
+        instance.machine.power_off(SHUTDOWN_GRACE_SECONDS)
+        try:
+            with self._lock:
+                if instance.state == "running":
+                    instance.machine.boot(run_user_data=False)
+        except ProcessTreeError:
+            _logger.exception("%s: cannot boot again", instance.id)
+            self.terminate([instance.id], INTERNAL_ERROR)
+
+    def _begin(self, instance: Instance, state: State, reason: Reason, *, when_live: bool) -> bool:
+        with self._lock:
+            if when_live and not instance.is_live:
+                return False
+            self._move(instance, state, reason)
+        self._announce(instance)
+        return True
+
+    def _move(self, instance: Instance, state: State, reason: Reason | None) -> None:
+        instance.state = state
+        instance.reason = reason
+        self._record.set_state(instance.id, state, reason.code if reason else "", reason.message if reason else "")
+
+    def _announce(self, instance: Instance) -> None:
+        state = instance.state
+        self._bus.publish(
+            "aws.ec2", "EC2 Instance State-change Notification", {"instance-id": instance.id, "state": state},
+            [f"arn:aws:ec2:{self._clients.region}:{self._clients.account}:instance/{instance.id}"],
+        )  # fmt: skip
+        for listener in self._listeners:
+            listener(instance)
+
+    def _logged(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Run work of a pool thread; a fault here would vanish in an unread future."""
+        try:
+            work(*arguments)
+        except Exception:  # noqa: BLE001 - top level of a thread
+            _logger.exception("%s failed for %s", work.__name__, arguments[0].id)
+
+
+def _incorrect_state(instance: Instance) -> ApiError:
+    return ApiError(
+        "IncorrectInstanceState", f"The instance '{instance.id}' is not in a state from which it can do that "
+        f"({instance.state}).",
+    )  # fmt: skip
+
+
+def _moto_parameters(specification: LaunchSpecification, address: str) -> dict[str, Any]:
+    """Return the RunInstances call that makes moto record the instance."""
+    parameters: dict[str, Any] = {
+        "ImageId": specification.image_id, "InstanceType": specification.instance_type, "MinCount": 1, "MaxCount": 1,
+        "InstanceInitiatedShutdownBehavior": specification.shutdown_behavior,
+        "MetadataOptions": dict(specification.metadata_options), **specification.passed_on,
+    }  # fmt: skip
+    if specification.user_data:
+        parameters["UserData"] = specification.user_data  # boto3 encodes it in base64
+    if specification.profile is not None:
+        parameters["IamInstanceProfile"] = {"Name": specification.profile.name}
+    if specification.block_device_mappings:
+        parameters["BlockDeviceMappings"] = list(specification.block_device_mappings)
+    if specification.volume_tags:
+        tags = [{"Key": key, "Value": value} for key, value in specification.volume_tags.items()]
+        parameters["TagSpecifications"] = [{"ResourceType": "volume", "Tags": tags}]
+    if specification.network_interfaces:
+        parameters["NetworkInterfaces"] = interfaces = [dict(one) for one in specification.network_interfaces]
+        for interface in interfaces:
+            if interface.get("DeviceIndex", 0) == 0 and not interface.get("NetworkInterfaceId"):
+                interface["PrivateIpAddress"] = address
+                break
+    else:
+        parameters |= {"SubnetId": specification.subnet_id, "PrivateIpAddress": address}
+        if specification.security_group_ids:
+            parameters["SecurityGroupIds"] = list(specification.security_group_ids)
+    return parameters

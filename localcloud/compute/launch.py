@@ -1,0 +1,327 @@
+"""From the parameters of RunInstances, or a launch template with overrides, to one resolved launch specification.
+
+Not here: making the instance (`inventory`). Nothing is changed by resolving: what does not exist is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from localcloud.api import ApiError, Clients
+from localcloud.compute import user_data
+from localcloud.compute.capacity import Market
+from localcloud.compute.errors import UserDataError
+
+_SSM_PREFIX = "resolve:ssm:"
+_PASSED_ON = ("KeyName", "EbsOptimized", "DisableApiTermination", "DisableApiStop", "HibernationOptions")
+_DEFAULT_METADATA_OPTIONS = {
+    "HttpTokens": "optional", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled",
+    "HttpProtocolIpv6": "disabled", "InstanceMetadataTags": "disabled",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InstanceProfile:
+    """The instance profile of an instance and the role in it."""
+
+    name: str
+    arn: str
+    profile_id: str
+    role_name: str
+    role_arn: str
+
+
+@dataclass(frozen=True)
+class LaunchTemplateVersion:
+    """One version of a launch template; `data` in the shape of DescribeLaunchTemplateVersions."""
+
+    template_id: str
+    name: str
+    version: int
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LaunchSpecification:
+    """All that is needed to launch an instance; every reference has been checked."""
+
+    image_id: str
+    instance_type: str
+    market: Market
+    zone: str
+    subnet_id: str
+    subnet_cidr: str
+    vpc_id: str
+    security_group_ids: Sequence[str]
+    profile: InstanceProfile | None
+    user_data: bytes
+    metadata_options: Mapping[str, Any]
+    shutdown_behavior: str
+    placement_group: str | None
+    instance_tags: Mapping[str, str]
+    volume_tags: Mapping[str, str]
+    network_interfaces: Sequence[Mapping[str, Any]]
+    block_device_mappings: Sequence[Mapping[str, Any]]
+    private_address: str | None
+    is_monitored: bool
+    spot_max_price: str | None
+    template: LaunchTemplateVersion | None
+    passed_on: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LaunchResolver:
+    """Resolves launch parameters against the account's resources."""
+
+    def __init__(self, clients: Clients, placement_group_name: Any) -> None:
+        self._clients = clients
+        self._placement_group_name = placement_group_name
+
+    def template(self, reference: Mapping[str, Any]) -> LaunchTemplateVersion:
+        """Return the version that a LaunchTemplateSpecification names ($Default when it names none).
+
+        Raises:
+            ApiError: no such template or version.
+        """
+        named = {key: reference[key] for key in ("LaunchTemplateId", "LaunchTemplateName") if reference.get(key)}
+        if len(named) != 1:
+            raise ApiError(
+                "InvalidParameterCombination",
+                "Either the launch template ID or the launch template name must be specified, but not both.",
+            )
+        version = str(reference.get("Version") or "$Default")
+        if not re.fullmatch(r"\d+|\$Latest|\$Default", version):
+            raise ApiError("InvalidLaunchTemplateVersion", f"The launch template version '{version}' is not valid.")
+        answer = self._ask("ec2", "describe_launch_template_versions", **named, Versions=[version])
+        found = answer["LaunchTemplateVersions"][0]
+        return LaunchTemplateVersion(
+            found["LaunchTemplateId"], found["LaunchTemplateName"], found["VersionNumber"], found["LaunchTemplateData"]
+        )
+
+    def resolve(self, parameters: Mapping[str, Any]) -> LaunchSpecification:
+        """Merge RunInstances parameters over their launch template and check all that they refer to.
+
+        Raises:
+            ApiError: a reference that does not exist, or parameters that cannot go together.
+        """
+        template = self.template(parameters["LaunchTemplate"]) if parameters.get("LaunchTemplate") else None
+        merged = _merge(template.data if template else {}, parameters)
+        if not merged.get("ImageId"):
+            raise ApiError("MissingParameter", "The request must contain the parameter ImageId")
+        subnet = self._subnet(merged)
+        interfaces = _interfaces(merged, subnet["SubnetId"])
+        market, max_price = _market(merged)
+        placement = merged.get("Placement", {})
+        data = _user_data(merged.get("UserData"))
+        return LaunchSpecification(
+            image_id=self._image(merged["ImageId"]),
+            instance_type=self._instance_type(merged.get("InstanceType") or "m1.small"),
+            market=market,
+            zone=subnet["AvailabilityZone"],
+            subnet_id=subnet["SubnetId"],
+            subnet_cidr=subnet["CidrBlock"],
+            vpc_id=subnet["VpcId"],
+            security_group_ids=self._security_groups(merged, interfaces, subnet["VpcId"]),
+            profile=self._profile(merged.get("IamInstanceProfile")),
+            user_data=data,
+            metadata_options=_DEFAULT_METADATA_OPTIONS | dict(merged.get("MetadataOptions", {})),
+            shutdown_behavior=merged.get("InstanceInitiatedShutdownBehavior") or "stop",
+            placement_group=self._placement_group_name(placement.get("GroupName"), placement.get("GroupId")),
+            instance_tags=_tags(merged, "instance")
+            | (
+                {
+                    "aws:ec2launchtemplate:id": template.template_id,
+                    "aws:ec2launchtemplate:version": str(template.version),
+                }
+                if template
+                else {}
+            ),
+            volume_tags=_tags(merged, "volume"),
+            network_interfaces=interfaces,
+            block_device_mappings=merged.get("BlockDeviceMappings", []),
+            private_address=merged.get("PrivateIpAddress") or _primary_address(interfaces),
+            is_monitored=bool(merged.get("Monitoring", {}).get("Enabled")),
+            spot_max_price=max_price,
+            template=template,
+            passed_on={name: merged[name] for name in _PASSED_ON if merged.get(name)},
+        )
+
+    def _subnet(self, merged: Mapping[str, Any]) -> Mapping[str, Any]:
+        subnet_id = merged.get("SubnetId") or next(
+            (one["SubnetId"] for one in merged.get("NetworkInterfaces", []) if one.get("SubnetId")), None
+        )
+        zone = merged.get("Placement", {}).get("AvailabilityZone")
+        if subnet_id is None:
+            wanted = [{"Name": "default-for-az", "Values": ["true"]}]
+            if zone:
+                wanted.append({"Name": "availability-zone", "Values": [zone]})
+            found = self._ask("ec2", "describe_subnets", Filters=wanted)["Subnets"]
+            if not found:
+                raise ApiError("MissingInput", f"No default subnet for availability zone: '{zone}'.")
+            return min(found, key=lambda one: one["AvailabilityZone"])
+        subnet: Mapping[str, Any] = self._ask("ec2", "describe_subnets", SubnetIds=[subnet_id])["Subnets"][0]
+        if zone and zone != subnet["AvailabilityZone"]:
+            raise ApiError(
+                "InvalidParameterValue",
+                f"Value ({zone}) for parameter availabilityZone is invalid. Subnet '{subnet_id}' is in the "
+                f"availability zone {subnet['AvailabilityZone']}",
+            )
+        return subnet
+
+    def _image(self, reference: str) -> str:
+        if reference.startswith(_SSM_PREFIX):
+            name = reference.removeprefix(_SSM_PREFIX)
+            try:
+                reference = self._clients.direct("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+            except ClientError as error:
+                raise ApiError(
+                    "InvalidParameterValue",
+                    f"Systems Manager parameter {name} in '{_SSM_PREFIX}{name}' cannot be resolved: "
+                    f"{error.response['Error']['Message']}",
+                ) from error
+        if not re.fullmatch(r"ami-([0-9a-f]{8}|[0-9a-f]{17})", reference):
+            raise ApiError("InvalidAMIID.Malformed", f'Invalid id: "{reference}" (expecting "ami-...")')
+        return reference
+
+    def _instance_type(self, name: str) -> str:
+        try:
+            self._clients.direct("ec2").describe_instance_types(InstanceTypes=[name])
+        except ClientError as error:
+            raise ApiError(
+                "InvalidParameterValue",
+                f"Invalid value '{name}' for InstanceType: {error.response['Error']['Message']}",
+            ) from error
+        return name
+
+    def _security_groups(
+        self, merged: Mapping[str, Any], interfaces: Sequence[Mapping[str, Any]], vpc_id: str
+    ) -> list[str]:
+        ids = list(merged.get("SecurityGroupIds", []))
+        for interface in interfaces:
+            ids += [one for one in interface.get("Groups", []) if one not in ids]
+        if names := merged.get("SecurityGroups", []):
+            filters = [{"Name": "group-name", "Values": names}, {"Name": "vpc-id", "Values": [vpc_id]}]
+            found = self._ask("ec2", "describe_security_groups", Filters=filters)["SecurityGroups"]
+            if missing := set(names) - {one["GroupName"] for one in found}:
+                raise ApiError("InvalidGroup.NotFound", f"The security group '{min(missing)}' does not exist")
+            ids += [one["GroupId"] for one in found]
+        if ids:
+            for group in self._ask("ec2", "describe_security_groups", GroupIds=ids)["SecurityGroups"]:
+                if group["VpcId"] != vpc_id:
+                    raise ApiError(
+                        "InvalidGroup.NotFound",
+                        f"The security group '{group['GroupId']}' does not exist in VPC '{vpc_id}'",
+                    )
+        return ids
+
+    def _profile(self, reference: Mapping[str, Any] | None) -> InstanceProfile | None:
+        if not reference:
+            return None
+        name = reference.get("Name") or str(reference.get("Arn", "")).rpartition("/")[2]
+        try:
+            found = self._clients.direct("iam").get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+        except ClientError as error:
+            raise ApiError(
+                "InvalidParameterValue",
+                f"Value ({name}) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name",
+            ) from error
+        if not found["Roles"]:
+            raise ApiError(
+                "InvalidParameterValue", f"IAM Instance Profile '{found['Arn']}' has no associated IAM Roles"
+            )
+        role = found["Roles"][0]
+        return InstanceProfile(
+            found["InstanceProfileName"], found["Arn"], found["InstanceProfileId"], role["RoleName"], role["Arn"]
+        )
+
+    def _ask(self, service: str, operation: str, **parameters: Any) -> Any:
+        try:
+            return getattr(self._clients.direct(service), operation)(**parameters)
+        except ClientError as error:
+            raise as_api_error(error) from error
+
+
+def as_api_error(error: ClientError) -> ApiError:
+    """Return the answer that passes a ClientError of an inner call on to the outer caller."""
+    answer = error.response
+    return ApiError(
+        answer["Error"]["Code"], answer["Error"]["Message"], answer["ResponseMetadata"].get("HTTPStatusCode", 400)
+    )
+
+
+def _merge(template: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Let request parameters replace the template's; placement, metadata options and tags are merged key by key."""
+    merged = dict(template)
+    for name, value in parameters.items():
+        if name in ("Placement", "MetadataOptions"):
+            merged[name] = dict(template.get(name, {})) | dict(value)
+        elif name == "TagSpecifications":
+            merged[name] = [*template.get(name, []), *value]
+        else:
+            merged[name] = value
+    return merged
+
+
+def _interfaces(merged: Mapping[str, Any], subnet_id: str) -> list[dict[str, Any]]:
+    interfaces = [dict(one) for one in merged.get("NetworkInterfaces", [])]
+    if interfaces and (merged.get("SecurityGroupIds") or merged.get("SecurityGroups")):
+        raise ApiError(
+            "InvalidParameterCombination",
+            "Network interfaces and an instance-level security groups may not be specified on the same request",
+        )
+    for interface in interfaces:
+        if not interface.get("NetworkInterfaceId"):
+            interface["SubnetId"] = interface.get("SubnetId") or subnet_id
+    return interfaces
+
+
+def _primary_address(interfaces: Sequence[Mapping[str, Any]]) -> str | None:
+    for interface in interfaces:
+        if interface.get("DeviceIndex", 0) == 0 and interface.get("NetworkCardIndex", 0) == 0:
+            return interface.get("PrivateIpAddress")
+    return None
+
+
+def _market(merged: Mapping[str, Any]) -> tuple[Market, str | None]:
+    options = merged.get("InstanceMarketOptions") or {}
+    kind = options.get("MarketType")
+    if kind is None:
+        return "on-demand", None
+    if kind != "spot":
+        raise ApiError("InvalidParameterValue", f"MarketType '{kind}' is not emulated by the local cloud; use 'spot'")
+    spot = options.get("SpotOptions", {})
+    if spot.get("InstanceInterruptionBehavior", "terminate") != "terminate":
+        raise ApiError(
+            "UnsupportedOperation",
+            f"InstanceInterruptionBehavior '{spot['InstanceInterruptionBehavior']}' is not emulated by the local "
+            "cloud; use 'terminate'",
+        )
+    return "spot", spot.get("MaxPrice")
+
+
+def _user_data(encoded: str | None) -> bytes:
+    if not encoded:
+        return b""
+    try:
+        data = base64.b64decode(encoded, validate=True)
+        user_data.check_runnable(data)
+    except binascii.Error as error:
+        raise ApiError("InvalidParameterValue", "Invalid BASE64 encoding of user data.") from error
+    except UserDataError as error:
+        raise ApiError("InvalidUserData.Malformed", str(error)) from error
+    return data
+
+
+def _tags(merged: Mapping[str, Any], resource_type: str) -> dict[str, str]:
+    return {
+        tag["Key"]: tag.get("Value", "")
+        for specification in merged.get("TagSpecifications", [])
+        if specification.get("ResourceType") == resource_type
+        for tag in specification.get("Tags", [])
+    }

@@ -1,0 +1,119 @@
+"""Finding and ending whole trees of processes, also those that made their own sessions.
+
+Not here: who starts them. Works on Linux and on other systems that psutil knows; adoption of orphans is Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+
+INSTANCE_VARIABLE = "LOCALCLOUD_INSTANCE"
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_SECONDS = 0.02
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent ends (Linux; elsewhere nothing)."""
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(error)}")
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """Return the living descendants of `pid`, zombies excluded; none when it is gone."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [process for process in found if _is_alive(process)]
+
+
+def marked(instance_id: str) -> Iterator[psutil.Process]:
+    """Yield the living processes whose environment says that they belong to the instance, this process excluded."""
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(INSTANCE_VARIABLE) == instance_id and _is_alive(process):
+                yield process
+
+
+def send(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to each process that is still there."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def freeze(pid: int) -> None:
+    """Stop the descendants of `pid` with SIGSTOP, until no new one appears that is not stopped."""
+    seen: set[int] = set()
+    while True:
+        fresh = [process for process in descendants(pid) if process.pid not in seen]
+        if not fresh:
+            return
+        send(fresh, signal.SIGSTOP)
+        seen.update(process.pid for process in fresh)
+
+
+def thaw(pid: int) -> None:
+    """Let the descendants of `pid` go on."""
+    send(descendants(pid), signal.SIGCONT)
+
+
+def end_descendants(pid: int, grace_seconds: float) -> None:
+    """End every descendant of `pid`: SIGTERM, then SIGKILL to what is left after `grace_seconds`, until none lives.
+
+    Children of the calling process are reaped on the way.
+    """
+    if grace_seconds > 0:
+        send(descendants(pid), signal.SIGTERM)
+        deadline = time.monotonic() + grace_seconds
+        while _reaped_descendants(pid) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+    while left := _reaped_descendants(pid):
+        send(left, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)
+
+
+def end_marked(instance_id: str) -> None:
+    """Kill what carries the instance's mark, until none lives: for when its init process was killed."""
+    while left := list(marked(instance_id)):
+        send(left, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)
+
+
+def _reaped_descendants(pid: int) -> list[psutil.Process]:
+    if pid == os.getpid():
+        reap()
+    return descendants(pid)
+
+
+def reap() -> list[tuple[int, int]]:
+    """Collect the children of this process that have ended; return (pid, wait status) of each."""
+    ended = []
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended.append((pid, status))
+    return ended
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

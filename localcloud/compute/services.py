@@ -1,0 +1,120 @@
+"""Puts compute together: the services "ec2" (in part), "autoscaling" (all of it) and "compute" (http verbs)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from localcloud import api
+from localcloud.compute.autoscaling.activities import ActivityLog
+from localcloud.compute.autoscaling.group_operations import GroupOperations
+from localcloud.compute.autoscaling.hook_operations import HookOperations
+from localcloud.compute.autoscaling.instance_operations import InstanceOperations
+from localcloud.compute.autoscaling.launcher import GroupLauncher
+from localcloud.compute.autoscaling.lifecycle import Lifecycle
+from localcloud.compute.autoscaling.model import GroupStore
+from localcloud.compute.autoscaling.notifications import HookNotifier
+from localcloud.compute.autoscaling.reconciler import Reconciler
+from localcloud.compute.autoscaling.refresh import InstanceRefresher
+from localcloud.compute.autoscaling.refresh_operations import RefreshOperations
+from localcloud.compute.autoscaling.service import AutoScalingService
+from localcloud.compute.autoscaling.tag_operations import TagOperations
+from localcloud.compute.capacity import CapacityPools
+from localcloud.compute.control import ComputeControl
+from localcloud.compute.ec2_service import Ec2Service
+from localcloud.compute.instance_credentials import InstanceCredentials
+from localcloud.compute.inventory import Inventory
+from localcloud.compute.launch import LaunchResolver
+from localcloud.compute.metadata import MetadataSources
+from localcloud.compute.metadata_server import MetadataServers
+from localcloud.compute.moto_record import MotoRecord
+from localcloud.compute.placement import PlacementGroups
+from localcloud.compute.records import RecordLog
+from localcloud.compute.spot import SpotMarket
+
+
+class ComputeServices:
+    """The compute of one account in one region.
+
+    Args:
+        clients: Clients of this cloud; `direct` must reach the moto that lives in this process.
+        bus: Where instances and groups say what happened.
+        credentials: Issues the instances' role sessions.
+        state_directory: Holds `instances/<id>/` and `records.jsonl`.
+        clock: Unix seconds for hooks, notices, tokens and credentials; another clock is for tests.
+    """
+
+    def __init__(
+        self, clients: api.Clients, bus: api.EventBus, credentials: api.CredentialIssuer, state_directory: Path,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        state_directory = state_directory.resolve()
+        self._clients = clients
+        self._zone_ids: dict[str, str] = {}
+        self._vpc_cidrs: dict[str, str] = {}
+        records = RecordLog(state_directory / "records.jsonl", clock)
+        record = MotoRecord(clients.account, clients.region)
+        placement = PlacementGroups(record)
+        pools = CapacityPools(records)
+        sources = MetadataSources(
+            record,
+            InstanceCredentials(credentials, clock),
+            clients.region,
+            clients.account,
+            self._zones,
+            self._vpc_cidr,
+        )
+        self._servers = MetadataServers(sources, clock)
+        self.inventory = Inventory(
+            clients, bus, records, record, placement, pools, self._servers, state_directory, clock
+        )
+        resolver = LaunchResolver(clients, placement.resolve)
+        self._spot = SpotMarket(self.inventory, clients, bus, records, clock)
+        self._ec2 = Ec2Service(clients, self.inventory, resolver, placement)
+        store = GroupStore()
+        activities = ActivityLog(clients, bus, records, clock)
+        self._notifier = HookNotifier(clients, clock)
+        lifecycle = Lifecycle(self.inventory, activities, self._notifier, clock)
+        self._reconciler = Reconciler(
+            store, self.inventory, lifecycle, GroupLauncher(store, self.inventory, resolver, activities, clock),
+            InstanceRefresher(lifecycle, clock), clock,
+        )  # fmt: skip
+        self._autoscaling = AutoScalingService(
+            self._reconciler,
+            GroupOperations(store, clients, resolver, lifecycle, activities, placement.resolve, clock).handlers(),
+            InstanceOperations(store, self.inventory, lifecycle, activities, clock).handlers(),
+            HookOperations(store, lifecycle).handlers(),
+            RefreshOperations(store, resolver, clock).handlers(),
+            TagOperations(store).handlers(),
+        )
+        self.wake_autoscaling: Callable[[], None] = store.wake.set
+        self._control = ComputeControl(
+            self.inventory, self._spot, pools, self._reconciler.capacity_changed, self._close
+        )
+        self.inventory.listen(self._reconciler.instance_changed)
+        self._spot.listen(self._reconciler.rebalance_recommended)
+        self._reconciler.start()
+
+    def services(self) -> list[api.Service]:
+        """Return the services for the gateway; closing them all ends every instance."""
+        return [self._control, self._ec2, self._autoscaling]
+
+    def _close(self) -> None:
+        self._reconciler.close()
+        self._spot.close()
+        self.inventory.close()
+        self._servers.close()
+        self._notifier.close()
+
+    def _zones(self) -> Mapping[str, str]:
+        if not self._zone_ids:
+            answer = self._clients.direct("ec2").describe_availability_zones()
+            self._zone_ids = {one["ZoneName"]: one["ZoneId"] for one in answer["AvailabilityZones"]}
+        return self._zone_ids
+
+    def _vpc_cidr(self, vpc_id: str) -> str:
+        if vpc_id not in self._vpc_cidrs:
+            answer = self._clients.direct("ec2").describe_vpcs(VpcIds=[vpc_id])
+            self._vpc_cidrs[vpc_id] = answer["Vpcs"][0]["CidrBlock"]
+        return self._vpc_cidrs[vpc_id]
