@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -159,6 +159,10 @@ class Stack:
     ) -> None:
         """Append an event, newest last."""
         with self.lock:
+            at = now()
+            if self.events:
+                # Clients sort by milliseconds; events of one stack must keep their order there.
+                at = max(at, self.events[-1]["Timestamp"] + timedelta(milliseconds=1))
             entry: dict[str, Any] = {
                 "StackId": self.stack_id,
                 "StackName": self.name,
@@ -167,7 +171,7 @@ class Stack:
                 "LogicalResourceId": logical_id,
                 "PhysicalResourceId": physical_id,
                 "ResourceType": type_name,
-                "Timestamp": now(),
+                "Timestamp": at,
                 "ResourceStatus": status,
             }
             if token is not None:
