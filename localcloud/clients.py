@@ -69,6 +69,7 @@ class LocalClients:
             read_timeout=60,
             max_pool_connections=32,
             s3={"addressing_style": "path"},
+            signature_version="v4" if service != "s3" else "s3v4",
             inject_host_prefix=False,
         )
         client = boto3.session.Session().client(

@@ -18,6 +18,7 @@ from localcloud.functions import FunctionService, LocalEventBus
 from localcloud.gateway import Gateway
 from localcloud.iam.authority import Authority
 from localcloud.identity import Identity
+from localcloud.public_parameters import PublicParameters
 from localcloud.security_token import SecurityTokenService
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ class LocalCloud:
         bus = LocalEventBus(self.clients, functions)
         compute = ComputeServices(self.clients, bus, self.identity, self.state_directory)
         cloudformation = CloudFormationService(self.clients)
-        return [SecurityTokenService(self.identity), functions, bus, cloudformation, *compute.services()]
+        parameters = PublicParameters(self.clients)
+        return [SecurityTokenService(self.identity), parameters, functions, bus, cloudformation, *compute.services()]
 
     def start(self) -> None:
         """Answer requests from now on."""
