@@ -8,7 +8,7 @@ from pathlib import Path
 import aws_cdk as cdk
 
 from stacks.config import load
-from stacks.errors import ConfigError
+from stacks.errors import BundleError, ConfigError
 from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
 from stacks.training_stack import TrainingStack
@@ -21,6 +21,7 @@ def synthesise(app: cdk.App) -> None:
 
     Raises:
         ConfigError: The file is wrong; with every problem in it.
+        BundleError: The user's code cannot be shipped.
     """
     path = Path(str(app.node.get_context("config")))
     config = load(path)
@@ -59,5 +60,5 @@ def synthesise(app: cdk.App) -> None:
 if __name__ == "__main__":
     try:
         synthesise(cdk.App())
-    except ConfigError as error:
+    except (BundleError, ConfigError) as error:
         sys.exit(str(error))

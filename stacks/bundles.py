@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stacks.errors import BundleError
+
 ROOT = Path(__file__).resolve().parent.parent
 TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the earliest that zip knows
 MODE = 0o644 << 16
@@ -29,10 +31,18 @@ def node_bundle(directory: Path) -> BundleFile:
 
 
 def code_bundle(directory: Path, user_code: Path | None = None) -> BundleFile:
-    """Return the bundle of the trainer, with the user's own code beside it when there is some."""
+    """Return the bundle of the trainer, with the user's own code beside it when there is some.
+
+    Raises:
+        BundleError: The user's code holds a file that the trainer has too.
+    """
     files = list(_files(ROOT / "training", "training"))
     if user_code is not None:
-        files += _files(user_code, "")
+        own = list(_files(user_code, ""))
+        doubled = sorted({name for name, _ in files} & {name for name, _ in own})
+        if doubled:
+            raise BundleError(f"{user_code}: holds {', '.join(doubled)}, which the trainer has too; rename them")
+        files += own
     return _write(files, directory)
 
 

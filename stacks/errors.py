@@ -19,6 +19,10 @@ class Problem:
         return f"{self.path}: {self.value!r}: {self.rule}; {self.remedy}"
 
 
+class BundleError(ValueError):
+    """The user's code cannot be shipped beside the trainer."""
+
+
 class ConfigError(ValueError):
     """A deployment file is wrong; holds every problem found."""
 

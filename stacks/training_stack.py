@@ -31,6 +31,20 @@ ADVANCED_PARAMETER_BYTES = 8192
 TOKEN_MARGIN_BYTES = 512  # what tokens in the document may still grow by
 
 
+def parameter_tier(document: str, source: str) -> str:
+    """Return the tier of SSM parameter that holds a document.
+
+    Raises:
+        ConfigError: No tier does.
+    """
+    size_bytes = len(document.encode()) + TOKEN_MARGIN_BYTES
+    if size_bytes > ADVANCED_PARAMETER_BYTES:
+        rule = f"the run document must fit into an SSM parameter of {ADVANCED_PARAMETER_BYTES} bytes"
+        problem = Problem("training.config", f"about {size_bytes} bytes", rule, "shorten its texts")
+        raise ConfigError(source, [problem])
+    return "Advanced" if size_bytes > STANDARD_PARAMETER_BYTES else "Standard"
+
+
 class TrainingStack(Stack):
     """Fleet, node role, launch template, the two documents, the run controller."""
 
@@ -131,21 +145,12 @@ class TrainingStack(Stack):
             training=config.training.config.model_dump(mode="json"),
         )
         content = document.to_json()
-        size_bytes = len(json.dumps(content).encode()) + TOKEN_MARGIN_BYTES
-        if size_bytes > ADVANCED_PARAMETER_BYTES:
-            problem = Problem(
-                "training.config",
-                f"about {size_bytes} bytes",
-                f"the run document must fit into an SSM parameter of {ADVANCED_PARAMETER_BYTES} bytes",
-                "leave out settings that are at their defaults",
-            )
-            raise ConfigError(config.name, [problem])
         return ssm.CfnParameter(
             self,
             "Run",
             name=config.run_parameter,
             type="String",
-            tier="Advanced" if size_bytes > STANDARD_PARAMETER_BYTES else "Standard",
+            tier=parameter_tier(json.dumps(content), config.name),
             description="What is trained (run document)",
             value=self.to_json_string(content),
         )

@@ -64,6 +64,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise refuse(str(path), f"is not UTF-8 text: {error.reason}", "save it as UTF-8") from error
     loader = _Loader(text)
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            # A few lines of aliases can stand for more text than there is memory.
+            raise refuse("an alias (*name)", "anchors and aliases are not read", "write the value out")
         loaded = loader.get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

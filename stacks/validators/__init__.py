@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError
-from stacks.validators import capacity, run
+from stacks.validators import capacity, node, run
 
-RULES = (*capacity.RULES, *run.RULES)
+RULES = (*capacity.RULES, *node.RULES, *run.RULES)
 
 
 def check(config: DeploymentConfig, source: str) -> None:

@@ -57,6 +57,10 @@ def gang(config: DeploymentConfig) -> Iterator[Problem]:
     if capacity.on_demand_base > capacity.nodes:
         rule = f"is more than capacity.nodes {capacity.nodes}"
         yield Problem("capacity.on_demand_base", capacity.on_demand_base, rule, "lower it")
+    if capacity.on_demand_base and capacity.market != "spot":
+        yield Problem(
+            "capacity.on_demand_base", capacity.on_demand_base, "has a meaning for market: spot only", "drop it"
+        )
 
 
 def price(config: DeploymentConfig) -> Iterator[Problem]:

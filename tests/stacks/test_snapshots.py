@@ -1,0 +1,53 @@
+"""What must not change by accident: stateful resources and rights, in two small files that people read.
+
+A wanted change: `UPDATE_SNAPSHOTS=1 python -m pytest tests/stacks/test_snapshots.py`, and say why in the commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import STACKS, Assembly
+
+HERE = Path(__file__).parent
+STATEFUL = {"AWS::S3::Bucket", "AWS::KMS::Key", "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::SSM::Parameter"}
+
+
+def compare(name: str, found: Any, update: bool, meaning: str) -> None:
+    path = HERE / name
+    text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+    if update:
+        path.write_text(text)
+    assert json.loads(path.read_text()) == found, meaning
+
+
+@pytest.fixture
+def update() -> bool:
+    return os.environ.get("UPDATE_SNAPSHOTS") == "1"
+
+
+def test_stateful_resources_keep_their_logical_ids(demo: Assembly, update: bool) -> None:
+    found = {
+        stack: {name: item["Type"] for name, item in demo.resources(stack).items() if item["Type"] in STATEFUL}
+        for stack in STACKS
+    }
+    compare(
+        "logical_ids.json", found, update, "a resource with another logical id is made anew: its data is left behind"
+    )
+
+
+def test_rights_are_those_that_were_reviewed(demo: Assembly, update: bool) -> None:
+    found: dict[str, Any] = {}
+    for stack in STACKS:
+        for role in demo.of_type(stack, "AWS::IAM::Role"):
+            statements = demo.statements(stack, role)
+            found[f"{stack}/{role}"] = {
+                sid: {key: value for key, value in statement.items() if key != "Sid"}
+                for sid, statement in statements.items()
+            }
+    compare("iam.json", found, update, "rights changed: broader ones need a reason")
