@@ -74,6 +74,11 @@ def make_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name: s
         ApiError: What was asked cannot be deployed; every reason that was found in one message.
     """
     p = call.parameters
+    refuse_parameters(
+        call, "NotificationARNs", "ResourceTypes", "StackPolicyBody", "StackPolicyURL", "TimeoutInMinutes"
+    )
+    if p.get("RollbackConfiguration", {}).get("RollbackTriggers"):
+        raise RequestRefused("RollbackConfiguration: the local cloud watches no alarms while it deploys; leave it out")
     old = stack.configuration
     body = template_body(stacks, call, old.template_body)
     template = load_template(body)
@@ -82,16 +87,13 @@ def make_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name: s
     raw, resolved = resolve_parameters(
         template, list(p.get("Parameters", [])), old.raw_parameters, lambda name: stacks.read_ssm(name, call.region)
     )
-    arns = tuple(p.get("NotificationARNs", old.notification_arns))
     configuration = Configuration(
         template_body=body,
         template=template,
         raw_parameters=raw,
-        parameters=resolved | _pseudo(stack, arns),
+        parameters=resolved | _pseudo(stack),
         tags={t["Key"]: t["Value"] for t in p["Tags"]} if "Tags" in p else old.tags,
         capabilities=tuple(p.get("Capabilities", [])),
-        notification_arns=arns,
-        rollback_configuration=p.get("RollbackConfiguration", old.rollback_configuration),
     )
     maker = stacks.resolver_maker(call.region, configuration, set())
     plan = Plan(template, stack.resources, maker)
@@ -114,7 +116,7 @@ def make_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name: s
     return change_set
 
 
-def _pseudo(stack: Stack, notification_arns: tuple[str, ...]) -> dict[str, Any]:
+def _pseudo(stack: Stack) -> dict[str, Any]:
     return {
         "AWS::AccountId": stack.account,
         "AWS::Region": stack.region,
@@ -122,7 +124,7 @@ def _pseudo(stack: Stack, notification_arns: tuple[str, ...]) -> dict[str, Any]:
         "AWS::URLSuffix": "amazonaws.com",
         "AWS::StackName": stack.name,
         "AWS::StackId": stack.stack_id,
-        "AWS::NotificationARNs": list(notification_arns),
+        "AWS::NotificationARNs": [],
     }
 
 
@@ -132,8 +134,6 @@ def _differs_otherwise(stack: Stack, change_set: ChangeSet) -> bool:
     return (
         stack.status in ("CREATE_FAILED", "UPDATE_FAILED")
         or old.tags != new.tags
-        or old.notification_arns != new.notification_arns
-        or old.rollback_configuration != new.rollback_configuration
         or _output_definitions(old.template) != _output_definitions(new.template)
     )
 
@@ -172,6 +172,17 @@ def stack_for(stacks: Stacks, call: Call, kind: str) -> Stack:
     if kind == "UPDATE":
         require_updatable(stack)
     return stack
+
+
+def refuse_parameters(call: Call, *names: str) -> None:
+    """Refuse what the local cloud would otherwise have to ignore.
+
+    Raises:
+        RequestRefused: One of these parameters is given, and not empty.
+    """
+    given = [name for name in names if call.parameters.get(name)]
+    if given:
+        raise RequestRefused(f"{call.operation}: the local cloud does not have {', '.join(given)}; leave it out")
 
 
 def require_updatable(stack: Stack) -> None:

@@ -121,8 +121,13 @@ class Deployment:
     def remove_made(self) -> list[str]:
         """Remove what the failed operation had made; return the reasons of what would not go."""
         made = [self._stack.resources[name] for name in self.undo.made if name in self._stack.resources]
-        doomed = [(r, retention(r, "DeletionPolicy", rolling_back=True)) for r in made]
+        doomed = [(r, self._creation_retention(r)) for r in made]
         return remove_all(self.worker, [*doomed, *((r, "Delete") for r in self.undo.orphans)])
+
+    def _creation_retention(self, resource: Resource) -> str:
+        """Return the policy over a resource whose creation is taken back; a snapshot would hold nothing."""
+        policy = resource.definition.get("DeletionPolicy")
+        return "Retain" if policy == "Retain" and not self._stack.retain_except_on_create else "Delete"
 
     def leftovers(self) -> list[tuple[Resource, str]]:
         """Return what the failed operation left beside the stack's resources, with the policies for its removal."""
@@ -143,7 +148,7 @@ class Deployment:
                 # Half-made by an operation that was left failed: it is made anew.
                 self.undo.orphans.append(before)
             self.undo.made.add(logical_id)
-            self.worker.create(logical_id, after, needs, generation=before.generation + 1 if before else 0)
+            self.worker.create(logical_id, after, needs)
             return
         changes = property_changes(before.type_name, before.definition, after)
         problems = [change.problem for change in changes if change.problem is not None]
@@ -207,12 +212,10 @@ class Deployment:
         return found
 
 
-def retention(resource: Resource, name: str, *, rolling_back: bool = False) -> str:
+def retention(resource: Resource, name: str) -> str:
     """Return Delete, Retain or Snapshot by a resource's DeletionPolicy or UpdateReplacePolicy."""
     policy = str(resource.definition.get(name, "Delete"))
-    if policy == "RetainExceptOnCreate":
-        return "Delete" if rolling_back else "Retain"
-    return "Delete" if policy == "Snapshot" and rolling_back else policy
+    return "Retain" if policy == "RetainExceptOnCreate" else policy
 
 
 def _successor_retention(old: Resource, stack: Stack) -> str:

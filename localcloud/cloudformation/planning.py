@@ -31,6 +31,7 @@ class Plan:
     ) -> None:
         self._template = template
         self._resources = resources
+        self._included: set[str] = set()
         self._fresh: set[str] = set()
         self._changed: set[str] = set()
         self._problems: list[str] = []
@@ -53,13 +54,17 @@ class Plan:
             TemplateError: A change is none that AWS can make; all such changes in one message.
         """
         wanted = self._template["Resources"]
-        included = {name for name, item in wanted.items() if self._resolver.includes(item)}
+        self._included = {name for name, item in wanted.items() if self._resolver.includes(item)}
         changes = []
-        for logical_id in TopologicalSorter(dependencies(self._template, included)).static_order():
+        for logical_id in TopologicalSorter(dependencies(self._template, self._included)).static_order():
             change = self._change(logical_id, wanted[logical_id], tags_changed)
             if change is not None:
                 changes.append(change)
-        changes += [_removal(r) for name, r in self._resources.items() if name not in included]
+        changes += [_removal(r) for name, r in self._resources.items() if name not in self._included]
+        for output in self._template.get("Outputs", {}).values():
+            # Evaluated for what it finds: better now than after everything is made.
+            if self._resolver.includes(output):
+                self._resolver.resolve([output["Value"], output.get("Export")])
         if self._problems:
             raise TemplateError("; ".join(self._problems))
         return [{"Type": "Resource", "ResourceChange": change} for change in changes]
@@ -68,7 +73,7 @@ class Plan:
         after = evaluate(self._resolver, definition)
         before = self._resources.get(logical_id)
         head = {"LogicalResourceId": logical_id, "ResourceType": definition["Type"]}
-        if before is None or not before.physical_id:
+        if before is None or before.status == "CREATE_FAILED":
             self._fresh.add(logical_id)
             return {"Action": "Add", **head, "Scope": [], "Details": [], "AfterContext": _context(after)}
         if before.type_name != definition["Type"]:
@@ -139,12 +144,20 @@ class Plan:
             elif attribute is not None and logical_id in self._fresh | self._changed:
                 yield "ResourceAttribute", f"{logical_id}.{attribute}"
 
+    def _require(self, logical_id: str) -> None:
+        if logical_id not in self._included:
+            raise TemplateError(
+                f"Template format error: Unresolved resource dependencies [{logical_id}]: its condition is false"
+            )
+
     def _ref(self, logical_id: str) -> Any:
+        self._require(logical_id)
         if logical_id in self._fresh or logical_id not in self._resources:
             return Unknown(logical_id)
         return self._resources[logical_id].physical_id
 
     def _get_att(self, logical_id: str, attribute: str) -> Any:
+        self._require(logical_id)
         unknown = Unknown(f"{logical_id}.{attribute}")
         is_moving = logical_id in self._changed and not attribute.endswith(STABLE_SUFFIXES)
         if logical_id in self._fresh or is_moving or logical_id not in self._resources:

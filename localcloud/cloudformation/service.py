@@ -13,7 +13,7 @@ from typing import Any
 import botocore.session
 
 from localcloud.api import ApiError, Call, Clients, Handler, Observer
-from localcloud.cloudformation.change_sets import make_change_set, require_updatable, stack_for
+from localcloud.cloudformation.change_sets import make_change_set, refuse_parameters, require_updatable, stack_for
 from localcloud.cloudformation.drift import Drift
 from localcloud.cloudformation.errors import NoSuchChangeSet, NoSuchStack, RequestRefused
 from localcloud.cloudformation.operations import Stacks
@@ -83,7 +83,7 @@ class CloudFormationService:
         return self._change_now(call, "UPDATE")
 
     def _change_now(self, call: Call, kind: str) -> Output:
-        _refuse_parameters(call, "StackPolicyBody", "StackPolicyURL", "StackPolicyDuringUpdateBody", "TimeoutInMinutes")
+        refuse_parameters(call, "StackPolicyDuringUpdateBody", "StackPolicyDuringUpdateURL")
         with self._lock:
             stack = stack_for(self.stacks, call, kind)
             try:
@@ -140,6 +140,7 @@ class CloudFormationService:
         kind = change_set.kind
         stack.role_arn = change_set.role_arn
         stack.disable_rollback = bool(p.get("DisableRollback", change_set.deployment_config.get("DisableRollback")))
+        stack.retain_except_on_create = bool(p.get("RetainExceptOnCreate"))
         stack.deployment_config = change_set.deployment_config
         stack.termination_protection = bool(p.get("EnableTerminationProtection", stack.termination_protection))
         if change_set.name != DIRECT:
@@ -212,6 +213,7 @@ class CloudFormationService:
     def _rollback_stack(self, call: Call) -> Output:
         stack = self._queries.stack(call)
         states = {"CREATE_FAILED": "ROLLBACK", "UPDATE_FAILED": "UPDATE_ROLLBACK"}
+        stack.retain_except_on_create = bool(call.parameters.get("RetainExceptOnCreate"))
         self._begin_rollback(call, stack, states, "ROLLBACK", set())
         return {"StackId": stack.stack_id, "OperationId": stack.operation_id}
 
@@ -245,9 +247,3 @@ def _api_operations() -> tuple[str, ...]:
 
 def _refuse(call: Call) -> Output:
     raise RequestRefused(f"{call.operation}: this operation of CloudFormation is not part of the local cloud")
-
-
-def _refuse_parameters(call: Call, *names: str) -> None:
-    given = [name for name in names if call.parameters.get(name)]
-    if given:
-        raise RequestRefused(f"{call.operation}: the local cloud does not have {', '.join(given)}; leave it out")

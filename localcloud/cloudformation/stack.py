@@ -59,8 +59,6 @@ class Configuration:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
-    notification_arns: tuple[str, ...] = ()
-    rollback_configuration: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def hidden_parameters(self) -> set[str]:
@@ -101,6 +99,7 @@ class Stack:
     reason: str | None = None
     role_arn: str | None = None
     disable_rollback: bool = False
+    retain_except_on_create: bool = False
     termination_protection: bool = False
     resources: dict[str, Resource] = field(default_factory=dict)
     outputs: list[dict[str, Any]] = field(default_factory=list)
@@ -112,6 +111,7 @@ class Stack:
     operation_id: str = ""
     operations: list[dict[str, str]] = field(default_factory=list)
     pending: Deployment | None = None
+    generations: dict[str, int] = field(default_factory=dict)
     drift: Mapping[str, str] = field(default_factory=dict)
     drift_checked: datetime | None = None
     created: datetime = field(default_factory=now)
@@ -179,6 +179,13 @@ class Stack:
             if reason is not None:
                 entry["ResourceStatusReason"] = reason
             self.events.append(entry)
+
+    def next_generation(self, logical_id: str) -> int:
+        """Return the number of the next resource of this logical id, from 0."""
+        with self.lock:
+            number = self.generations.get(logical_id, 0)
+            self.generations[logical_id] = number + 1
+            return number
 
     def put(self, resource: Resource) -> Resource:
         """Make a resource the stack's own, in place of what had its logical id."""

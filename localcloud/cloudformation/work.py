@@ -99,10 +99,9 @@ class Worker:
             return AcceptedProvider(type_name)
         raise ResourceFailure(f"{type_name}: no provider of the local cloud makes this type")
 
-    def create(
-        self, logical_id: str, definition: Mapping[str, Any], needs: frozenset[str], generation: int = 0
-    ) -> Resource:
+    def create(self, logical_id: str, definition: Mapping[str, Any], needs: frozenset[str]) -> Resource:
         """Make a resource."""
+        generation = self.stack.next_generation(logical_id)
         resource = Resource(logical_id, definition["Type"], definition, needs=needs, generation=generation)
         self.stack.put(resource)
         self._tell(resource, "CREATE_IN_PROGRESS")
@@ -118,12 +117,11 @@ class Worker:
 
     def replace(self, before: Resource, definition: Mapping[str, Any], needs: frozenset[str]) -> Resource:
         """Make the successor of a resource; the old one is removed in the clean-up."""
-        after = replace(
-            before, definition=definition, needs=needs, physical_id="", attributes={}, generation=before.generation + 1
-        )
+        after = replace(before, definition=definition, needs=needs, physical_id="", attributes={})
         if has_same_name(before.type_name, before.properties, after.properties):
             self.refuse(before, SAME_NAME.format(name=before.physical_id))
         self._tell(before, "UPDATE_IN_PROGRESS", REPLACING)
+        after.generation = self.stack.next_generation(before.logical_id)
         context = self._context(after)
         made = self._do(before, "UPDATE_FAILED", lambda p: p.create(context, after.properties))
         done = self.stack.put(replace(after, physical_id=made.physical_id, attributes=made.attributes))
