@@ -10,6 +10,7 @@ from pathlib import Path
 from stacks.config import load
 from stacks.errors import ConfigError
 from stacks.instance_types import catalogue
+from stacks.reference import configuration_page
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,8 +21,14 @@ def main(arguments: list[str] | None = None) -> int:
     check.add_argument("config", type=Path, help="deployment file, such as config/demo.yaml")
     show = commands.add_parser("catalogue", help="print the instance types and their prices")
     show.add_argument("--json", action="store_true", help="the prices, for programs")
+    commands.add_parser("docs", help="print docs/configuration.md: every key, its default, and what an edit does")
     options = parser.parse_args(arguments)
-    return _check(options.config) if options.command == "check" else _catalogue(options.json)
+    if options.command == "check":
+        return _check(options.config)
+    if options.command == "catalogue":
+        return _catalogue(options.json)
+    print(configuration_page(), end="")
+    return 0
 
 
 def _check(path: Path) -> int:

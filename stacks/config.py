@@ -119,7 +119,7 @@ class CapacityConfig(_Section):
     )
     gang_timeout_seconds: int = setting(
         "How long a part of the gang waits for the rest before the attempt is given up, and the next zone tried.",
-        edit="in place",
+        edit="replaces nodes",
         default=900,
         ge=30,
     )
