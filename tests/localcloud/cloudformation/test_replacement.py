@@ -1,0 +1,124 @@
+"""Which changes replace a resource, which are made in place, and which AWS does not make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localcloud.cloudformation.intrinsics import Unknown
+from localcloud.cloudformation.providers import registry
+from localcloud.cloudformation.replacement import property_changes, replaces
+from localcloud.cloudformation.replacement_rules import RULES
+from localcloud.cloudformation.schemas import has_attribute, has_same_name, is_taggable, required_properties, schema
+
+GROUP = "AWS::AutoScaling::AutoScalingGroup"
+INSTANCE = "AWS::EC2::Instance"
+
+
+def verdict(type_name: str, old: dict[str, Any], new: dict[str, Any], **attributes: Any) -> str:
+    changes = property_changes(type_name, {"Properties": old}, {"Properties": new, **attributes})
+    assert changes
+    problems = [change.problem for change in changes if change.problem]
+    return "not_supported" if problems else replaces(changes)
+
+
+def device(**ebs: Any) -> dict[str, Any]:
+    return {"BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": ebs}]}
+
+
+def target(kind: str, capacity: int) -> dict[str, Any]:
+    return {"TargetCapacitySpecification": {"DefaultTargetCapacityType": kind, "TotalTargetCapacity": capacity}}
+
+
+@pytest.mark.parametrize(
+    ("type_name", "old", "new", "expected"),
+    [
+        ("AWS::S3::Bucket", {"BucketName": "a"}, {"BucketName": "b"}, "True"),
+        ("AWS::S3::Bucket", {}, {"VersioningConfiguration": {"Status": "Enabled"}}, "False"),
+        ("AWS::IAM::Role", {"Path": "/"}, {"Path": "/x/"}, "True"),
+        ("AWS::IAM::Role", {"Description": "a"}, {"Description": "b"}, "False"),
+        ("AWS::IAM::Policy", {"PolicyName": "a"}, {"PolicyName": "b"}, "False"),
+        ("AWS::IAM::ManagedPolicy", {"Description": "a"}, {"Description": "b"}, "True"),
+        ("AWS::IAM::InstanceProfile", {"Roles": ["a"]}, {"Roles": ["b"]}, "False"),
+        ("AWS::EC2::Volume", {"AvailabilityZone": "a"}, {"AvailabilityZone": "b"}, "not_supported"),
+        ("AWS::EC2::Volume", {"Size": 1}, {"Size": 2}, "False"),
+        ("AWS::KMS::Key", {"KeySpec": "SYMMETRIC_DEFAULT"}, {"KeySpec": "RSA_2048"}, "not_supported"),
+        ("AWS::KMS::Key", {"Description": "a"}, {"Description": "b"}, "False"),
+        (GROUP, {"LaunchTemplate": {"Version": "1"}}, {"LaunchTemplate": {"Version": "2"}}, "False"),
+        (GROUP, {"AutoScalingGroupName": "a"}, {"AutoScalingGroupName": "b"}, "True"),
+        (GROUP, {"VPCZoneIdentifier": ["a"]}, {"VPCZoneIdentifier": ["b"]}, "False"),
+        ("AWS::EC2::EC2Fleet", target("spot", 1), target("spot", 2), "False"),
+        ("AWS::EC2::EC2Fleet", target("spot", 1), target("on-demand", 1), "True"),
+        ("AWS::EC2::EC2Fleet", {"LaunchTemplateConfigs": [1]}, {"LaunchTemplateConfigs": [2]}, "True"),
+        ("AWS::EC2::LaunchTemplate", {"LaunchTemplateData": {"a": 1}}, {"LaunchTemplateData": {"a": 2}}, "False"),
+        (INSTANCE, {"ImageId": "a"}, {"ImageId": "b"}, "True"),
+        (INSTANCE, {"InstanceType": "a"}, {"InstanceType": "b"}, "False"),
+        (INSTANCE, {"Tenancy": "host"}, {"Tenancy": "dedicated"}, "False"),
+        (INSTANCE, {"Tenancy": "default"}, {"Tenancy": "dedicated"}, "True"),
+        (INSTANCE, device(DeleteOnTermination=True), device(DeleteOnTermination=False), "False"),
+        (INSTANCE, device(VolumeSize=8), device(VolumeSize=9), "True"),
+        ("AWS::EC2::VPC", {"InstanceTenancy": "dedicated"}, {"InstanceTenancy": "default"}, "False"),
+        ("AWS::EC2::VPC", {"InstanceTenancy": "default"}, {"InstanceTenancy": "dedicated"}, "True"),
+        (
+            "AWS::FSx::FileSystem",
+            {"LustreConfiguration": {"DeploymentType": "SCRATCH_2"}},
+            {"LustreConfiguration": {"DeploymentType": "PERSISTENT_2"}},
+            "True",
+        ),
+        (
+            "AWS::FSx::FileSystem",
+            {"LustreConfiguration": {"DeploymentType": "A", "WeeklyMaintenanceStartTime": "1:00:00"}},
+            {"LustreConfiguration": {"DeploymentType": "A", "WeeklyMaintenanceStartTime": "2:00:00"}},
+            "False",
+        ),
+        ("AWS::FSx::FileSystem", {"SubnetIds": ["a"]}, {"SubnetIds": ["b"]}, "True"),
+        ("Custom::Thing", {"ServiceToken": "a"}, {"ServiceToken": "b"}, "True"),
+        ("Custom::Thing", {"Anything": "a"}, {"Anything": "b"}, "False"),
+    ],
+)
+def test_verdicts(type_name, old, new, expected):
+    assert verdict(type_name, old, new) == expected
+
+
+def test_a_replacing_update_policy_replaces_the_group():
+    policy = {"AutoScalingReplacingUpdate": {"WillReplace": True}}
+    old, new = {"LaunchTemplate": {"Version": "1"}}, {"LaunchTemplate": {"Version": "2"}}
+    assert verdict(GROUP, old, new, UpdatePolicy=policy) == "True"
+    assert verdict(GROUP, {"MaxSize": "1"}, {"MaxSize": "2"}, UpdatePolicy=policy) == "False"
+
+
+def test_a_value_known_only_later_may_replace():
+    assert verdict("AWS::S3::BucketPolicy", {"Bucket": "a"}, {"Bucket": Unknown("Bucket")}) == "Conditional"
+    assert verdict("AWS::S3::Bucket", {"Tags": []}, {"Tags": [{"Key": "k", "Value": Unknown("x")}]}) == "False"
+
+
+def test_every_rule_names_a_property_of_its_type_and_its_source():
+    for type_name, rules in RULES.items():
+        for path, rule in rules.items():
+            assert path.split("/")[0] in schema(type_name)["properties"], f"{type_name} {path}"
+            assert rule.source.startswith("https://docs.aws.amazon.com/AWSCloudFormation/")
+            assert (rule.when is not None) == (rule.verdict == "conditional"), f"{type_name} {path}"
+
+
+def test_every_conditional_property_of_a_provided_type_is_decided_by_a_rule():
+    undecided = {
+        f"{type_name} {pointer}"
+        for type_name in registry()
+        for pointer in schema(type_name).get("conditionalCreateOnlyProperties", [])
+        if pointer.removeprefix("/properties/") not in RULES.get(type_name, {})
+    }
+    # Whether a function is durable is settled when it is made.
+    assert undecided == {"AWS::Lambda::Function /properties/DurableConfig"}
+
+
+def test_schemas_tell_names_attributes_and_tags():
+    assert required_properties("AWS::SSM::Parameter") == ["Value", "Type"]
+    assert has_attribute("AWS::EC2::LaunchTemplate", "LatestVersionNumber")
+    assert not has_attribute("AWS::EC2::LaunchTemplate", "Colour")
+    assert has_attribute("Custom::Thing", "Whatever")
+    assert has_same_name("AWS::IAM::Role", {"RoleName": "a"}, {"RoleName": "a"})
+    assert not has_same_name("AWS::IAM::Role", {}, {})
+    assert not has_same_name("AWS::EC2::VPC", {"CidrBlock": "a"}, {"CidrBlock": "a"})
+    assert is_taggable("AWS::S3::Bucket")
+    assert not is_taggable("AWS::Lambda::Permission")
