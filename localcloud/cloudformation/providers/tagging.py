@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..provider import ResourceFailure
 from .shapes import invoke, text
 
 
@@ -37,9 +38,16 @@ class TagCalls:
 
 
 def tag_map(value: Any) -> dict[str, str]:
-    """Return a template's tags, a list of {Key, Value} or an object, as a mapping."""
+    """Return a template's tags, a list of {Key, Value} or an object, as a mapping.
+
+    Raises:
+        ResourceFailure: a tag has a key beside Key, Value and (for Auto Scaling) PropagateAtLaunch.
+    """
     if isinstance(value, Mapping):
         return {key: text(item) for key, item in value.items()}
+    unknown = sorted({name for item in value or [] for name in item} - {"Key", "Value", "PropagateAtLaunch"})
+    if unknown:
+        raise ResourceFailure(f"Tags: unknown {', '.join(unknown)}; a tag has Key and Value")
     return {item["Key"]: text(item["Value"]) for item in value or []}
 
 

@@ -145,11 +145,16 @@ def archive() -> bytes:
     return buffer.getvalue()
 
 
+_cached_client = cache(boto3.client)
+
+
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    # Making a client costs more than most calls.
+    monkeypatch.setattr(boto3, "client", _cached_client)
     with mock_aws(config={"lambda": {"use_docker": False}}):
         yield
 

@@ -79,6 +79,11 @@ def test_tags_have_two_forms(value: Any) -> None:
     assert tag_map(value) == {"a": "1"}
 
 
+def test_a_tag_has_nothing_else() -> None:
+    with pytest.raises(ResourceFailure, match="Tags: unknown Color"):
+        tag_map([{"Key": "a", "Value": "1", "Color": "red"}])
+
+
 @pytest.mark.parametrize(
     ("service", "operation", "parameter", "expected"),
     [
