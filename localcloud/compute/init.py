@@ -20,6 +20,7 @@ from localcloud.compute import process_tree
 
 ORPHANED_GRACE_SECONDS = 1.0
 """How long processes may take to end when the cloud itself has gone."""
+_KEPT_OFF = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Init:
@@ -34,8 +35,8 @@ class Init:
     def run(self) -> int:
         """Run until told to power off or until the control pipe closes; return the exit status."""
         process_tree.adopt_orphans()
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        # Blocked, not ignored: a signal that meets the script before its exec waits there instead of being lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT_OFF)
         wake_read, wake_write = os.pipe()
         for descriptor in (wake_read, wake_write):
             os.set_blocking(descriptor, False)
@@ -90,8 +91,8 @@ class Init:
 
 
 def _default_signals() -> None:
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _KEPT_OFF)
 
 
 def _log(message: str) -> None:

@@ -26,7 +26,7 @@ _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 _POWER_PROGRAM = '''#!{interpreter} -ES
 """Powers this instance off or restarts it by telling the cloud, as the machine's firmware would."""
-import json, os, sys, urllib.request
+import json, os, sys, urllib.error, urllib.request
 
 name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
 reboot = name == "reboot"
@@ -43,10 +43,12 @@ for argument in arguments:
 if when not in ("now", "+0"):
     sys.exit(f"{{name}}: time {{when or '(none, that is +1)'}} is not possible here; say 'now'")
 order = json.dumps({{"instance_id": os.environ["LOCALCLOUD_INSTANCE"], "reboot": reboot}}).encode()
-request = urllib.request.Request("{endpoint}/_localcloud/compute/poweroff", data=order, method="POST")
+request = urllib.request.Request("{endpoint}/_localcloud/compute/poweroff", data=order, headers={{"Content-Type": "application/json"}})
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({{}}))
 try:
     opener.open(request, timeout=30).close()
+except urllib.error.HTTPError as refusal:
+    sys.exit(f"{{name}}: the cloud refuses: {{refusal.read().decode()}}")
 except OSError as error:
     sys.exit(f"{{name}}: the cloud does not answer: {{error}}")
 '''

@@ -78,9 +78,11 @@ def end_descendants(pid: int, grace_seconds: float) -> None:
     Children of the calling process are reaped on the way.
     """
     if grace_seconds > 0:
-        send(descendants(pid), signal.SIGTERM)
+        told: set[psutil.Process] = set()
         deadline = time.monotonic() + grace_seconds
-        while _reaped_descendants(pid) and time.monotonic() < deadline:
+        while (left := _reaped_descendants(pid)) and time.monotonic() < deadline:
+            send([process for process in left if process not in told], signal.SIGTERM)
+            told.update(left)
             time.sleep(_POLL_SECONDS)
     while left := _reaped_descendants(pid):
         send(left, signal.SIGKILL)

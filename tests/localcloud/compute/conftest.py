@@ -1,0 +1,245 @@
+"""A cloud with compute behind the real gateway, a bus that remembers, and a clock that can be moved on."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from cheroot.wsgi import Server
+from moto.backends import get_backend
+
+from localcloud.clients import LocalClients
+from localcloud.compute import ComputeServices
+from localcloud.gateway import Gateway
+from localcloud.iam.authority import Authority
+from localcloud.identity import Identity
+
+T = TypeVar("T")
+DEADLINE_SECONDS = 30.0
+REGION = "eu-west-1"
+ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
+IMAGE = "ami-0123456789abcdef0"
+
+
+class RememberingBus:
+    """An api.EventBus that keeps what is published."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: list[dict[str, Any]] = []
+
+    def publish(
+        self, source: str, detail_type: str, detail: Mapping[str, Any], resources: list[str] | None = None
+    ) -> None:
+        with self._lock:
+            self._events.append(
+                {"source": source, "type": detail_type, "detail": dict(detail), "resources": list(resources or [])}
+            )
+
+    def of(self, detail_type: str, **detail: Any) -> list[dict[str, Any]]:
+        """Return the events of a type whose detail holds the given values (underscores stand for hyphens)."""
+        wanted = {key.replace("_", "-"): value for key, value in detail.items()}
+        with self._lock:
+            return [
+                event
+                for event in self._events
+                if event["type"] == detail_type and wanted.items() <= event["detail"].items()
+            ]
+
+
+class Cloud:
+    """Compute in a gateway, with a network and a role to launch with."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.bus = RememberingBus()
+        self.ahead_seconds = 0.0
+        self._server = Server(("127.0.0.1", 0), None, numthreads=16)
+        self._server.prepare()
+        self.endpoint_url = f"http://127.0.0.1:{self._server.bind_addr[1]}"
+        self.identity = Identity()
+        self.clients = LocalClients(self.endpoint_url, REGION, self.identity)
+        self.compute = ComputeServices(self.clients, self.bus, self.identity, state, self.clock)
+        gateway = Gateway(self.identity, Authority(self.identity, state / "calls.jsonl"), self.clients)
+        self.services = self.compute.services()
+        for service in self.services:
+            gateway.add(service)
+        self._server.wsgi_app = gateway
+        self._thread = threading.Thread(target=self._server.serve, daemon=True)
+        self._thread.start()
+        self.ec2, self.autoscaling = self.client("ec2"), self.client("autoscaling")
+        self._number = 0
+        self._make_network()
+
+    def clock(self) -> float:
+        return time.time() + self.ahead_seconds
+
+    def advance(self, seconds: float) -> None:
+        """Move the cloud's clock on and let it look."""
+        self.ahead_seconds += seconds
+        self.compute.wake_autoscaling()
+
+    def client(self, service: str) -> Any:
+        return self.clients.client(service)
+
+    def close(self) -> None:
+        for service in reversed(self.services):
+            service.close()
+        self._server.stop()
+        self._thread.join()
+
+    def name(self, prefix: str) -> str:
+        """Return a name that was not given before."""
+        self._number += 1
+        return f"{prefix}-{self._number}"
+
+    def _make_network(self) -> None:
+        self.vpc = self.ec2.create_vpc(CidrBlock="127.64.0.0/16")["Vpc"]["VpcId"]
+        self.subnets = [
+            self.ec2.create_subnet(VpcId=self.vpc, CidrBlock=f"127.64.{number}.0/24", AvailabilityZone=zone)["Subnet"][
+                "SubnetId"
+            ]
+            for number, zone in enumerate(ZONES)
+        ]
+        self.security_group = self.ec2.create_security_group(GroupName="nodes", Description="nodes", VpcId=self.vpc)[
+            "GroupId"
+        ]
+        trust = {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
+        policy = {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:GetObject"], "Resource": "*"}
+        iam = self.client("iam")
+        for name, statement in (("node", trust), ("broken", trust | {"Principal": {"Service": "lambda.amazonaws.com"}})):
+            document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+            iam.create_role(RoleName=name, AssumeRolePolicyDocument=document)
+            iam.create_instance_profile(InstanceProfileName=name)
+            iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+        iam.put_role_policy(
+            RoleName="node", PolicyName="p",
+            PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [policy]}),
+        )  # fmt: skip
+
+    def run(self, script: str = "", *, count: int = 1, **parameters: Any) -> list[str]:
+        """Run instances in the first subnet with a shell script as user data; return their ids."""
+        defaults = {"ImageId": IMAGE, "InstanceType": "m5.large", "SubnetId": self.subnets[0]}
+        if script:
+            defaults["UserData"] = f"#!/bin/sh\n{script}\n"
+        answer = self.ec2.run_instances(MinCount=count, MaxCount=count, **(defaults | parameters))
+        return [one["InstanceId"] for one in answer["Instances"]]
+
+    def template(self, script: str = "", **data: Any) -> str:
+        """Make a launch template; return its id."""
+        user_data = {"UserData": base64.b64encode(f"#!/bin/sh\n{script}\n".encode()).decode()} if script else {}
+        answer = self.ec2.create_launch_template(
+            LaunchTemplateName=self.name("template"),
+            LaunchTemplateData={"ImageId": IMAGE, "SecurityGroupIds": [self.security_group]} | user_data | data,
+        )
+        return str(answer["LaunchTemplate"]["LaunchTemplateId"])
+
+    def group(self, *, minimum: int = 0, maximum: int = 4, subnets: int = 2, **parameters: Any) -> str:
+        """Make a group of on-demand instances unless a policy says otherwise; return its name."""
+        name = self.name("group")
+        if "MixedInstancesPolicy" not in parameters and "LaunchTemplate" not in parameters:
+            template = self.template(InstanceType="m5.large")
+            parameters["LaunchTemplate"] = {"LaunchTemplateId": template, "Version": "1"}
+        parameters.setdefault("VPCZoneIdentifier", ",".join(self.subnets[:subnets]))
+        self.autoscaling.create_auto_scaling_group(
+            AutoScalingGroupName=name, MinSize=minimum, MaxSize=maximum, **parameters
+        )
+        return name
+
+    def spot_policy(self, *types: str, template: str | None = None, **distribution: Any) -> dict[str, Any]:
+        """Return a mixed instances policy of spot instances."""
+        reference = {"LaunchTemplateId": template or self.template(), "Version": "1"}
+        return {
+            "LaunchTemplate": {
+                "LaunchTemplateSpecification": reference,
+                "Overrides": [{"InstanceType": one} for one in types],
+            },
+            "InstancesDistribution": {
+                "OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "price-capacity-optimized",
+            } | distribution,
+        }  # fmt: skip
+
+    def described(self, group: str) -> dict[str, Any]:
+        found = self.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[group])["AutoScalingGroups"]
+        return dict(found[0])
+
+    def in_service(self, group: str) -> list[str]:
+        return [
+            one["InstanceId"] for one in self.described(group)["Instances"] if one["LifecycleState"] == "InService"
+        ]
+
+    def until_in_service(self, group: str, count: int) -> list[str]:
+        """Wait until exactly `count` instances are in the group, all in service; return their ids."""
+
+        def settled() -> list[str] | None:
+            ids = self.in_service(group)
+            return ids if len(ids) == count == len(self.described(group)["Instances"]) else None
+
+        return self.until(settled, f"{count} instances in service")
+
+    def lifecycle(self, group: str, instance_id: str) -> str | None:
+        states = {one["InstanceId"]: one["LifecycleState"] for one in self.described(group)["Instances"]}
+        return states.get(instance_id)
+
+    def activities(self, group: str) -> list[dict[str, Any]]:
+        return list(self.autoscaling.describe_scaling_activities(AutoScalingGroupName=group)["Activities"])
+
+    def state_of(self, instance_id: str) -> str:
+        answer = self.ec2.describe_instances(InstanceIds=[instance_id])
+        return str(answer["Reservations"][0]["Instances"][0]["State"]["Name"])
+
+    def until_state(self, instance_id: str, state: str) -> None:
+        self.until(lambda: self.state_of(instance_id) == state, f"{instance_id} to be {state}")
+
+    def console(self, instance_id: str) -> str:
+        path = self.state / "instances" / instance_id / "console.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def until_printed(self, instance_id: str, text: str) -> str:
+        return self.until(
+            lambda: self.console(instance_id) if text in self.console(instance_id) else None,
+            f"{instance_id} to print {text!r}; it printed {self.console(instance_id)!r}",
+        )
+
+    def order(self, verb: str, body: Mapping[str, Any]) -> int:
+        """Post to /_localcloud/compute/<verb>; return the status."""
+        request = urllib.request.Request(
+            f"{self.endpoint_url}/_localcloud/compute/{verb}", json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        lines = (self.state / "records.jsonl").read_text().splitlines()
+        return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+    @staticmethod
+    def until(condition: Callable[[], T | None], what: str) -> T:
+        """Wait until the condition gives something true; return it."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not (found := condition()):
+            assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS:g} s for {what}"
+            time.sleep(0.02)
+        return found
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    # moto keeps its state per process: every module begins with an empty account.
+    for service in ("ec2", "iam", "ssm", "s3"):
+        get_backend(service).reset()
+    made = Cloud(tmp_path_factory.mktemp("cloud"))
+    yield made
+    made.close()

@@ -1,0 +1,371 @@
+"""Instances are real process trees in an environment of their own, and end whole."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from botocore.exceptions import ClientError
+
+from localcloud.compute import process_tree
+
+ENVIRONMENT = {
+    "AWS_CONFIG_FILE", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_SHARED_CREDENTIALS_FILE", "HOME",
+    "LOCALCLOUD_INSTANCE", "LOCALCLOUD_STATE", "PATH", "S3_ENDPOINT_URL", "TRAINSTACK_ROOT",
+}  # fmt: skip
+OPTIONAL = {"LANG", "TZ", "TMPDIR", "PWD"}
+PROFILE = {"IamInstanceProfile": {"Name": "node"}, "MetadataOptions": {"HttpTokens": "required"}}
+
+
+def refusal(call, **parameters) -> tuple[str, str]:
+    with pytest.raises(ClientError) as caught:
+        call(**parameters)
+    error = caught.value.response["Error"]
+    return error["Code"], error["Message"]
+
+
+def processes(instance_id: str) -> list[psutil.Process]:
+    return list(process_tree.marked(instance_id))
+
+
+def test_user_data_runs_in_an_environment_of_its_own(cloud, monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "elsewhere")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    (instance,) = cloud.run("env; echo end-of-environment")
+    printed = cloud.until_printed(instance, "end-of-environment")
+    lines = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line and not line.startswith("["))
+    assert ENVIRONMENT <= set(lines)
+    assert {name for name in lines if not name.startswith(("OMP", "OPENBLAS"))} - OPTIONAL - {"_"} == ENVIRONMENT
+    directory = cloud.state / "instances" / instance
+    assert lines["PATH"].split(":")[0] == str(directory / "bin")
+    assert lines["TRAINSTACK_ROOT"] == str(directory / "root")
+    assert lines["AWS_EC2_METADATA_SERVICE_ENDPOINT"].startswith("http://127.64.0.")
+
+
+def test_an_instance_passes_through_its_states_and_tells_the_bus(cloud):
+    answer = cloud.ec2.run_instances(
+        ImageId="ami-0123456789abcdef0", InstanceType="m5.large", SubnetId=cloud.subnets[0], MinCount=1, MaxCount=1
+    )
+    shown = answer["Instances"][0]
+    instance = shown["InstanceId"]
+    assert shown["State"] == {"Code": 0, "Name": "pending"}
+    cloud.until_state(instance, "running")
+    cloud.ec2.terminate_instances(InstanceIds=[instance])
+    assert cloud.state_of(instance) in ("shutting-down", "terminated")
+    cloud.until_state(instance, "terminated")
+    events = cloud.until(
+        lambda: found
+        if len(found := cloud.bus.of("EC2 Instance State-change Notification", instance_id=instance)) == 4
+        else None,
+        "four events",
+    )
+    assert [event["detail"]["state"] for event in events] == ["pending", "running", "shutting-down", "terminated"]
+    assert events[0]["resources"] == [f"arn:aws:ec2:eu-west-1:123456789012:instance/{instance}"]
+    described = cloud.ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
+    assert described["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
+    assert [one["reason"] for one in cloud.records("instance_ended") if one["instance_id"] == instance] == [
+        "Client.UserInitiatedShutdown"
+    ]
+
+
+def test_terminating_ends_processes_with_sessions_of_their_own_and_deaf_ones(cloud):
+    (instance,) = cloud.run(
+        "(setsid sh -c 'setsid sleep 1000 & sleep 1000' &)\n"
+        "nohup sh -c 'trap \"\" TERM HUP INT; while :; do sleep 0.2; done' >/dev/null 2>&1 &\n"
+        "env -i setsid sleep 1001 &\n"
+        "echo all-started"
+    )
+    cloud.until_printed(instance, "all-started")
+    init = int((cloud.state / "instances" / instance / "pid").read_text())
+    cloud.until(lambda: len(process_tree.descendants(init)) >= 5, "the tree")
+    tree = [psutil.Process(init), *process_tree.descendants(init)]
+    cloud.ec2.terminate_instances(InstanceIds=[instance])
+    cloud.until_state(instance, "terminated")
+    assert [process for process in tree if process.is_running()] == []
+    assert processes(instance) == []
+
+
+def test_a_process_may_clean_up_when_its_machine_ends(cloud):
+    (instance,) = cloud.run("trap 'echo cleaned-up; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+    cloud.until_printed(instance, "ready")
+    cloud.ec2.terminate_instances(InstanceIds=[instance])
+    cloud.until_printed(instance, "cleaned-up")
+    cloud.until_state(instance, "terminated")
+
+
+def test_failing_user_data_leaves_the_instance_running(cloud):
+    (instance,) = cloud.run("echo to-stderr >&2; exit 3")
+    printed = cloud.until_printed(instance, "exit status 3")
+    assert "to-stderr" in printed
+    assert cloud.state_of(instance) == "running"
+    output = cloud.ec2.get_console_output(InstanceId=instance)["Output"]
+    assert "to-stderr" in output
+
+
+@pytest.mark.parametrize(("behavior", "state"), [("terminate", "terminated"), ("stop", "stopped")])
+def test_shutdown_on_the_machine_honours_the_shutdown_behaviour(cloud, behavior, state):
+    (instance,) = cloud.run("shutdown -h now; sleep 1000", InstanceInitiatedShutdownBehavior=behavior)
+    cloud.until_state(instance, state)
+    assert processes(instance) == []
+    described = cloud.ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
+    assert described["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+
+
+def test_shutdown_says_what_it_does_not_do(cloud):
+    (instance,) = cloud.run("shutdown -h +5 || echo refused-with $?")
+    printed = cloud.until_printed(instance, "refused-with 1")
+    assert "time +5 is not possible here; say 'now'" in printed
+    assert cloud.state_of(instance) == "running"
+
+
+def test_stop_and_start_keep_the_disk_and_do_not_run_the_user_data_again(cloud):
+    (instance,) = cloud.run("echo first-boot; echo kept > $TRAINSTACK_ROOT/file; sleep 1000 &")
+    cloud.until_printed(instance, "exit status 0")
+    cloud.ec2.stop_instances(InstanceIds=[instance])
+    cloud.until_state(instance, "stopped")
+    assert processes(instance) == []
+    cloud.ec2.start_instances(InstanceIds=[instance])
+    cloud.until_state(instance, "running")
+    printed = cloud.until_printed(instance, "no user data to run at this boot")
+    assert printed.count("first-boot") == 1
+    assert (cloud.state / "instances" / instance / "root" / "file").read_text() == "kept\n"
+
+
+def test_reboot_ends_the_processes_and_keeps_the_instance(cloud):
+    (instance,) = cloud.run("sleep 1000 & echo started")
+    cloud.until_printed(instance, "started")
+    before = {process.pid for process in processes(instance)}
+    cloud.ec2.reboot_instances(InstanceIds=[instance])
+    cloud.until_printed(instance, "no user data to run at this boot")
+    assert not before & {process.pid for process in processes(instance)}
+    assert cloud.state_of(instance) == "running"
+
+
+def test_a_machine_whose_init_is_killed_has_failed(cloud):
+    (instance,) = cloud.run("setsid sleep 1000 & echo started")
+    cloud.until_printed(instance, "started")
+    init = int((cloud.state / "instances" / instance / "pid").read_text())
+    os.kill(init, signal.SIGKILL)
+    cloud.until_state(instance, "terminated")
+    assert processes(instance) == []
+    assert cloud.records("instance_ended")[-1]["reason"] == "Server.InternalError"
+
+
+def test_a_frozen_machine_stands_still_and_goes_on(cloud):
+    (instance,) = cloud.run("echo up; while :; do date +%s%N > $HOME/tick; sleep 0.02; done")
+    cloud.until_printed(instance, "up")
+    tick = cloud.state / "instances" / instance / "home" / "tick"
+    cloud.until(tick.exists, "a tick")
+    assert cloud.order("freeze", {"instance_id": instance, "frozen": True}) == 200
+    init = int((cloud.state / "instances" / instance / "pid").read_text())
+    cloud.until(
+        lambda: {process.status() for process in process_tree.descendants(init)} == {psutil.STATUS_STOPPED},
+        "every process to stand still",
+    )
+    frozen_at = tick.read_text()
+    cloud.order("freeze", {"instance_id": instance, "frozen": False})
+    cloud.until(lambda: tick.read_text() not in ("", frozen_at), "the next tick")
+    cloud.order("freeze", {"instance_id": instance, "frozen": True})
+    cloud.ec2.terminate_instances(InstanceIds=[instance])
+    cloud.until_state(instance, "terminated")
+    assert processes(instance) == []
+
+
+def test_gzip_user_data_is_run_and_plain_text_is_not(cloud):
+    (packed,) = cloud.run(UserData=gzip.compress(b"#!/bin/sh\necho was-packed\n"))
+    cloud.until_printed(packed, "was-packed")
+    (text,) = cloud.run(UserData="just text")
+    cloud.until_printed(text, "does not start with '#!': nothing is run")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"#cloud-config\npackages: [a]\n", "is cloud-config"),
+        (b"Content-Type: multipart/mixed; boundary=x\n", "is a MIME multi-part archive"),
+        (gzip.compress(b"#cloud-config\n"), "is cloud-config"),
+        (b"\x1f\x8bbroken", "cannot be decompressed"),
+    ],
+)
+def test_user_data_that_cannot_be_run_is_refused_in_words(cloud, data, words):
+    code, message = refusal(cloud.run, UserData=data)
+    assert code == "InvalidUserData.Malformed"
+    assert words in message
+
+
+def test_what_does_not_exist_is_refused_and_nothing_is_launched(cloud):
+    before = len(cloud.compute.inventory.all())
+    template = cloud.template(InstanceType="m5.large")
+    cases = {
+        "InvalidSubnetID.NotFound": {"SubnetId": "subnet-00000000000000000"},
+        "InvalidGroup.NotFound": {"SecurityGroupIds": ["sg-00000000000000000"]},
+        "InvalidAMIID.Malformed": {"ImageId": "image"},
+        "InvalidPlacementGroup.Unknown": {"Placement": {"GroupName": "none"}},
+        "InvalidLaunchTemplateId.VersionNotFound": {"LaunchTemplate": {"LaunchTemplateId": template, "Version": "7"}},
+    }
+    for wanted, parameters in cases.items():
+        assert refusal(cloud.run, **parameters)[0] == wanted
+    for parameters, words in (
+        ({"IamInstanceProfile": {"Name": "none"}}, "Invalid IAM Instance Profile name"),
+        ({"InstanceType": "m5.enormous"}, "Invalid value 'm5.enormous' for InstanceType"),
+        ({"ImageId": "resolve:ssm:/no/such"}, "Systems Manager parameter /no/such"),
+        ({"Placement": {"AvailabilityZone": "eu-west-1b"}}, "is in the availability zone eu-west-1a"),
+    ):
+        code, message = refusal(cloud.run, **parameters)
+        assert code == "InvalidParameterValue"
+        assert words in message
+    assert len(cloud.compute.inventory.all()) == before
+
+
+def test_a_launch_template_gives_what_the_request_does_not_say(cloud):
+    template = cloud.template(
+        "echo from-template", InstanceType="g5.xlarge", IamInstanceProfile={"Name": "node"},
+        MetadataOptions={"HttpTokens": "required"}, InstanceMarketOptions={"MarketType": "spot"},
+        BlockDeviceMappings=[{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 9, "VolumeType": "gp3", "Encrypted": True}}],
+        TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "1"}, {"Key": "b", "Value": "1"}]}],
+    )  # fmt: skip
+    cloud.ec2.create_launch_template_version(
+        LaunchTemplateId=template, SourceVersion="1", LaunchTemplateData={"InstanceType": "m5.large"}
+    )
+    answer = cloud.ec2.run_instances(
+        LaunchTemplate={"LaunchTemplateId": template, "Version": "1"}, SubnetId=cloud.subnets[1], MinCount=1, MaxCount=1,
+        InstanceType="g5.2xlarge",
+        TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "b", "Value": "2"}]}],
+    )  # fmt: skip
+    shown = answer["Instances"][0]
+    assert shown["InstanceType"] == "g5.2xlarge"
+    assert shown["InstanceLifecycle"] == "spot"
+    assert shown["SpotInstanceRequestId"].startswith("sir-")
+    assert shown["MetadataOptions"]["HttpTokens"] == "required"
+    assert shown["SecurityGroups"][0]["GroupId"] == cloud.security_group
+    tags = {tag["Key"]: tag["Value"] for tag in shown["Tags"]}
+    assert tags == {"a": "1", "b": "2", "aws:ec2launchtemplate:id": template, "aws:ec2launchtemplate:version": "1"}
+    cloud.until_printed(shown["InstanceId"], "from-template")
+    request = cloud.ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[shown["SpotInstanceRequestId"]])
+    assert request["SpotInstanceRequests"][0]["InstanceId"] == shown["InstanceId"]
+    filters = [{"Name": "instance-lifecycle", "Values": ["spot"]}, {"Name": "subnet-id", "Values": [cloud.subnets[1]]}]
+    found = cloud.ec2.describe_instances(Filters=filters)["Reservations"]
+    assert [one["InstanceId"] for one in found[0]["Instances"]] == [shown["InstanceId"]]
+
+
+def test_an_image_is_found_through_a_parameter(cloud):
+    cloud.client("ssm").put_parameter(Name="/images/node", Value="ami-0fedcba9876543210", Type="String")
+    (instance,) = cloud.run(ImageId="resolve:ssm:/images/node")
+    described = cloud.ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
+    assert described["ImageId"] == "ami-0fedcba9876543210"
+
+
+def test_addresses_are_unique_and_none_of_the_reserved_ones(cloud):
+    small = cloud.ec2.create_subnet(VpcId=cloud.vpc, CidrBlock="127.64.9.0/28", AvailabilityZone="eu-west-1a")
+    subnet = small["Subnet"]["SubnetId"]
+    answer = cloud.ec2.run_instances(
+        ImageId="ami-0123456789abcdef0", InstanceType="m5.large", SubnetId=subnet, MinCount=11, MaxCount=11
+    )
+    addresses = sorted(int(one["PrivateIpAddress"].rpartition(".")[2]) for one in answer["Instances"])
+    assert addresses == list(range(4, 15))
+    ids = [one["InstanceId"] for one in answer["Instances"]]
+    reservations = cloud.ec2.describe_instances(InstanceIds=ids)["Reservations"]
+    assert [len(one["Instances"]) for one in reservations] == [11]
+    assert refusal(cloud.run, SubnetId=subnet)[0] == "InsufficientFreeAddressesInSubnet"
+    cloud.ec2.terminate_instances(InstanceIds=ids[:1])
+    cloud.until_state(ids[0], "terminated")
+    (again,) = cloud.run(SubnetId=subnet)
+    assert cloud.state_of(again) in ("pending", "running")
+    cloud.ec2.terminate_instances(InstanceIds=[*ids, again])
+    for one in (*ids, again):
+        cloud.until_state(one, "terminated")
+    cloud.ec2.delete_subnet(SubnetId=subnet)
+
+
+def test_placement_groups_hold_their_strategy_and_are_kept_while_in_use(cloud):
+    made = cloud.ec2.create_placement_group(
+        GroupName="cluster", Strategy="cluster",
+        TagSpecifications=[{"ResourceType": "placement-group", "Tags": [{"Key": "k", "Value": "v"}]}],
+    )["PlacementGroup"]  # fmt: skip
+    assert refusal(cloud.ec2.create_placement_group, GroupName="cluster")[0] == "InvalidPlacementGroup.Duplicate"
+    (instance,) = cloud.run(Placement={"GroupName": "cluster"})
+    described = cloud.ec2.describe_instances(Filters=[{"Name": "placement-group-name", "Values": ["cluster"]}])
+    assert described["Reservations"][0]["Instances"][0]["InstanceId"] == instance
+    code, message = refusal(cloud.run, SubnetId=cloud.subnets[1], Placement={"GroupName": "cluster"})
+    assert code == "InvalidPlacementGroup.InUse"
+    assert "eu-west-1a" in message
+    assert refusal(cloud.ec2.delete_placement_group, GroupName="cluster")[0] == "InvalidPlacementGroup.InUse"
+    shown = cloud.ec2.describe_placement_groups(Filters=[{"Name": "tag:k", "Values": ["v"]}])["PlacementGroups"]
+    assert [(one["GroupId"], one["Strategy"], one["State"]) for one in shown] == [
+        (made["GroupId"], "cluster", "available")
+    ]
+    cloud.ec2.terminate_instances(InstanceIds=[instance])
+    cloud.until_state(instance, "terminated")
+    cloud.ec2.delete_placement_group(GroupName="cluster")
+    assert refusal(cloud.ec2.describe_placement_groups, GroupNames=["cluster"])[0] == "InvalidPlacementGroup.Unknown"
+
+
+def test_an_instant_fleet_launches_over_its_pools(cloud):
+    template = cloud.template()
+    cloud.order("capacity", {"instance_type": "g5.4xlarge", "zone": "eu-west-1a", "available": 1})
+    answer = cloud.ec2.create_fleet(
+        Type="instant",
+        LaunchTemplateConfigs=[
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateId": template, "Version": "$Latest"},
+                "Overrides": [
+                    {"InstanceType": name, "SubnetId": cloud.subnets[0]} for name in ("g5.4xlarge", "g5.8xlarge")
+                ],
+            }
+        ],
+        TargetCapacitySpecification={"TotalTargetCapacity": 2, "DefaultTargetCapacityType": "spot"},
+    )
+    assert sorted(one["InstanceType"] for one in answer["Instances"]) == ["g5.4xlarge", "g5.8xlarge"]
+    assert answer["Errors"][0]["ErrorCode"] == "InsufficientInstanceCapacity"
+    deleted = cloud.ec2.delete_fleets(FleetIds=[answer["FleetId"]], TerminateInstances=True)
+    assert deleted["SuccessfulFleetDeletions"][0]["CurrentFleetState"] == "deleted_terminating"
+    for one in answer["Instances"]:
+        cloud.until_state(one["InstanceIds"][0], "terminated")
+    assert refusal(
+        cloud.ec2.create_fleet, Type="maintain", LaunchTemplateConfigs=[],
+        TargetCapacitySpecification={"TotalTargetCapacity": 1},
+    )[0] == "UnsupportedOperation"  # fmt: skip
+
+
+def test_the_instance_uses_its_own_role_with_the_ordinary_tools(cloud):
+    s3 = cloud.client("s3")
+    s3.create_bucket(Bucket="tools-bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    s3.put_object(Bucket="tools-bucket", Key="folder/object", Body=b"content")
+    (instance,) = cloud.run(
+        "aws sts get-caller-identity --region eu-west-1 --query Arn\n"
+        "s5cmd cp 's3://tools-bucket/folder/*' . && cat object && echo\n"
+        "aws s3 cp object s3://tools-bucket/other --region eu-west-1 || echo may-not-write\n"
+        "echo all-done",
+        **PROFILE,
+    )
+    printed = cloud.until_printed(instance, "all-done")
+    assert f"arn:aws:sts::123456789012:assumed-role/node/{instance}" in printed
+    assert "content" in printed
+    assert "AccessDenied" in printed
+    assert "may-not-write" in printed
+
+
+def test_the_state_directory_shows_one_folder_per_instance(cloud):
+    (instance,) = cloud.run("echo x")
+    cloud.until_printed(instance, "exit status 0")
+    directory: Path = cloud.state / "instances" / instance
+    assert {"root", "home", "bin", "console.log", "pid"} <= {entry.name for entry in directory.iterdir()}
+    assert {entry.name for entry in (directory / "bin").iterdir()} == {"shutdown", "poweroff", "reboot"}
+
+
+def test_user_data_of_launch_templates_arrives_unchanged(cloud):
+    script = "#!/bin/sh\nexit 0\n\u00e9\u0001".encode()
+    template = cloud.template(InstanceType="m5.large", UserData=base64.b64encode(script).decode())
+    answer = cloud.ec2.run_instances(
+        LaunchTemplate={"LaunchTemplateId": template}, SubnetId=cloud.subnets[0], MinCount=1, MaxCount=1
+    )
+    instance = answer["Instances"][0]["InstanceId"]
+    cloud.until_printed(instance, "exit status 0")
+    assert (cloud.state / "instances" / instance / "user-data").read_bytes() == script
+    attribute = cloud.ec2.describe_instance_attribute(InstanceId=instance, Attribute="userData")
+    assert base64.b64decode(attribute["UserData"]["Value"]) == script
