@@ -24,7 +24,8 @@ NAMES = {
     "AWS::SQS::Queue": "QueueName",
     "AWS::IAM::Role": "RoleName",
 }
-TYPES = (*NAMES, "AWS::EC2::Volume", "AWS::S3::Bucket", "AWS::IAM::Policy", "AWS::AutoScaling::AutoScalingGroup")
+UNNAMED = ("AWS::EC2::Volume", "AWS::S3::Bucket", "AWS::EC2::LaunchTemplate", "AWS::AutoScaling::AutoScalingGroup")
+TYPES = (*NAMES, *UNNAMED)
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Fleet:
 
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     log: list[tuple[str, str, str]] = field(default_factory=list)
+    updates: list[tuple[str, Any, Any]] = field(default_factory=list)
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
     contexts: dict[str, ResourceContext] = field(default_factory=dict)
     before: Callable[[str, str], None] = lambda action, logical_id: None
@@ -64,7 +66,7 @@ class FakeProvider:
             self.fleet.resources[physical_id] = {"Type": self.type_name, **properties}
         version = str(len(json.dumps(properties, sort_keys=True, default=str)))
         arn = f"arn:aws:fake:{REGION}:{ACCOUNT}:{physical_id}"
-        return Made(physical_id, {"Arn": arn, "TopicArn": arn, "TopicName": physical_id, "QueueName": version})
+        return Made(physical_id, {"Arn": arn, "QueueName": physical_id, "LatestVersionNumber": version})
 
     def create(self, context: ResourceContext, properties: Mapping[str, Any]) -> Made:
         name = properties.get(NAMES.get(self.type_name, ""))
@@ -77,6 +79,7 @@ class FakeProvider:
     def update(
         self, context: ResourceContext, physical_id: str, old: Mapping[str, Any], new: Mapping[str, Any]
     ) -> Made:
+        self.fleet.updates.append((context.logical_id, dict(old), dict(new)))
         self.fleet.act("update", context, physical_id)
         return self._made(physical_id, new)
 

@@ -71,6 +71,34 @@ def test_a_dependant_of_a_replaced_resource_is_told_as_a_dynamic_change(cloud):
         assert told[name]["Details"][0]["Evaluation"] == "Dynamic"
 
 
+def test_of_a_resource_changed_in_place_only_what_may_move_reaches_its_dependants(cloud):
+    def template(user_data: str) -> dict[str, Any]:
+        launch = {"Type": "AWS::EC2::LaunchTemplate", "Properties": {"LaunchTemplateData": {"UserData": user_data}}}
+        group = {
+            "Type": "AWS::AutoScaling::AutoScalingGroup",
+            "Properties": {
+                "MinSize": "0",
+                "MaxSize": "1",
+                "LaunchTemplate": {
+                    "LaunchTemplateId": {"Ref": "Launch"},
+                    "Version": {"Fn::GetAtt": ["Launch", "LatestVersionNumber"]},
+                },
+            },
+        }
+        return {"Resources": {"Launch": launch, "Group": group, "Pointer": parameter({"Ref": "Launch"})}}
+
+    cloud.deploy("app", template("a"))
+    told = changes(cloud.change_set("app", template("b much longer")))
+    assert set(told) == {"Launch", "Group"}
+    assert told["Group"]["Replacement"] == "False"
+    (detail,) = told["Group"]["Details"]
+    assert detail["Evaluation"] == "Dynamic"
+    assert detail["ChangeSource"] == "ResourceAttribute"
+    assert detail["CausingEntity"] == "Launch.LatestVersionNumber"
+    assert cloud.deploy("app", template("b much longer")) == "UPDATE_COMPLETE"
+    assert cloud.fleet.done("update") == ["Launch", "Group"]
+
+
 def test_property_values_are_told_when_asked_for(cloud):
     cloud.deploy("app", {"Resources": {"A": parameter("1")}})
     described = cloud.change_set("app", {"Resources": {"A": parameter("2")}})
