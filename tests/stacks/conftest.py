@@ -97,3 +97,10 @@ def synthesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Synthesis]:
 @pytest.fixture(scope="session")
 def demo(synthesis: Synthesis) -> Assembly:
     return synthesis.of("demo")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what needs the CDK in one worker: starting its kernel takes longer than the tests."""
+    for item in items:
+        if {"synthesis", "demo"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("cdk"))

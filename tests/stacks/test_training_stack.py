@@ -215,7 +215,7 @@ class TestDocuments:
         ("label", "path", "value"),
         [
             ("rate", "training.config.optimizer.learning_rate", 0.0001),
-            ("steps", "training.config.steps", 7),
+            ("steps", "training.config.steps", 12345),
             ("run", "training.run", "another"),
             ("dataset", "training.dataset", "another"),
             ("min-nodes", "capacity.min_nodes", 1),
