@@ -12,7 +12,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class InstanceType:
-    """One instance type. Prices are USD per hour of one machine in the catalogue's region."""
+    """One instance type. Prices are USD per hour of one machine in the catalogue's region.
+
+    `efa_interfaces` is the most that a machine can have. Source (2026-11):
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa.html#efa-instance-types
+    """
 
     name: str
     vcpus: int

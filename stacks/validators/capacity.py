@@ -73,7 +73,7 @@ def price(config: DeploymentConfig) -> Iterator[Problem]:
         return
     for one in _known(config):
         if limit < one.spot_usd:
-            rule = f"is below the spot price of {one.name} ({one.spot_usd} on {catalogue().date})"
+            rule = f"is below the spot price to plan with for {one.name} ({one.spot_usd}, {catalogue().date})"
             yield Problem("capacity.max_price_usd", limit, rule, "raise it, drop it, or drop the type")
 
 
