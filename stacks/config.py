@@ -171,8 +171,8 @@ class NodeConfig(_Section):
     """The machine image and what is on it."""
 
     ami: str = setting(
-        "AMI id, or the name of a public SSM parameter that holds one: read at each deploy, so that a newer image replaces "
-        "nodes; an id pins it.",
+        "AMI id, or the name of a public SSM parameter that holds one: read at each deploy, so that a newer image "
+        "replaces nodes; an id pins it.",
         edit="replaces nodes",
         default="/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-amazon-linux-2023/latest/ami-id",
         pattern=r"^(ami-[0-9a-f]{8,17}|/[A-Za-z0-9_./-]+)$",
