@@ -48,7 +48,8 @@ class LocalCloud:
         self.clients = LocalClients(self.endpoint_url, region, self.identity)
         self.authority = Authority(self.identity, self.state_directory / "calls.jsonl")
         self.services = self._build_services()
-        gateway = Gateway(self.identity, self.authority, self.clients)
+        records = self.state_directory / "records.jsonl"
+        gateway = Gateway(self.identity, self.authority, self.clients, records)
         for service in self.services:
             gateway.add(service)
         self._server.wsgi_app = gateway

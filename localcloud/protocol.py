@@ -6,11 +6,17 @@ botocore's service models say how; moto's router, parsers and serialisers are us
 
 from __future__ import annotations
 
+import json
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from xml.sax.saxutils import escape
 
+from botocore.awsrequest import HeadersDict
+from botocore.exceptions import UnknownServiceError
+from botocore.parsers import create_parser
 from moto.core.parse import PROTOCOL_PARSERS
 from moto.core.request import Request, determine_request_protocol
 from moto.core.routing import get_service_router
@@ -20,9 +26,44 @@ from werkzeug.exceptions import NotFound
 
 from localcloud.api import ApiError
 
-# Signing names that differ from boto3's client names.
-CLIENT_NAMES = {"monitoring": "cloudwatch", "states": "stepfunctions", "email": "ses", "eventbridge": "events"}
+# Signing names that differ from boto3's client names; where several clients sign alike, the request itself tells.
+# Source: signingName and endpointPrefix in botocore 1.44 (2026-11).
+CLIENT_NAMES: Mapping[str, tuple[str, ...]] = {
+    "access-analyzer": ("accessanalyzer",),
+    "airflow": ("mwaa",),
+    "apigateway": ("apigateway", "apigatewayv2"),
+    "aps": ("amp",),
+    "cloudcontrolapi": ("cloudcontrol",),
+    "dynamodb": ("dynamodb", "dynamodbstreams"),
+    "elasticfilesystem": ("efs",),
+    "elasticloadbalancing": ("elbv2", "elb"),
+    "elasticmapreduce": ("emr",),
+    "email": ("ses",),
+    "es": ("opensearch", "es"),
+    "eventbridge": ("events",),
+    "monitoring": ("cloudwatch",),
+    "s3": ("s3", "s3control"),
+    "sagemaker": ("sagemaker", "sagemaker-runtime"),
+    "servicequotas": ("service-quotas",),
+    "ses": ("ses", "sesv2"),
+    "sso": ("sso-admin",),
+    "states": ("stepfunctions",),
+    "tagging": ("resourcegroupstaggingapi",),
+    "timestream": ("timestream-write", "timestream-query"),
+}
+S3_CONTROL_PATH = "/v20180820/"
 CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request")
+# How services name what is wrong with the keys of a call: (code, HTTP status).
+AUTHENTICATION_ERRORS: Mapping[tuple[str, str], tuple[str, int]] = {
+    ("json", "InvalidClientTokenId"): ("UnrecognizedClientException", 403),
+    ("json", "ExpiredToken"): ("ExpiredTokenException", 403),
+    ("s3", "InvalidClientTokenId"): ("InvalidAccessKeyId", 403),
+    ("s3", "ExpiredToken"): ("ExpiredToken", 400),
+    ("ec2", "InvalidClientTokenId"): ("AuthFailure", 401),
+    ("ec2", "ExpiredToken"): ("RequestExpired", 400),
+}
+# moto warns of codes that a service's model does not list, such as the common AccessDenied; AWS answers them too.
+warnings.filterwarnings("ignore", message=r"Exception\(ApiError\) with code")
 # Bodies of these are data, not parameters: they are never parsed.
 S3_DATA_OPERATIONS = {"PutObject", "UploadPart"}
 
@@ -58,23 +99,40 @@ def read_signature(request: Request) -> Signature | None:
     if match is None:
         return None
     access_key_id, _, region, service = match.groups()
-    return Signature(access_key_id, region, CLIENT_NAMES.get(service, service), token)
+    return Signature(access_key_id, region, service.lower(), token)
 
 
-def parse_request(request: Request, service: str) -> ParsedRequest:
+def client_names(signing_name: str) -> tuple[str, ...]:
+    """Return the boto3 clients that sign with a name, the likeliest first."""
+    return CLIENT_NAMES.get(signing_name, (signing_name,))
+
+
+def _route(request: Request, signing_name: str) -> tuple[str, Any, dict[str, Any]]:
+    """Return boto3's client name, the operation's model and the parameters in the path."""
+    if signing_name == "s3" and request.path.startswith(S3_CONTROL_PATH):
+        candidates: tuple[str, ...] = ("s3control",)
+    else:
+        candidates = client_names(signing_name)
+    version = request.values.get("Version") if len(candidates) > 1 and signing_name != "s3" else None
+    for service in candidates:
+        try:
+            if version is not None and get_service_model(service).api_version != version:
+                continue
+            operation, uri_parameters = get_service_router(service).match(request)
+        except (NotFound, NotImplementedError, UnknownServiceError):
+            continue
+        return service, operation, uri_parameters
+    asked = request.headers.get("X-Amz-Target") or request.args.get("Action") or f"{request.method} {request.path}"
+    raise ApiError("UnknownOperationException", f"{signing_name} has no operation {asked}", 404)
+
+
+def parse_request(request: Request, signing_name: str) -> ParsedRequest:
     """Find the operation of a request and its parameters.
 
     Raises:
         ApiError: UnknownOperationException when botocore knows no such service or operation.
     """
-    try:
-        operation, uri_parameters = get_service_router(service).match(request)
-    except Exception as error:
-        if isinstance(error, (NotFound, NotImplementedError)) or type(error).__name__ == "UnknownServiceError":
-            raise ApiError(
-                "UnknownOperationException", f"{service}: no operation for {request.method} {request.path}", 404
-            ) from error
-        raise
+    service, operation, uri_parameters = _route(request, signing_name)
     model = get_service_model(service)
     protocol = determine_request_protocol(model, request.content_type)
     is_data = service == "s3" and operation.name in S3_DATA_OPERATIONS
@@ -106,28 +164,34 @@ def serialise_error(parsed: ParsedRequest, error: ApiError) -> tuple[int, dict[s
     return _wire(answer, error.status)
 
 
-def error_without_operation(service: str, error: ApiError) -> tuple[int, dict[str, str], bytes]:
-    """Return an error for a request whose operation is unknown, in a form that XML and JSON clients both can report."""
-    model_protocol = ""
+def error_without_operation(signing_name: str, error: ApiError) -> tuple[int, dict[str, str], bytes]:
+    """Return an error for a request whose operation is not known (yet), in the form that the service's SDKs read."""
+    service = client_names(signing_name)[0]
     try:
-        model_protocol = str(get_service_model(service).protocol)
-    except Exception as unknown:
-        if type(unknown).__name__ != "UnknownServiceError":
-            raise
-    if model_protocol in ("json", "rest-json"):
-        body = f'{{"__type": "{error.code}", "message": "{error.message}"}}'
-        return (
-            error.status,
-            {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": error.code},
-            body.encode(),
-        )
-    xml = f"<Code>{error.code}</Code><Message>{error.message}</Message>"
-    xml = (
-        f"<Error>{xml}</Error>"
-        if model_protocol == "rest-xml"
-        else f"<ErrorResponse><Error>{xml}</Error></ErrorResponse>"
-    )
-    return error.status, {"Content-Type": "text/xml"}, xml.encode()
+        wire = str(get_service_model(service).protocol)
+    except UnknownServiceError:
+        wire = "query"
+    kind = "s3" if service == "s3" else "ec2" if wire == "ec2" else "json" if "json" in wire else "query"
+    code, status = AUTHENTICATION_ERRORS.get((kind, error.code), (error.code, error.status))
+    if kind == "json":
+        body = json.dumps({"__type": code, "message": error.message})
+        return status, {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": code}, body.encode()
+    inner = f"<Code>{code}</Code><Message>{escape(error.message)}</Message>"
+    if kind == "s3":
+        xml = f"<Error>{inner}</Error>"
+    elif kind == "ec2":
+        xml = f"<Response><Errors><Error>{inner}</Error></Errors></Response>"
+    else:
+        xml = f"<ErrorResponse><Error>{inner}</Error></ErrorResponse>"
+    return status, {"Content-Type": "text/xml"}, xml.encode()
+
+
+def parse_answer(parsed: ParsedRequest, status: int, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
+    """Return an answer that moto serialised, in boto3's output shape."""
+    answer = {"status_code": status, "headers": HeadersDict(headers), "body": body}
+    read: dict[str, Any] = create_parser(parsed.protocol).parse(answer, parsed.operation.output_shape)
+    read.pop("ResponseMetadata", None)
+    return read
 
 
 def _wire(answer: Mapping[str, Any], status: int) -> tuple[int, dict[str, str], bytes]:

@@ -1,7 +1,8 @@
 """What each API call needs: the IAM actions and the resources they are checked on.
 
 Source: https://docs.aws.amazon.com/service-authorization/latest/reference/ (2026-11), for the calls made by nodes,
-functions, the CDK CLI's roles and CloudFormation's execution role. A call that is not listed needs service:Operation on *.
+functions, the CDK CLI's roles and CloudFormation's execution role. A call that is not listed needs service:Operation
+on *.
 """
 
 from __future__ import annotations

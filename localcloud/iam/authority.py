@@ -21,6 +21,7 @@ from localcloud.api import ApiError, Call, Principal
 from localcloud.iam.actions import accesses
 from localcloud.iam.policy import Access, Document, verdict
 from localcloud.identity import ACCOUNT, Identity, find_role, iam_backend
+from localcloud.journal import append_record
 
 # Data-plane operations of S3 that use the bucket's key on the caller's behalf.
 KMS_FOR_S3 = {
@@ -74,6 +75,11 @@ class Authority:
                 raise self._denied(call, access, reason)
         with self._lock:
             self.used.update((call.principal.role_arn or call.principal.arn, access.action) for access in needed)
+
+    def usage(self) -> list[tuple[tuple[str, str], int]]:
+        """Return how often each (role, action) was used and allowed."""
+        with self._lock:
+            return sorted(self.used.items())
 
     def _refusal(self, call: Call, access: Access) -> str | None:
         """Return why an access is refused, or None."""
@@ -136,7 +142,7 @@ class Authority:
         return reader(access.resource) if reader is not None else {}
 
     def _kms_needed(self, call: Call) -> list[Access]:
-        """Return the key use that S3 makes on the caller's behalf for a bucket that encrypts with a customer-managed key."""
+        """Return the key use that S3 makes for the caller, where a bucket encrypts with a customer-managed key."""
         actions = KMS_FOR_S3.get(call.operation, ()) if call.service == "s3" else ()
         if not actions:
             return []
@@ -146,20 +152,14 @@ class Authority:
         return [Access(action, key, via) for action in actions] if key else []
 
     def _record(self, principal: Principal, access: Access, reason: str) -> None:
-        line = {
-            "unix_seconds": time.time(),
-            "principal": principal.arn,
-            "action": access.action,
-            "resource": access.resource,
-            "reason": reason,
-        }
-        with self._lock, self._denied_log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        call = {"principal": principal.arn, "action": access.action, "resource": access.resource, "reason": reason}
+        append_record(self._denied_log, call)
 
     def _denied(self, call: Call, access: Access, reason: str) -> ApiError:
         default = "AccessDeniedException" if call.service in JSON_SERVICES else "AccessDenied"
         code = DENIED_CODES.get(call.service, default)
-        message = f"User: {call.principal.arn} is not authorized to perform: {access.action} on resource: {access.resource} {reason}"
+        what = f"{access.action} on resource: {access.resource} {reason}"
+        message = f"User: {call.principal.arn} is not authorized to perform: {what}"
         return ApiError(code, message, 400 if call.service in JSON_SERVICES else 403)
 
 

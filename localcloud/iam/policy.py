@@ -71,7 +71,7 @@ def _any(patterns: Iterable[str], value: str, *, ignore_case: bool = False) -> b
 
 
 def _names_itself(statement: Mapping[str, Any], principal: Principal) -> bool:
-    """Tell whether a statement grants to this principal, or only hands the decision to its account's identity policies."""
+    """Tell whether a statement grants to this principal, or leaves it to its account's identity policies."""
     if principal.kind in ("service", "root"):
         return True
     element = statement.get("Principal")
