@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from cheroot.wsgi import Server
+from moto.moto_api._internal import moto_api_backend
 
 from localcloud.api import Service
 from localcloud.clients import LocalClients
@@ -41,6 +42,8 @@ class LocalCloud:
         self.region = region
         # moto reads it when its IAM store is made: AWS's managed policies exist in every account.
         os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
+        # moto keeps its stores per process: a second cloud in this process starts empty as well.
+        moto_api_backend.reset()
         self._server = Server((ADDRESS, _free_port(port)), None, numthreads=SERVER_THREADS, request_queue_size=128)
         self._server.prepare()
         self.endpoint_url = f"http://{ADDRESS}:{self._server.bind_addr[1]}"
