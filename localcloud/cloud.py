@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from cheroot.wsgi import Server
-from moto.moto_api._internal import moto_api_backend
+from moto.moto_api._internal.models import moto_api_backend
 
 from localcloud.api import Service
 from localcloud.clients import LocalClients
