@@ -7,49 +7,32 @@ on *.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from localcloud.api import Call
+from localcloud.iam.ec2_actions import ec2_accesses, template_accesses
 from localcloud.iam.policy import Access
+from localcloud.iam.s3_actions import s3_accesses
+from localcloud.iam.stored import key_arn
 
 Parameters = Mapping[str, Any]
 # IAM prefixes that differ from boto3's client name.
-PREFIXES = {"stepfunctions": "states", "opensearch": "es", "elbv2": "elasticloadbalancing"}
+PREFIXES = {
+    "amp": "aps",
+    "apigatewayv2": "apigateway",
+    "efs": "elasticfilesystem",
+    "elb": "elasticloadbalancing",
+    "elbv2": "elasticloadbalancing",
+    "emr": "elasticmapreduce",
+    "opensearch": "es",
+    "resourcegroupstaggingapi": "tag",
+    "s3control": "s3",
+    "service-quotas": "servicequotas",
+    "sesv2": "ses",
+    "stepfunctions": "states",
+}
 
-# S3 operations whose IAM action has another name than the operation.
-S3_OBJECT_ACTIONS = {
-    "GetObject": "s3:GetObject",
-    "HeadObject": "s3:GetObject",
-    "GetObjectAttributes": "s3:GetObject",
-    "PutObject": "s3:PutObject",
-    "CreateMultipartUpload": "s3:PutObject",
-    "UploadPart": "s3:PutObject",
-    "CompleteMultipartUpload": "s3:PutObject",
-    "AbortMultipartUpload": "s3:AbortMultipartUpload",
-    "ListParts": "s3:ListMultipartUploadParts",
-    "DeleteObject": "s3:DeleteObject",
-    "GetObjectTagging": "s3:GetObjectTagging",
-    "PutObjectTagging": "s3:PutObjectTagging",
-}
-S3_BUCKET_ACTIONS = {
-    "ListObjects": "s3:ListBucket",
-    "ListObjectsV2": "s3:ListBucket",
-    "HeadBucket": "s3:ListBucket",
-    "ListObjectVersions": "s3:ListBucketVersions",
-    "ListMultipartUploads": "s3:ListBucketMultipartUploads",
-    "GetBucketEncryption": "s3:GetEncryptionConfiguration",
-    "PutBucketEncryption": "s3:PutEncryptionConfiguration",
-    "DeleteBucketEncryption": "s3:PutEncryptionConfiguration",
-    "GetBucketLifecycleConfiguration": "s3:GetLifecycleConfiguration",
-    "PutBucketLifecycleConfiguration": "s3:PutLifecycleConfiguration",
-    "DeleteBucketLifecycle": "s3:PutLifecycleConfiguration",
-    "GetPublicAccessBlock": "s3:GetBucketPublicAccessBlock",
-    "PutPublicAccessBlock": "s3:PutBucketPublicAccessBlock",
-    "DeletePublicAccessBlock": "s3:PutBucketPublicAccessBlock",
-    "PutBucketNotificationConfiguration": "s3:PutBucketNotification",
-    "GetBucketNotificationConfiguration": "s3:GetBucketNotification",
-}
 # Lambda operations whose IAM action has another name.
 LAMBDA_ACTIONS = {"Invoke": "lambda:InvokeFunction", "InvokeAsync": "lambda:InvokeFunction"}
 
@@ -60,29 +43,6 @@ def accesses(call: Call) -> list[Access]:
     if builder is not None:
         return builder(call)
     return [Access(f"{PREFIXES.get(call.service, call.service)}:{call.operation}", "*", {})]
-
-
-def _s3(call: Call) -> list[Access]:
-    p = call.parameters
-    bucket = f"arn:aws:s3:::{p.get('Bucket', '*')}"
-    if call.operation == "CopyObject":
-        source = p["CopySource"]
-        name = source if isinstance(source, str) else f"{source['Bucket']}/{source['Key']}"
-        return [
-            Access("s3:GetObject", f"arn:aws:s3:::{name.lstrip('/').split('?')[0]}", {}),
-            Access("s3:PutObject", f"{bucket}/{p['Key']}", {}),
-        ]
-    if call.operation == "DeleteObjects":
-        keys = [item["Key"] for item in p["Delete"]["Objects"]]
-        return [Access("s3:DeleteObject", f"{bucket}/{key}", {}) for key in keys]
-    if call.operation in S3_OBJECT_ACTIONS:
-        action = S3_OBJECT_ACTIONS[call.operation]
-        return [Access(action, f"{bucket}/{p['Key']}", {})]
-    action = S3_BUCKET_ACTIONS.get(call.operation, f"s3:{call.operation}")
-    if call.operation == "ListBuckets":
-        return [Access("s3:ListAllMyBuckets", "*", {})]
-    context = {f"s3:{name.lower()}": [str(p[name])] for name in ("Prefix", "Delimiter") if p.get(name) is not None}
-    return [Access(action, bucket, context)]
 
 
 def _ssm(call: Call) -> list[Access]:
@@ -114,21 +74,43 @@ def _autoscaling(call: Call) -> list[Access]:
     p = call.parameters
     action = f"autoscaling:{call.operation}"
     group = p.get("AutoScalingGroupName")
-    if call.operation.startswith("Describe") or group is None:
+    if call.operation.startswith("Describe"):
         return [Access(action, "*", {})]
-    arn = f"arn:aws:autoscaling:{call.region}:{call.account}:autoScalingGroup:*:autoScalingGroupName/{group}"
-    return [Access(action, arn, {})]
+    named = [group] if group else list(dict.fromkeys(str(tag["ResourceId"]) for tag in p.get("Tags", [])))
+    found = [Access(action, _group_arn(call, one), {}) for one in named] or [Access(action, "*", {})]
+    if call.operation in ("CreateAutoScalingGroup", "UpdateAutoScalingGroup"):
+        mixed = (p.get("MixedInstancesPolicy") or {}).get("LaunchTemplate") or {}
+        specification = p.get("LaunchTemplate") or mixed.get("LaunchTemplateSpecification")
+        found += template_accesses(call, specification) if specification else []
+    if p.get("ServiceLinkedRoleARN"):
+        found.append(_pass_role(str(p["ServiceLinkedRoleARN"]), "autoscaling.amazonaws.com"))
+    if p.get("RoleARN"):
+        found.append(_pass_role(str(p["RoleARN"]), "autoscaling.amazonaws.com"))
+    return found
+
+
+def _group_arn(call: Call, name: str) -> str:
+    return f"arn:aws:autoscaling:{call.region}:{call.account}:autoScalingGroup:*:autoScalingGroupName/{name}"
 
 
 def _lambda(call: Call) -> list[Access]:
+    p = call.parameters
     action = LAMBDA_ACTIONS.get(call.operation, f"lambda:{call.operation}")
-    name = call.parameters.get("FunctionName")
-    if name is None:
-        return [Access(action, "*", {})]
-    arn = name if name.startswith("arn:") else f"arn:aws:lambda:{call.region}:{call.account}:function:{name}"
+    name = p.get("FunctionName")
+    prefix = f"arn:aws:lambda:{call.region}:{call.account}:"
+    if call.operation == "CreateEventSourceMapping":
+        arn = f"{prefix}event-source-mapping:*"
+    elif name is not None:
+        arn = str(name) if str(name).startswith("arn:") else f"{prefix}function:{name}"
+    elif p.get("Resource"):
+        arn = str(p["Resource"])
+    elif p.get("LayerName"):
+        arn = f"{prefix}layer:{p['LayerName']}"
+    else:
+        arn = "*"
     found = [Access(action, arn, {})]
-    if call.operation == "CreateFunction":
-        found.append(_pass_role(call.parameters["Role"], "lambda.amazonaws.com"))
+    if p.get("Role"):
+        found.append(_pass_role(str(p["Role"]), "lambda.amazonaws.com"))
     return found
 
 
@@ -168,37 +150,19 @@ def _sts(call: Call) -> list[Access]:
     return [Access(f"sts:{call.operation}", str(call.parameters.get("RoleArn", "*")), {})]
 
 
-EC2_RESOURCES: Sequence[tuple[str, str]] = (
-    ("InstanceIds", "instance"),
-    ("InstanceId", "instance"),
-    ("VolumeId", "volume"),
-    ("SnapshotId", "snapshot"),
-    ("LaunchTemplateId", "launch-template"),
-    ("SubnetId", "subnet"),
-    ("VpcEndpointIds", "vpc-endpoint"),
-    ("GroupId", "security-group"),
-    ("RouteTableId", "route-table"),
-    ("VpcId", "vpc"),
-)
-
-
-def _ec2(call: Call) -> list[Access]:
-    action = f"ec2:{call.operation}"
-    if call.operation.startswith("Describe"):
-        return [Access(action, "*", {})]
-    for name, kind in EC2_RESOURCES:
-        value = call.parameters.get(name)
-        if value:
-            ids = value if isinstance(value, list) else [value]
-            return [Access(action, f"arn:aws:ec2:{call.region}:{call.account}:{kind}/{one}", {}) for one in ids]
-    return [Access(action, f"arn:aws:ec2:{call.region}:{call.account}:*/*", {})]
-
-
 def _kms(call: Call) -> list[Access]:
-    key = str(call.parameters.get("KeyId") or call.parameters.get("TargetKeyId") or "*")
-    if key != "*" and not key.startswith("arn:"):
-        key = f"arn:aws:kms:{call.region}:{call.account}:key/{key}"
-    return [Access(f"kms:{call.operation}", key, {})]
+    p = call.parameters
+    action = f"kms:{call.operation}"
+    key = p.get("KeyId") or p.get("TargetKeyId")
+    alias = p.get("AliasName")
+    context = {"kms:calleraccount": [call.account]}
+    if call.operation == "CreateGrant":
+        context["kms:grantoperations"] = [str(one) for one in p.get("Operations", [])]
+    # An alias is judged beside the key that it names.
+    found = [Access(action, f"arn:aws:kms:{call.region}:{call.account}:{alias}", context)] if alias else []
+    if key is not None:
+        found.append(Access(action, key_arn(call.region, str(key)), context))
+    return found or [Access(action, "*", context)]
 
 
 def _cloudformation(call: Call) -> list[Access]:
@@ -219,21 +183,46 @@ def _cloudformation(call: Call) -> list[Access]:
 
 def _events(call: Call) -> list[Access]:
     p = call.parameters
+    action = f"events:{call.operation}"
+    prefix = f"arn:aws:events:{call.region}:{call.account}:"
+    if call.operation == "PutEvents":
+        buses = dict.fromkeys(str(one.get("EventBusName", "default")) for one in p.get("Entries", []))
+        return [Access(action, bus if bus.startswith("arn:") else f"{prefix}event-bus/{bus}", {}) for bus in buses]
     rule = p.get("Rule") or (p.get("Name") if "Rule" in call.operation else None)
-    arn = f"arn:aws:events:{call.region}:{call.account}:rule/{rule}" if rule else "*"
-    return [Access(f"events:{call.operation}", arn, {})]
+    bus = p.get("EventBusName")
+    path = f"{bus}/{rule}" if bus and bus != "default" else str(rule)
+    found = [Access(action, f"{prefix}rule/{path}" if rule else str(p.get("ResourceARN", "*")), {})]
+    roles = [p.get("RoleArn"), *(target.get("RoleArn") for target in p.get("Targets", []) if isinstance(target, dict))]
+    return found + [_pass_role(str(role), "events.amazonaws.com") for role in dict.fromkeys(roles) if role]
+
+
+def _cloudwatch(call: Call) -> list[Access]:
+    p = call.parameters
+    action = f"cloudwatch:{call.operation}"
+    prefix = f"arn:aws:cloudwatch:{call.region}:{call.account}:"
+    if call.operation in ("PutMetricData", "GetMetricData", "GetMetricStatistics", "ListMetrics"):
+        context = {"cloudwatch:namespace": [str(p["Namespace"])]} if p.get("Namespace") else {}
+        return [Access(action, "*", context)]
+    alarms = [p["AlarmName"]] if p.get("AlarmName") else p.get("AlarmNames") or []
+    if alarms:
+        return [Access(action, f"{prefix}alarm:{name}", {}) for name in alarms]
+    dashboards = [p["DashboardName"]] if p.get("DashboardName") else p.get("DashboardNames") or []
+    if dashboards:
+        return [Access(action, f"arn:aws:cloudwatch::{call.account}:dashboard/{name}", {}) for name in dashboards]
+    return [Access(action, str(p.get("ResourceARN", "*")), {})]
 
 
 BUILDERS: Mapping[str, Callable[[Call], list[Access]]] = {
-    "s3": _s3,
+    "s3": s3_accesses,
     "ssm": _ssm,
     "logs": _logs,
     "autoscaling": _autoscaling,
     "lambda": _lambda,
     "iam": _iam,
     "sts": _sts,
-    "ec2": _ec2,
+    "ec2": ec2_accesses,
     "kms": _kms,
     "cloudformation": _cloudformation,
     "events": _events,
+    "cloudwatch": _cloudwatch,
 }

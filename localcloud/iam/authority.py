@@ -6,21 +6,26 @@ where the services keep them. The cloud's endpoint stands for TLS: aws:SecureTra
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
-
-from moto.backends import get_backend
 
 from localcloud.api import ApiError, Call, Principal
 from localcloud.iam.actions import accesses
 from localcloud.iam.policy import Access, Document, verdict
-from localcloud.identity import ACCOUNT, Identity, find_role, iam_backend
+from localcloud.iam.stored import (
+    bucket_key,
+    document,
+    ec2_tags,
+    key_arn,
+    managed_document,
+    object_key,
+    resource_policies,
+)
+from localcloud.identity import Identity, find_role, iam_backend
 from localcloud.journal import append_record
 
 # Data-plane operations of S3 that use the bucket's key on the caller's behalf.
@@ -31,22 +36,10 @@ KMS_FOR_S3 = {
     "UploadPart": ("kms:GenerateDataKey", "kms:Decrypt"),
     "CompleteMultipartUpload": ("kms:Decrypt",),
     "CopyObject": ("kms:Decrypt", "kms:GenerateDataKey"),
+    "UploadPartCopy": ("kms:Decrypt", "kms:GenerateDataKey"),
 }
 DENIED_CODES = {"ec2": "UnauthorizedOperation", "s3": "AccessDenied"}
 JSON_SERVICES = {"ssm", "logs", "kms", "lambda", "events", "ecr", "dynamodb"}
-
-
-def _document(policy: Any) -> Document:
-    if isinstance(policy, bytes):
-        policy = policy.decode()
-    loaded: Document = json.loads(unquote(policy)) if isinstance(policy, str) else policy
-    return loaded
-
-
-def _managed_document(policy: Any) -> Document:
-    """Return the default version of a managed policy."""
-    version = next(v for v in policy.versions if v.version_id == policy.default_version_id)
-    return _document(version.document)
 
 
 class Authority:
@@ -86,8 +79,8 @@ class Authority:
         context = self._context(call, access)
         identity_policies, boundary = _identity_policies(call.principal)
         said = verdict(identity_policies, access, context, None)
-        resource_policies = _resource_policies(access)
-        resource_said = verdict(resource_policies, access, context, call.principal)
+        attached = resource_policies(access)
+        resource_said = verdict(attached, access, context, call.principal)
         if "deny" in (said, resource_said):
             return (
                 "with an explicit deny in "
@@ -96,7 +89,7 @@ class Authority:
             )
         if boundary is not None and verdict([boundary], access, context, None) != "allow":
             return "because no permissions boundary allows the action"
-        if access.action.startswith("kms:") and resource_policies and resource_said == "silent":
+        if access.action.startswith("kms:") and attached and resource_said == "silent":
             return "because no resource-based policy allows the action"
         if said == "allow" or resource_said == "allow":
             return None
@@ -123,6 +116,9 @@ class Authority:
             context[f"aws:principaltag/{name.lower()}"] = [value]
         for name, value in _request_tags(call).items():
             context[f"aws:requesttag/{name.lower()}"] = [value]
+        tag_keys = [*_request_tags(call), *_untagged(call)]
+        if tag_keys:
+            context["aws:tagkeys"] = tag_keys
         for name, value in self._resource_tags(call, access).items():
             for key in (f"aws:resourcetag/{name.lower()}", f"{call.service}:resourcetag/{name.lower()}"):
                 context[key] = [value]
@@ -135,21 +131,24 @@ class Authority:
 
     def _resource_tags(self, call: Call, access: Access) -> Mapping[str, str]:
         if call.service == "ec2":
-            resource_id = access.resource.rpartition("/")[2]
-            tags = get_backend("ec2")[ACCOUNT][call.region].tags.get(resource_id, {})
-            return dict(tags)
+            return ec2_tags(call.region, access.resource)
         reader = self._tag_readers.get(call.service)
         return reader(access.resource) if reader is not None else {}
 
     def _kms_needed(self, call: Call) -> list[Access]:
         """Return the key use that S3 makes for the caller, where a bucket encrypts with a customer-managed key."""
         actions = KMS_FOR_S3.get(call.operation, ()) if call.service == "s3" else ()
-        if not actions:
-            return []
-        bucket = get_backend("s3")[ACCOUNT]["aws"].buckets.get(call.parameters["Bucket"])
-        key = _bucket_key(bucket) if bucket is not None else None
-        via = {"kms:viaservice": [f"s3.{call.region}.amazonaws.com"], "kms:calleraccount": [call.account]}
-        return [Access(action, key, via) for action in actions] if key else []
+        p = call.parameters
+        needed: list[tuple[str, str | None]] = []
+        for action in actions:
+            if action == "kms:Decrypt" and call.operation == "GetObject":
+                needed.append((action, object_key(p["Bucket"], p["Key"], p.get("VersionId"))))
+            elif action == "kms:Decrypt" and call.operation in ("CopyObject", "UploadPartCopy"):
+                needed.append((action, _source_key(p["CopySource"])))
+            elif p.get("ServerSideEncryption") != "AES256":
+                needed.append((action, p.get("SSEKMSKeyId") or bucket_key(p["Bucket"])))
+        context = {"kms:viaservice": [f"s3.{call.region}.amazonaws.com"], "kms:calleraccount": [call.account]}
+        return [Access(action, key_arn(call.region, key), context) for action, key in needed if key]
 
     def _record(self, principal: Principal, access: Access, reason: str) -> None:
         call = {"principal": principal.arn, "action": access.action, "resource": access.resource, "reason": reason}
@@ -175,38 +174,27 @@ def _identity_policies(principal: Principal) -> tuple[list[Document], Document |
     else:
         inline = list(holder.policies.values())
         managed = list(holder.managed_policies.values())
-    documents = [_document(d) for d in inline] + [_managed_document(policy) for policy in managed]
+    documents = [document(d) for d in inline] + [managed_document(policy) for policy in managed]
     boundary_arn = getattr(holder, "permissions_boundary_arn", None) or getattr(holder, "permissions_boundary", None)
     if isinstance(boundary_arn, Mapping):
         boundary_arn = boundary_arn.get("PermissionsBoundaryArn")
     if not boundary_arn:
         return documents, None
-    return documents, _managed_document(iam_backend().managed_policies[boundary_arn])
+    return documents, managed_document(iam_backend().managed_policies[boundary_arn])
 
 
-def _resource_policies(access: Access) -> list[Document]:
-    """Return the policies attached to the resource of an access."""
-    kind = access.action.partition(":")[0]
-    if kind == "s3" and access.resource.startswith("arn:aws:s3:::"):
-        name = access.resource.removeprefix("arn:aws:s3:::").split("/", 1)[0]
-        bucket = get_backend("s3")[ACCOUNT]["aws"].buckets.get(name)
-        return [_document(bucket.policy)] if bucket is not None and bucket.policy else []
-    if kind == "kms" and ":key/" in access.resource:
-        region = access.resource.split(":")[3]
-        key = get_backend("kms")[ACCOUNT][region].keys.get(access.resource.rpartition("/")[2])
-        return [_document(key.policy)] if key is not None and key.policy else []
-    return []
+def _source_key(copied: str | Mapping[str, str]) -> str | None:
+    """Return the key of the object that a copy reads."""
+    if not isinstance(copied, str):
+        return object_key(copied["Bucket"], copied["Key"], copied.get("VersionId"))
+    name, _, version = unquote(copied).lstrip("/").partition("?versionId=")
+    bucket_name, _, key = name.partition("/")
+    return object_key(bucket_name, key, version or None)
 
 
-def _bucket_key(bucket: Any) -> str | None:
-    """Return the ARN of the customer-managed key that a bucket encrypts with by default."""
-    rules = (bucket.encryption or {}).get("Rule") or []
-    for rule in rules if isinstance(rules, list) else [rules]:
-        default = rule.get("ApplyServerSideEncryptionByDefault") or {}
-        key = default.get("KMSMasterKeyID")
-        if default.get("SSEAlgorithm", "").startswith("aws:kms") and key:
-            return str(key)
-    return None
+def _untagged(call: Call) -> list[str]:
+    """Return the keys of tags that a call would take away."""
+    return [str(key) for key in call.parameters.get("TagKeys") or [] if isinstance(key, str)]
 
 
 def _request_tags(call: Call) -> dict[str, str]:

@@ -1,0 +1,153 @@
+"""What each EC2 call needs: the resources that it names or makes, roles that it passes, tags that it sets.
+
+Source: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html (2026-11).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from localcloud.api import Call
+from localcloud.iam.policy import Access
+from localcloud.iam.stored import launch_template, profile_role
+
+# The kind of a resource, by the prefix of its id.
+KINDS: Mapping[str, str] = {
+    "acl": "network-acl",
+    "ami": "image",
+    "cr": "capacity-reservation",
+    "dopt": "dhcp-options",
+    "eipalloc": "elastic-ip",
+    "eni": "network-interface",
+    "fl": "vpc-flow-log",
+    "fleet": "fleet",
+    "i": "instance",
+    "igw": "internet-gateway",
+    "key": "key-pair",
+    "lt": "launch-template",
+    "nat": "natgateway",
+    "pg": "placement-group",
+    "pl": "prefix-list",
+    "rtb": "route-table",
+    "sg": "security-group",
+    "sgr": "security-group-rule",
+    "sir": "spot-instances-request",
+    "snap": "snapshot",
+    "subnet": "subnet",
+    "vol": "volume",
+    "vpc": "vpc",
+    "vpce": "vpc-endpoint",
+}
+RESOURCE_ID = re.compile(r"^([a-z]+)-[0-9a-f]+$")
+# Operations that make something, and its kind where the operation's name does not say it.
+MADE: Mapping[str, str] = {
+    "CreateFlowLogs": "vpc-flow-log",
+    "CreateImage": "image",
+    "CreateFleet": "fleet",
+    "CreateLaunchTemplateVersion": "",
+    "CreateNatGateway": "natgateway",
+    "CreateRoute": "",
+    "CreateTags": "",
+    "AllocateAddress": "elastic-ip",
+    "RequestSpotInstances": "spot-instances-request",
+}
+
+
+def ec2_accesses(call: Call) -> list[Access]:
+    """Return what an EC2 call needs."""
+    action = f"ec2:{call.operation}"
+    if call.operation.startswith("Describe"):
+        return [Access(action, "*", {})]
+    if call.operation in ("RunInstances", "CreateFleet"):
+        return _launch(call)
+    resources = [_arn(call, kind, name) for kind, name in _named(call.parameters)]
+    if call.operation == "DeletePlacementGroup":
+        resources.append(_arn(call, "placement-group", str(call.parameters.get("GroupName"))))
+    if made := _made(call.operation):
+        name = str(call.parameters.get("GroupName")) if made == "placement-group" else "*"
+        resources.append(_arn(call, made, name))
+    found = [Access(action, resource, {}) for resource in resources or [_arn(call, "*", "*")]]
+    if call.operation.startswith("Create"):
+        found += _tagging(call)
+    if call.parameters.get("DeliverLogsPermissionArn"):
+        passed = {"iam:passedtoservice": ["vpc-flow-logs.amazonaws.com"]}
+        found.append(Access("iam:PassRole", str(call.parameters["DeliverLogsPermissionArn"]), passed))
+    return found
+
+
+def template_accesses(call: Call, specification: Mapping[str, Any]) -> list[Access]:
+    """Return what a caller needs to have a service launch instances of a template and pass their role."""
+    template_id, data = launch_template(call.region, specification)
+    found = [Access("ec2:RunInstances", _arn(call, "instance", "*"), {})]
+    if template_id is not None:
+        found.append(Access("ec2:RunInstances", _arn(call, "launch-template", template_id), {}))
+    return found + _passed(data.get("IamInstanceProfile"))
+
+
+def _launch(call: Call) -> list[Access]:
+    """RunInstances is asked of every kind of resource that a launch uses or makes."""
+    p = call.parameters
+    specification = p.get("LaunchTemplate") or {}
+    for one in p.get("LaunchTemplateConfigs", []):
+        specification = one.get("LaunchTemplateSpecification") or specification
+    template_id, data = launch_template(call.region, specification) if specification else (None, {})
+    merged = {**data, **p}
+    context = {"ec2:instancetype": [str(merged["InstanceType"])]} if merged.get("InstanceType") else {}
+    used = [("instance", "*"), ("volume", "*"), ("network-interface", "*")]
+    if template_id is not None:
+        used.append(("launch-template", template_id))
+    if str(merged.get("ImageId", "")).startswith("ami-"):
+        used.append(("image", str(merged["ImageId"])))
+    interfaces = merged.get("NetworkInterfaces") or [{}]
+    subnet = merged.get("SubnetId") or interfaces[0].get("SubnetId")
+    if subnet:
+        used.append(("subnet", str(subnet)))
+    groups = merged.get("SecurityGroupIds") or interfaces[0].get("Groups") or []
+    used += [("security-group", str(group)) for group in groups]
+    placement = (merged.get("Placement") or {}).get("GroupName")
+    if placement:
+        used.append(("placement-group", str(placement)))
+    found = [Access("ec2:RunInstances", _arn(call, kind, name), context) for kind, name in used]
+    if call.operation == "CreateFleet":
+        found.append(Access("ec2:CreateFleet", _arn(call, "fleet", "*"), {}))
+    return found + _tagging(call) + _passed(merged.get("IamInstanceProfile"))
+
+
+def _passed(profile: Mapping[str, Any] | None) -> list[Access]:
+    role = profile_role(profile) if profile else None
+    return [Access("iam:PassRole", role, {"iam:passedtoservice": ["ec2.amazonaws.com"]})] if role else []
+
+
+def _tagging(call: Call) -> list[Access]:
+    """Tags that are set while a resource is made need ec2:CreateTags on it."""
+    kinds = [str(one["ResourceType"]) for one in call.parameters.get("TagSpecifications", []) if one.get("Tags")]
+    context = {"ec2:createaction": [call.operation]}
+    return [Access("ec2:CreateTags", _arn(call, kind, "*"), context) for kind in dict.fromkeys(kinds)]
+
+
+def _named(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield kind and id of every resource that the call's top-level parameters name."""
+    seen: set[str] = set()
+    for name, value in parameters.items():
+        if not name.endswith(("Id", "Ids", "Resources")):
+            continue  # names that people choose may look like ids
+        for one in value if isinstance(value, list) else [value]:
+            match = RESOURCE_ID.match(one) if isinstance(one, str) else None
+            if match is not None and match.group(1) in KINDS and one not in seen:
+                seen.add(one)
+                yield KINDS[match.group(1)], one
+
+
+def _made(operation: str) -> str:
+    if operation in MADE:
+        return MADE[operation]
+    if not operation.startswith("Create"):
+        return ""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", operation.removeprefix("Create")).lower()
+
+
+def _arn(call: Call, kind: str, name: str) -> str:
+    account = "" if kind in ("image", "snapshot") else call.account
+    return f"arn:aws:ec2:{call.region}:{account}:{kind}/{name}"
