@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from cheroot.wsgi import Server
@@ -44,12 +44,12 @@ class LocalCloud:
         os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
         # moto keeps its stores per process: a second cloud in this process starts empty as well.
         moto_api_backend.reset()
-        self._server = Server((ADDRESS, _free_port(port)), None, numthreads=SERVER_THREADS, request_queue_size=128)
-        self._server.prepare()
+        self._server = _listen(port)
         self.endpoint_url = f"http://{ADDRESS}:{self._server.bind_addr[1]}"
         self.identity = Identity()
         self.clients = LocalClients(self.endpoint_url, region, self.identity)
         self.authority = Authority(self.identity, self.state_directory / "calls.jsonl")
+        self.authority.resource_tags_from("autoscaling", self._group_tags)
         self.services = self._build_services()
         records = self.state_directory / "records.jsonl"
         gateway = Gateway(self.identity, self.authority, self.clients, records)
@@ -66,6 +66,13 @@ class LocalCloud:
         parameters = PublicParameters(self.clients)
         return [SecurityTokenService(self.identity), parameters, functions, bus, cloudformation, *compute.services()]
 
+    def _group_tags(self, group_arn: str) -> Mapping[str, str]:
+        """Return the tags of an Auto Scaling group, for conditions on autoscaling:ResourceTag."""
+        name = group_arn.rpartition("/")[2]
+        groups = self.clients.client("autoscaling", region=group_arn.split(":")[3])
+        found = groups.describe_tags(Filters=[{"Name": "auto-scaling-group", "Values": [name]}])["Tags"]
+        return {tag["Key"]: tag.get("Value", "") for tag in found}
+
     def start(self) -> None:
         """Answer requests from now on."""
         self._thread.start()
@@ -79,13 +86,16 @@ class LocalCloud:
         self._thread.join(timeout=5)
 
 
-def _free_port(preferred: int) -> int:
-    """Return the preferred port when it can be had, else 0 (any)."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ADDRESS, preferred))
-        except OSError:
-            logger.warning("port %d is busy: another one is taken", preferred)
-            return 0
-    return preferred
+def _listen(preferred_port: int) -> Server:
+    """Return a server that is bound to the preferred port, or to any other when that one is busy."""
+
+    def bound(port: int) -> Server:
+        server = Server((ADDRESS, port), None, numthreads=SERVER_THREADS, request_queue_size=128)
+        server.prepare()
+        return server
+
+    try:
+        return bound(preferred_port)
+    except OSError:
+        logger.warning("port %d is busy: another one is taken", preferred_port)
+        return bound(0)

@@ -10,27 +10,30 @@ import secrets
 import string
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from moto.backends import get_backend
 
 from localcloud.api import ApiError, Credentials, Principal
-from localcloud.iam.policy import Access, verdict
+from localcloud.iam.policy import Access, Document, verdict
 
 ACCOUNT = "123456789012"
 ROOT_ACCESS_KEY_ID = "AKIALOCALCLOUDROOT00"
+CHAINED_SECONDS = 3600
 _ALPHABET = string.ascii_uppercase + string.digits
 
 
 @dataclass(frozen=True)
 class Session:
-    """A role session: its credentials, who it is, and its session tags."""
+    """A role session: its credentials, who it is, its session tags, and the policies that limit it further."""
 
     credentials: Credentials
     principal: Principal
     tags: Mapping[str, str]
+    user_id: str
+    policies: Sequence[Document] = ()
 
 
 def _random(prefix: str, length: int) -> str:
@@ -81,21 +84,44 @@ class Identity:
                 raise ApiError("InvalidClientTokenId", "The security token included in the request is invalid.", 403)
             if time.time() >= session.credentials.expires_unix_seconds:
                 raise ApiError("ExpiredToken", "The security token included in the request is expired", 403)
+            if not any(role.arn == session.principal.role_arn for role in iam_backend().roles.values()):
+                # The sessions of a role end with it.
+                raise ApiError("InvalidClientTokenId", "The security token included in the request is invalid.", 403)
             return session.principal
         for user in iam_backend().users.values():
             if any(key.access_key_id == access_key_id and key.status == "Active" for key in user.access_keys):
                 return Principal(user.arn, ACCOUNT, "user", access_key_id=access_key_id)
         raise ApiError("InvalidClientTokenId", "The security token included in the request is invalid.", 403)
 
-    def session_tags(self, principal: Principal) -> Mapping[str, str]:
-        """Return the tags that a session was started with."""
-        session = self._sessions.get(principal.access_key_id or "")
-        return session.tags if session is not None else {}
+    def session(self, principal: Principal) -> Session | None:
+        """Return the role session that a principal is, or None for root, users and services."""
+        return self._sessions.get(principal.access_key_id or "")
+
+    def user_id(self, principal: Principal) -> str:
+        """Return the unique id of a principal, as in GetCallerIdentity and aws:userid."""
+        session = self.session(principal)
+        if session is not None:
+            return session.user_id
+        if principal.kind == "user":
+            return next((str(user.id) for user in iam_backend().users.values() if user.arn == principal.arn), "")
+        return principal.account
+
+    def principal_tags(self, principal: Principal) -> Mapping[str, str]:
+        """Return the tags of a user or role, and over them those that the session was started with."""
+        tags: dict[str, str] = {}
+        if principal.role_arn is not None:
+            tags = {tag["Key"]: tag["Value"] for tag in find_role(principal.role_arn).tags}
+        elif principal.kind == "user":
+            tags = {
+                tag["Key"]: tag["Value"] for tag in iam_backend().tagger.list_tags_for_resource(principal.arn)["Tags"]
+            }
+        session = self.session(principal)
+        return {**tags, **(session.tags if session is not None else {})}
 
     def issue(self, role_arn: str, session_name: str, *, trusted_service: str, duration_seconds: int) -> Credentials:
         """Start a session of a role for an AWS service, when the role's trust policy admits it."""
         service = Principal(trusted_service, ACCOUNT, "service")
-        return self.assume(role_arn, session_name, service, duration_seconds=duration_seconds)[0].credentials
+        return self.assume(role_arn, session_name, service, duration_seconds=duration_seconds).credentials
 
     def assume(
         self,
@@ -106,24 +132,41 @@ class Identity:
         duration_seconds: int,
         tags: Mapping[str, str] | None = None,
         external_id: str | None = None,
-    ) -> tuple[Session, str]:
-        """Start a session of a role for a caller that its trust policy admits; return it and the assumed role's id.
+        source_identity: str | None = None,
+        policies: Sequence[Document] = (),
+    ) -> Session:
+        """Start a session of a role for a caller that its trust policy admits.
+
+        Args:
+            policies: Session policies: what the session may do is also allowed by one of these, where any are given.
 
         Raises:
-            ApiError: AccessDenied, NoSuchEntity.
+            ApiError: AccessDenied, ValidationError for a longer session than the role or role chaining allows.
         """
         try:
             role = find_role(role_arn)
         except ApiError as missing:
             # STS does not tell a caller whether a role exists.
             raise _may_not_assume(caller, role_arn) from missing
-        context: dict[str, list[str]] = {"aws:principalarn": [caller.role_arn or caller.arn]}
-        context["aws:principalaccount"] = context["aws:sourceaccount"] = [caller.account]
+        _check_duration(role, caller, duration_seconds)
+        context: dict[str, list[str]] = {
+            "aws:principalarn": [caller.role_arn or caller.arn],
+            "aws:principalaccount": [caller.account],
+            "aws:sourceaccount": [caller.account],
+            "sts:rolesessionname": [session_name],
+        }
+        context.update({f"aws:principaltag/{k.lower()}": [v] for k, v in self.principal_tags(caller).items()})
+        context.update({f"aws:requesttag/{k.lower()}": [v] for k, v in (tags or {}).items()})
+        if tags:
+            context["aws:tagkeys"] = list(tags)
         if external_id is not None:
             context["sts:externalid"] = [external_id]
+        if source_identity is not None:
+            context["sts:sourceidentity"] = [source_identity]
         trust = role.assume_role_policy_document
         document = json.loads(trust) if isinstance(trust, str) else trust
-        for action in ["sts:AssumeRole", *(["sts:TagSession"] if tags else [])]:
+        asked = ["sts:AssumeRole", *(["sts:TagSession"] if tags else [])]
+        for action in [*asked, *(["sts:SetSourceIdentity"] if source_identity else [])]:
             # Trust policies have no Resource element: the role itself is the resource.
             # "delegated": the gateway has asked the caller's identity policies before.
             if verdict([document], Access(action, role_arn, {}), context, caller) not in ("allow", "delegated"):
@@ -131,13 +174,32 @@ class Identity:
         credentials = Credentials(
             _random("ASIA", 20), secrets.token_hex(20), secrets.token_urlsafe(96), time.time() + duration_seconds
         )
-        name = role.name
-        arn = f"arn:aws:sts::{ACCOUNT}:assumed-role/{name}/{session_name}"
+        arn = f"arn:aws:sts::{ACCOUNT}:assumed-role/{role.name}/{session_name}"
         principal = Principal(arn, ACCOUNT, "role", role_arn, credentials.access_key_id, session_name)
-        session = Session(credentials, principal, dict(tags or {}))
+        session = Session(credentials, principal, dict(tags or {}), f"{role.id}:{session_name}", policies)
         with self._lock:
             self._sessions[credentials.access_key_id] = session
-        return session, f"{role.id}:{session_name}"
+        return session
+
+
+def _check_duration(role: Any, caller: Principal, seconds: int) -> None:
+    """Refuse a session longer than the role's own limit, or than an hour when one role assumes another.
+
+    Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_terms-and-concepts.html (role chaining; 2026-11).
+    """
+    longest = int(role.max_session_duration or CHAINED_SECONDS)
+    if caller.kind == "service":
+        return
+    if seconds > longest:
+        raise ApiError(
+            "ValidationError",
+            f"The requested DurationSeconds exceeds the MaxSessionDuration set for this role: {seconds} > {longest}",
+        )
+    if caller.kind == "role" and seconds > CHAINED_SECONDS:
+        raise ApiError(
+            "ValidationError",
+            "The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining",
+        )
 
 
 def _may_not_assume(caller: Principal, role_arn: str) -> ApiError:

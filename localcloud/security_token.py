@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from localcloud.api import ApiError, Call, Handler, Observer
-from localcloud.identity import Identity
+from localcloud.iam.policy import Document
+from localcloud.iam.stored import document, managed_document
+from localcloud.identity import Identity, iam_backend
 
 DEFAULT_SECONDS = 3600
+# Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRole.html (2026-11).
+SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
 
 
 class SecurityTokenService:
@@ -37,21 +43,24 @@ class SecurityTokenService:
 
     def _caller(self, call: Call) -> Mapping[str, Any]:
         principal = call.principal
-        user_id = f"{principal.access_key_id}:{principal.session_name}" if principal.session_name else principal.account
-        return {"UserId": user_id, "Account": principal.account, "Arn": principal.arn}
+        return {"UserId": self._identity.user_id(principal), "Account": principal.account, "Arn": principal.arn}
 
     def _assume(self, call: Call) -> Mapping[str, Any]:
         p = call.parameters
-        seconds = int(p.get("DurationSeconds", DEFAULT_SECONDS))
+        name, seconds = str(p["RoleSessionName"]), int(p.get("DurationSeconds", DEFAULT_SECONDS))
         if not 900 <= seconds <= 43200:
             raise ApiError("ValidationError", f"DurationSeconds {seconds}: between 900 and 43200")
-        session, role_id = self._identity.assume(
+        if not SESSION_NAME.fullmatch(name):
+            raise ApiError("ValidationError", f"RoleSessionName {name!r}: 2 to 64 of letters, digits and _+=,.@-")
+        session = self._identity.assume(
             str(p["RoleArn"]),
-            str(p["RoleSessionName"]),
+            name,
             call.principal,
             duration_seconds=seconds,
             tags={t["Key"]: t["Value"] for t in p.get("Tags", [])},
             external_id=p.get("ExternalId"),
+            source_identity=p.get("SourceIdentity"),
+            policies=_session_policies(p),
         )
         credentials = session.credentials
         return {
@@ -61,6 +70,26 @@ class SecurityTokenService:
                 "SessionToken": credentials.session_token,
                 "Expiration": datetime.fromtimestamp(credentials.expires_unix_seconds, tz=timezone.utc),
             },
-            "AssumedRoleUser": {"AssumedRoleId": role_id, "Arn": session.principal.arn},
+            "AssumedRoleUser": {"AssumedRoleId": session.user_id, "Arn": session.principal.arn},
             "PackedPolicySize": 0,
         }
+
+
+def _session_policies(p: Mapping[str, Any]) -> list[Document]:
+    """Return the policies that a caller limits its new session by.
+
+    Raises:
+        ApiError: MalformedPolicyDocument, NoSuchEntity.
+    """
+    found: list[Document] = []
+    if p.get("Policy"):
+        try:
+            found.append(document(p["Policy"]))
+        except json.JSONDecodeError as error:
+            raise ApiError("MalformedPolicyDocument", f"Policy: {error}") from error
+    for one in p.get("PolicyArns", []):
+        policy = iam_backend().managed_policies.get(one["arn"])
+        if policy is None:
+            raise ApiError("NoSuchEntity", f"Policy {one['arn']} does not exist or is not attachable.", 404)
+        found.append(managed_document(policy))
+    return found

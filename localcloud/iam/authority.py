@@ -89,6 +89,9 @@ class Authority:
             )
         if boundary is not None and verdict([boundary], access, context, None) != "allow":
             return "because no permissions boundary allows the action"
+        session = self._identity.session(call.principal)
+        if session is not None and session.policies and verdict(session.policies, access, context, None) != "allow":
+            return "because no session policy allows the action"
         if access.action.startswith("kms:") and attached and resource_said == "silent":
             return "because no resource-based policy allows the action"
         if said == "allow" or resource_said == "allow":
@@ -106,13 +109,12 @@ class Authority:
             "aws:securetransport": ["true"],
             "aws:currenttime": [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())],
             "aws:epochtime": [str(int(time.time()))],
-            "aws:userid": [f"{principal.access_key_id}:{principal.session_name}"],
+            "aws:userid": [self._identity.user_id(principal)],
             "aws:principaltype": ["AssumedRole" if principal.kind == "role" else "User"],
         }
-        if principal.role_arn is not None:
-            for tag in find_role(principal.role_arn).tags:
-                context[f"aws:principaltag/{tag['Key'].lower()}"] = [tag["Value"]]
-        for name, value in self._identity.session_tags(principal).items():
+        if principal.kind == "user":
+            context["aws:username"] = [principal.arn.rpartition("/")[2]]
+        for name, value in self._identity.principal_tags(principal).items():
             context[f"aws:principaltag/{name.lower()}"] = [value]
         for name, value in _request_tags(call).items():
             context[f"aws:requesttag/{name.lower()}"] = [value]

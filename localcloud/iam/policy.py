@@ -57,7 +57,9 @@ def _applies(statement: Mapping[str, Any], access: Access, context: Context, pri
         [substitute(r, context) for r in as_list(statement["Resource"])], access.resource
     ):
         return False
-    if "NotResource" in statement and _any(as_list(statement["NotResource"]), access.resource):
+    if "NotResource" in statement and _any(
+        [substitute(r, context) for r in as_list(statement["NotResource"])], access.resource
+    ):
         return False
     if principal is not None and not _principal_matches(statement, principal):
         return False
