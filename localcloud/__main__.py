@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from localcloud import daemon
-from localcloud.state import CloudFile, end_processes, put_aside, read_cloud_file
+from localcloud.state import MARKER, CloudFile, end_processes, put_aside, read_cloud_file
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
-console = Console(highlight=False)
-State = Annotated[Path, typer.Option("--state", help="State directory of the cloud.")]
+console = Console(highlight=False, soft_wrap=True)
+State = Annotated[Path, typer.Option("--state", file_okay=False, help="State directory of the cloud.")]
 DEFAULT_STATE = Path("build/localcloud")
 
 
@@ -41,30 +41,45 @@ def _ask(cloud: CloudFile, path: str, body: dict[str, Any] | None = None) -> Any
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
             return json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
-        console.print(error.read().decode(errors="replace") or str(error), style="red", markup=False)
+        console.print(_refusal(error), style="red", markup=False)
         raise typer.Exit(1) from None
+    except OSError as error:
+        console.print(f"{cloud.endpoint_url} does not answer: {error}; see cloud.log in its state", style="red")
+        raise typer.Exit(1) from None
+
+
+def _refusal(error: urllib.error.HTTPError) -> str:
+    body = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return body or str(error)
 
 
 @app.command()
 def up(
     state: State = DEFAULT_STATE,
     region: Annotated[str, typer.Option(help="Region of the account.")] = "us-east-1",
-    port: Annotated[int, typer.Option(help="Preferred port; a busy one is no error, another is taken.")] = 4600,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Preferred port; another is taken when it is busy.")
+    ] = 4600,
     foreground: Annotated[bool, typer.Option(help="Stay in this terminal; Ctrl-C ends it.")] = False,
 ) -> None:
     """Start a cloud, empty, and wait until it answers."""
     state.mkdir(parents=True, exist_ok=True)
+    # The background process runs this command too, in the foreground; whoever started it has made room.
+    if os.environ.get(MARKER) != str(state.resolve()):
+        running = read_cloud_file(state)
+        if running is not None and running.is_alive():
+            console.print(f"already up: {running.endpoint_url}")
+            return
+        end_processes(state)
+        put_aside(state)
     if foreground:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         daemon.serve(state, region=region, port=port)
         return
-    running = read_cloud_file(state)
-    if running is not None and running.is_alive():
-        console.print(f"already up: {running.endpoint_url}")
-        return
-    end_processes(state)
-    put_aside(state)
     try:
         cloud = daemon.start(state, region=region, port=port)
     except daemon.StartFailed as failure:
@@ -83,7 +98,9 @@ def status(
     if as_json:
         print(json.dumps({"endpoint_url": cloud.endpoint_url, "pid": cloud.pid, "instances": instances}))
         return
-    table = Table("instance", "type", "market", "zone", "address", "state", "group", title=cloud.endpoint_url)
+    table = Table(title=cloud.endpoint_url)
+    for title in ("instance", "type", "market", "zone", "address", "state", "group"):
+        table.add_column(title, no_wrap=title in ("instance", "address"), overflow="fold")
     for one in instances:
         fields = ("id", "type", "market", "zone", "private_address", "state", "group")
         table.add_row(*(str(one.get(field) or "") for field in fields))
@@ -107,7 +124,7 @@ def env(
 def interrupt(
     instance_id: str,
     state: State = DEFAULT_STATE,
-    notice_seconds: Annotated[float, typer.Option(help="Time between notice and end.")] = 120.0,
+    notice_seconds: Annotated[float, typer.Option(min=0, help="Time between notice and end.")] = 120.0,
     no_notice: Annotated[bool, typer.Option("--no-notice", help="The machine is gone at once.")] = False,
 ) -> None:
     """Take a spot instance back, as AWS does."""

@@ -73,15 +73,21 @@ def write_cloud_file(state: Path, cloud: CloudFile) -> None:
 
 
 def marked_processes(state: Path) -> list[psutil.Process]:
-    """Return the processes that belong to the cloud of a state directory, but not this one or those above it."""
+    """Return the processes that belong to the cloud of a state directory, but not this one or those above it.
+
+    They carry its name in their environment; a cloud in the foreground set it too late for others to see, so its
+    cloud.json tells.
+    """
     wanted = str(state.resolve())
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    cloud = read_cloud_file(state)
+    writer = cloud.pid if cloud is not None and cloud.is_alive() else None
     found = []
     for process in psutil.process_iter():
         if process.pid in own:
             continue
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            if process.environ().get(MARKER) == wanted:
+            if process.pid == writer or process.environ().get(MARKER) == wanted:
                 found.append(process)
     return found
 
