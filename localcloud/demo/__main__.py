@@ -23,10 +23,10 @@ def main(
     data: Annotated[Path | None, typer.Option(help="Folder of text files; default: Python's standard library.")] = None,
     fault: Annotated[str, typer.Option(help="notice: a spot interruption; no-notice: a node dies; none.")] = "notice",
     config: Annotated[Path, typer.Option(help="Deployment to run.")] = Path("config/demo.yaml"),
-    build: Annotated[Path, typer.Option(help="Where logs, the cloud's state and the report go.")] = Path("build/demo"),
+    build: Annotated[Path, typer.Option(file_okay=False, help="Where logs and report go.")] = Path("build/demo"),
 ) -> None:
     """Deploy to the embedded cloud, train on it, lose a node, resume, and report. Needs no AWS account."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     if fault not in FAULTS:
         raise typer.BadParameter(f"{fault}: one of {', '.join(FAULTS)}", param_hint="--fault")
     if data is not None and not data.is_dir():
