@@ -1,0 +1,215 @@
+"""`python -m localcloud` as processes: what a person types, and what is left after a crash."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import psutil
+import pytest
+
+from localcloud.state import MARKER
+
+ROOT = Path(__file__).parents[3]
+DEADLINE_SECONDS = 30.0
+USER_DATA = "#!/bin/sh\necho booted\nsetsid sleep 86400 &\nexec sleep 86400\n"
+TRUST = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "lambda.amazonaws.com"}}
+NO_MARK = {name: value for name, value in os.environ.items() if name != MARKER}
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not reached in {DEADLINE_SECONDS} s"
+        time.sleep(0.05)
+    return found
+
+
+@dataclass
+class Cli:
+    state: Path
+
+    def run(self, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "localcloud", verb, "--state", str(self.state), *options]
+        return subprocess.run(command, cwd=ROOT, env=NO_MARK, capture_output=True, text=True, timeout=60)
+
+    def good(self, verb: str, *options: str) -> str:
+        done = self.run(verb, *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def refused(self, verb: str, *options: str) -> str:
+        done = self.run(verb, *options)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stdout + done.stderr
+        return done.stdout
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.good("status", "--json"))
+        return found
+
+    def client(self, service: str) -> Any:
+        cloud = json.loads((self.state / "cloud.json").read_text())
+        return boto3.client(
+            service,
+            endpoint_url=cloud["endpoint_url"],
+            region_name=cloud["region"],
+            aws_access_key_id=cloud["access_key_id"],
+            aws_secret_access_key=cloud["secret_access_key"],
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """Return what carries the cloud's mark: found here by itself, not by the code under test."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARKER) == str(self.state):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def sleepers(self) -> int:
+        return sum(process.name() == "sleep" for process in self.processes())
+
+    def run_instances(self, count: int = 1) -> list[str]:
+        """Start machines with two sleeping processes, one of them in a session of its own; return their ids."""
+        ec2 = self.client("ec2")
+        vpc = ec2.create_vpc(CidrBlock="127.64.0.0/16")["Vpc"]["VpcId"]
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="127.64.0.0/20")["Subnet"]["SubnetId"]
+        image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        launched = ec2.run_instances(
+            ImageId=image,
+            InstanceType="c7i.large",
+            InstanceMarketOptions={"MarketType": "spot"},
+            MinCount=count,
+            MaxCount=count,
+            SubnetId=subnet,
+            UserData=USER_DATA,
+        )
+        wait_for(lambda: self.sleepers() == 2 * count)
+        return [instance["InstanceId"] for instance in launched["Instances"]]
+
+    def invoke_function(self) -> int:
+        """Make a function and call it; return the process that answered and is kept for the next call."""
+        document = {"Version": "2012-10-17", "Statement": [TRUST]}
+        iam = self.client("iam")
+        role = iam.create_role(RoleName="f", AssumeRolePolicyDocument=json.dumps(document))["Role"]["Arn"]
+        package = io.BytesIO()
+        with zipfile.ZipFile(package, "w") as archive:
+            archive.writestr("main.py", "import os\ndef handler(event, context):\n    return os.getpid()\n")
+        functions = self.client("lambda")
+        functions.create_function(
+            FunctionName="f",
+            Runtime="python3.11",
+            Handler="main.handler",
+            Role=role,
+            Code={"ZipFile": package.getvalue()},
+        )
+        return int(functions.invoke(FunctionName="f")["Payload"].read())
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path / "cloud")
+    yield made
+    made.run("down")
+    for process in made.processes():
+        process.kill()
+
+
+def test_up_status_env_and_down(cli: Cli) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        assert "up: http://127.0.0.1:" in cli.good("up", "--port", str(port))
+    first = cli.status()
+    assert first["endpoint_url"] != f"http://127.0.0.1:{port}"
+    assert cli.good("up") == f"already up: {first['endpoint_url']}\n"
+    assert cli.status() == first
+
+    script = f"{cli.good('env')}\nexec {shlex.quote(sys.executable)} -c 'import boto3\n"
+    script += 'print(boto3.client("sts").get_caller_identity()["Arn"])\''
+    clean = {"PATH": os.environ["PATH"], "HOME": str(cli.state)}
+    told = subprocess.run(["sh", "-c", script], env=clean, capture_output=True, text=True, timeout=60)
+    assert told.stdout == "arn:aws:iam::123456789012:root\n", told.stderr
+    assert json.loads(cli.good("env", "--json"))["AWS_ENDPOINT_URL"] == first["endpoint_url"]
+
+    assert "'i-0123456789abcdef0' does not exist" in cli.refused("interrupt", "i-0123456789abcdef0")
+    assert "no such instance" in cli.refused("logs", "i-0123456789abcdef0")
+    assert cli.good("down") == "down: 1 processes ended\n"
+    assert cli.processes() == []
+    assert cli.good("down") == "down: nothing was running\n"
+    assert f"python -m localcloud up --state {cli.state}" in cli.refused("status")
+
+
+def test_down_ends_what_runs_in_machines_and_functions(cli: Cli) -> None:
+    cli.good("up", "--port", "0")
+    lost, kept = cli.run_instances(2)
+    function = psutil.Process(cli.invoke_function())
+    assert function in cli.processes()
+    assert {one["id"] for one in cli.status()["instances"]} == {lost, kept}
+    assert lost in cli.good("status")
+    assert cli.good("interrupt", lost, "--no-notice") == f"{lost}: gone\n"
+    wait_for(lambda: cli.sleepers() == 2)
+    cli.good("down")
+    assert cli.processes() == []
+    assert "booted" in cli.good("logs", kept)
+
+
+@pytest.mark.parametrize("is_down_called", [True, False])
+def test_nothing_is_left_of_a_killed_cloud(cli: Cli, is_down_called: bool) -> None:
+    cli.good("up", "--port", "0")
+    cli.run_instances()
+    cli.invoke_function()
+    left = cli.processes()
+    os.kill(cli.status()["pid"], signal.SIGKILL)
+    if is_down_called:
+        cli.good("down")
+        assert cli.processes() == []
+        assert "no cloud runs" in cli.refused("status")
+    cli.good("up", "--port", "0")
+    assert not any(process.is_running() for process in left)
+    assert len(cli.processes()) == 1
+    assert cli.status()["instances"] == []
+    assert cli.client("iam").list_roles()["Roles"] == []
+
+
+def test_down_finds_a_cloud_in_the_foreground(cli: Cli) -> None:
+    command = [sys.executable, "-m", "localcloud", "up", "--foreground", "--port", "0", "--state", str(cli.state)]
+    terminal = subprocess.Popen(command, cwd=ROOT, env=NO_MARK, stderr=subprocess.DEVNULL)
+    try:
+        wait_for((cli.state / "cloud.json").exists)
+        again = subprocess.run(command, cwd=ROOT, env=NO_MARK, capture_output=True, text=True, timeout=60)
+        assert (again.returncode, again.stdout[:11]) == (0, "already up:")
+        assert cli.good("down") == "down: 1 processes ended\n"
+        assert terminal.wait(timeout=10) == 0
+    finally:
+        terminal.kill()
+        terminal.wait()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("--port", "70000"), "65535"), (("--state", __file__), "is a file")],
+)
+def test_wrong_options_are_refused_in_words(cli: Cli, options: tuple[str, ...], words: str) -> None:
+    done = cli.run("up", *options)
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not cli.state.exists()
