@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from localcloud import daemon
+from localcloud.cloudformation.accepted import ACCEPTED_TYPES
 from localcloud.state import MARKER, CloudFile, end_processes, put_aside, read_cloud_file
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
@@ -68,7 +69,7 @@ def up(
     """Start a cloud, empty, and wait until it answers."""
     state.mkdir(parents=True, exist_ok=True)
     # The background process runs this command too, in the foreground; whoever started it has made room.
-    if os.environ.get(MARKER) != str(state.resolve()):
+    if not (foreground and os.environ.get(MARKER) == str(state.resolve())):
         running = read_cloud_file(state)
         if running is not None and running.is_alive():
             console.print(f"already up: {running.endpoint_url}")
@@ -142,6 +143,13 @@ def logs(instance_id: str, state: State = DEFAULT_STATE) -> None:
         console.print(f"{instance_id}: no such instance in {state}; there are {known}", style="red", markup=False)
         raise typer.Exit(1)
     sys.stdout.write(path.read_text(encoding="utf-8", errors="replace"))
+
+
+@app.command()
+def accepted() -> None:
+    """List the resource types that a deploy accepts although nothing emulates them."""
+    for type_name, reason in ACCEPTED_TYPES.items():
+        print(f"{type_name}: {reason}")
 
 
 @app.command()

