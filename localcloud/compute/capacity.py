@@ -57,3 +57,10 @@ class CapacityPools:
                 f"({zone}). Our system will be working on provisioning additional capacity."
             )
         raise ApiError("InsufficientInstanceCapacity", message, 500)
+
+    def give_back(self, market: Market, instance_type: str, zone: str) -> None:
+        """Return what a launch took that came to nothing."""
+        with self._lock:
+            available = self._available.get((market, instance_type, zone))
+            if available is not None:
+                self._available[market, instance_type, zone] = available + 1

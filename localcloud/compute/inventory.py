@@ -31,7 +31,7 @@ from localcloud.compute.instance import (
 from localcloud.compute.launch import LaunchSpecification, as_api_error
 from localcloud.compute.machine import Machine
 from localcloud.compute.metadata_server import MetadataServers
-from localcloud.compute.moto_record import MotoRecord
+from localcloud.compute.moto_record import MotoRecord, run_parameters
 from localcloud.compute.placement import PlacementGroups
 from localcloud.compute.records import RecordLog
 
@@ -98,7 +98,8 @@ class Inventory:
                 launched.append(self._launch_one(specification, group))
         except ApiError:
             for instance in launched:
-                self._dismiss(instance)
+                self._forget(instance)
+                self._pools.give_back(specification.market, specification.instance_type, specification.zone)
             raise
         self._record.join_reservation([instance.id for instance in launched])
         for instance in launched:
@@ -193,47 +194,64 @@ class Inventory:
         self._workers.shutdown(wait=True)
 
     def _launch_one(self, specification: LaunchSpecification, group: str | None) -> Instance:
-        self._pools.take(specification.market, specification.instance_type, specification.zone, group)
+        pool = specification.market, specification.instance_type, specification.zone
+        self._pools.take(*pool, group)
         try:
-            address = self._addresses.take(
-                specification.subnet_id, specification.subnet_cidr, specification.private_address
-            )
+            return self._recorded(specification, group)
+        except ApiError:
+            self._pools.give_back(*pool)
+            raise
+
+    def _recorded(self, specification: LaunchSpecification, group: str | None) -> Instance:
+        """Make the instance in moto's record, with its address and its place in the placement group."""
+        subnet_id = specification.subnet_id
+        try:
+            address = self._addresses.take(subnet_id, specification.subnet_cidr, specification.private_address)
         except AddressesExhausted as error:
             raise ApiError("InsufficientFreeAddressesInSubnet", str(error)) from error
         try:
-            answer = self._clients.direct("ec2").run_instances(**_moto_parameters(specification, address))
+            answer = self._clients.direct("ec2").run_instances(**run_parameters(specification, address))
         except ClientError as error:
-            self._addresses.give_back(specification.subnet_id, address)
+            self._addresses.give_back(subnet_id, address)
             raise as_api_error(error) from error
         described = answer["Instances"][0]
-        instance_id = described["InstanceId"]
-        spot_request_id = f"sir-{secrets.token_hex(4)}" if specification.market == "spot" else None
-        self._record.set_state(instance_id, "pending")
-        self._record.complete(
-            instance_id, tags=specification.instance_tags, placement_group=specification.placement_group,
-            spot_request_id=spot_request_id, security_group_ids=specification.security_group_ids,
-            is_monitored=specification.is_monitored,
-        )  # fmt: skip
-        directory = self._state_directory / "instances" / instance_id
         instance = Instance(
-            id=instance_id, specification=specification, private_address=address,
-            machine=Machine(
-                directory, instance_id, endpoint_url=self._clients.endpoint_url, state_directory=self._state_directory
-            ),
-            mac=described["NetworkInterfaces"][0]["MacAddress"], reservation_id=answer["ReservationId"], group=group,
-            spot_request_id=spot_request_id, launched_unix_seconds=self._clock(),
+            id=described["InstanceId"],
+            specification=specification,
+            private_address=address,
+            machine=self._machine(described["InstanceId"]),
+            mac=described["NetworkInterfaces"][0]["MacAddress"],
+            reservation_id=answer["ReservationId"],
+            group=group,
+            spot_request_id=f"sir-{secrets.token_hex(4)}" if specification.market == "spot" else None,
+            launched_unix_seconds=self._clock(),
             metadata_options=specification.metadata_options,
-        )  # fmt: skip
+        )
+        self._record.set_state(instance.id, "pending")
+        self._record.complete(
+            instance.id,
+            tags=specification.instance_tags,
+            placement_group=specification.placement_group,
+            spot_request_id=instance.spot_request_id,
+            security_group_ids=specification.security_group_ids,
+            is_monitored=specification.is_monitored,
+        )
         if specification.placement_group is not None:
             try:
-                self._placement.admit(specification.placement_group, instance_id, specification.zone)
+                self._placement.admit(specification.placement_group, instance.id, specification.zone)
             except ApiError:
-                self._dismiss(instance)
+                self._forget(instance)
                 raise
         return instance
 
-    def _dismiss(self, instance: Instance) -> None:
-        """Undo a launch that did not come to a boot."""
+    def _machine(self, instance_id: str) -> Machine:
+        directory = self._state_directory / "instances" / instance_id
+        return Machine(
+            directory, instance_id, endpoint_url=self._clients.endpoint_url, state_directory=self._state_directory
+        )
+
+    def _forget(self, instance: Instance) -> None:
+        """Undo the record of a launch that did not come to a boot."""
         self._record.terminate(instance.id)
         self._placement.leave(instance.id)
         self._addresses.give_back(instance.specification.subnet_id, instance.private_address)
@@ -332,32 +350,3 @@ def _incorrect_state(instance: Instance) -> ApiError:
         "IncorrectInstanceState", f"The instance '{instance.id}' is not in a state from which it can do that "
         f"({instance.state}).",
     )  # fmt: skip
-
-
-def _moto_parameters(specification: LaunchSpecification, address: str) -> dict[str, Any]:
-    """Return the RunInstances call that makes moto record the instance."""
-    parameters: dict[str, Any] = {
-        "ImageId": specification.image_id, "InstanceType": specification.instance_type, "MinCount": 1, "MaxCount": 1,
-        "InstanceInitiatedShutdownBehavior": specification.shutdown_behavior,
-        "MetadataOptions": dict(specification.metadata_options), **specification.passed_on,
-    }  # fmt: skip
-    if specification.user_data:
-        parameters["UserData"] = specification.user_data  # boto3 encodes it in base64
-    if specification.profile is not None:
-        parameters["IamInstanceProfile"] = {"Name": specification.profile.name}
-    if specification.block_device_mappings:
-        parameters["BlockDeviceMappings"] = list(specification.block_device_mappings)
-    if specification.volume_tags:
-        tags = [{"Key": key, "Value": value} for key, value in specification.volume_tags.items()]
-        parameters["TagSpecifications"] = [{"ResourceType": "volume", "Tags": tags}]
-    if specification.network_interfaces:
-        parameters["NetworkInterfaces"] = interfaces = [dict(one) for one in specification.network_interfaces]
-        for interface in interfaces:
-            if interface.get("DeviceIndex", 0) == 0 and not interface.get("NetworkInterfaceId"):
-                interface["PrivateIpAddress"] = address
-                break
-    else:
-        parameters |= {"SubnetId": specification.subnet_id, "PrivateIpAddress": address}
-        if specification.security_group_ids:
-            parameters["SecurityGroupIds"] = list(specification.security_group_ids)
-    return parameters

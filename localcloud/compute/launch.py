@@ -178,7 +178,7 @@ class LaunchResolver:
         if reference.startswith(_SSM_PREFIX):
             name = reference.removeprefix(_SSM_PREFIX)
             try:
-                reference = self._clients.direct("ssm").get_parameter(Name=name)["Parameter"]["Value"]
+                reference = self._clients.client("ssm").get_parameter(Name=name)["Parameter"]["Value"]
             except ClientError as error:
                 raise ApiError(
                     "InvalidParameterValue",

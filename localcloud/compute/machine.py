@@ -43,7 +43,8 @@ for argument in arguments:
 if when not in ("now", "+0"):
     sys.exit(f"{{name}}: time {{when or '(none, that is +1)'}} is not possible here; say 'now'")
 order = json.dumps({{"instance_id": os.environ["LOCALCLOUD_INSTANCE"], "reboot": reboot}}).encode()
-request = urllib.request.Request("{endpoint}/_localcloud/compute/poweroff", data=order, headers={{"Content-Type": "application/json"}})
+headers = {{"Content-Type": "application/json"}}
+request = urllib.request.Request("{endpoint}/_localcloud/compute/poweroff", data=order, headers=headers)
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({{}}))
 try:
     opener.open(request, timeout=30).close()

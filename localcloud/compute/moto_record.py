@@ -12,6 +12,8 @@ from typing import Any
 
 from moto.ec2.models import ec2_backends
 
+from localcloud.compute.launch import LaunchSpecification
+
 STATE_CODES: Mapping[str, int] = {
     "pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80,
 }  # fmt: skip
@@ -113,3 +115,32 @@ class MotoRecord:
             for interface in self._backend.get_all_network_interfaces()
             if interface.subnet.id == subnet_id
         } | set(self._backend.get_subnet(subnet_id)._subnet_ips)
+
+
+def run_parameters(specification: LaunchSpecification, address: str) -> dict[str, Any]:
+    """Return the RunInstances call that makes moto record the instance."""
+    parameters: dict[str, Any] = {
+        "ImageId": specification.image_id, "InstanceType": specification.instance_type, "MinCount": 1, "MaxCount": 1,
+        "InstanceInitiatedShutdownBehavior": specification.shutdown_behavior,
+        "MetadataOptions": dict(specification.metadata_options), **specification.passed_on,
+    }  # fmt: skip
+    if specification.user_data:
+        parameters["UserData"] = specification.user_data  # boto3 encodes it in base64
+    if specification.profile is not None:
+        parameters["IamInstanceProfile"] = {"Name": specification.profile.name}
+    if specification.block_device_mappings:
+        parameters["BlockDeviceMappings"] = list(specification.block_device_mappings)
+    if specification.volume_tags:
+        tags = [{"Key": key, "Value": value} for key, value in specification.volume_tags.items()]
+        parameters["TagSpecifications"] = [{"ResourceType": "volume", "Tags": tags}]
+    if specification.network_interfaces:
+        parameters["NetworkInterfaces"] = interfaces = [dict(one) for one in specification.network_interfaces]
+        for interface in interfaces:
+            if interface.get("DeviceIndex", 0) == 0 and not interface.get("NetworkInterfaceId"):
+                interface["PrivateIpAddress"] = address
+                break
+    else:
+        parameters |= {"SubnetId": specification.subnet_id, "PrivateIpAddress": address}
+        if specification.security_group_ids:
+            parameters["SecurityGroupIds"] = list(specification.security_group_ids)
+    return parameters

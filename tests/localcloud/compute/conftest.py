@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from cheroot.wsgi import Server
-from moto.backends import get_backend
 
-from localcloud.clients import LocalClients
+from localcloud.api import Service
+from localcloud.cloud import LocalCloud
 from localcloud.compute import ComputeServices
-from localcloud.gateway import Gateway
-from localcloud.iam.authority import Authority
-from localcloud.identity import Identity
+from localcloud.public_parameters import PublicParameters
+from localcloud.security_token import SecurityTokenService
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 30.0
@@ -55,46 +53,45 @@ class RememberingBus:
             ]
 
 
-class Cloud:
-    """Compute in a gateway, with a network and a role to launch with."""
+class ComputeCloud(LocalCloud):
+    """The local cloud with compute alone, a bus that remembers, and a clock that can be moved on."""
 
     def __init__(self, state: Path) -> None:
-        self.state = state
         self.bus = RememberingBus()
         self.ahead_seconds = 0.0
-        self._server = Server(("127.0.0.1", 0), None, numthreads=16)
-        self._server.prepare()
-        self.endpoint_url = f"http://127.0.0.1:{self._server.bind_addr[1]}"
-        self.identity = Identity()
-        self.clients = LocalClients(self.endpoint_url, REGION, self.identity)
-        self.compute = ComputeServices(self.clients, self.bus, self.identity, state, self.clock)
-        gateway = Gateway(self.identity, Authority(self.identity, state / "calls.jsonl"), self.clients)
-        self.services = self.compute.services()
-        for service in self.services:
-            gateway.add(service)
-        self._server.wsgi_app = gateway
-        self._thread = threading.Thread(target=self._server.serve, daemon=True)
-        self._thread.start()
-        self.ec2, self.autoscaling = self.client("ec2"), self.client("autoscaling")
-        self._number = 0
-        self._make_network()
+        super().__init__(state, region=REGION)
+
+    def _build_services(self) -> list[Service]:
+        self.compute = ComputeServices(self.clients, self.bus, self.identity, self.state_directory, self.clock)
+        return [SecurityTokenService(self.identity), PublicParameters(self.clients), *self.compute.services()]
 
     def clock(self) -> float:
         return time.time() + self.ahead_seconds
 
+
+class Cloud:
+    """What tests do with the cloud; it has a network and a role to launch with."""
+
+    def __init__(self, state: Path) -> None:
+        self._cloud = ComputeCloud(state)
+        self._cloud.start()
+        self.state = self._cloud.state_directory
+        self.bus, self.compute, self.clients = self._cloud.bus, self._cloud.compute, self._cloud.clients
+        self.identity, self.endpoint_url = self._cloud.identity, self._cloud.endpoint_url
+        self.ec2, self.autoscaling = self.client("ec2"), self.client("autoscaling")
+        self._number = 0
+        self._make_network()
+
     def advance(self, seconds: float) -> None:
         """Move the cloud's clock on and let it look."""
-        self.ahead_seconds += seconds
+        self._cloud.ahead_seconds += seconds
         self.compute.wake_autoscaling()
 
     def client(self, service: str) -> Any:
         return self.clients.client(service)
 
     def close(self) -> None:
-        for service in reversed(self.services):
-            service.close()
-        self._server.stop()
-        self._thread.join()
+        self._cloud.close()
 
     def name(self, prefix: str) -> str:
         """Return a name that was not given before."""
@@ -115,7 +112,10 @@ class Cloud:
         trust = {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
         policy = {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:GetObject"], "Resource": "*"}
         iam = self.client("iam")
-        for name, statement in (("node", trust), ("broken", trust | {"Principal": {"Service": "lambda.amazonaws.com"}})):
+        for name, statement in (
+            ("node", trust),
+            ("broken", trust | {"Principal": {"Service": "lambda.amazonaws.com"}}),
+        ):
             document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
             iam.create_role(RoleName=name, AssumeRolePolicyDocument=document)
             iam.create_instance_profile(InstanceProfileName=name)
@@ -172,9 +172,7 @@ class Cloud:
         return dict(found[0])
 
     def in_service(self, group: str) -> list[str]:
-        return [
-            one["InstanceId"] for one in self.described(group)["Instances"] if one["LifecycleState"] == "InService"
-        ]
+        return [one["InstanceId"] for one in self.described(group)["Instances"] if one["LifecycleState"] == "InService"]
 
     def until_in_service(self, group: str, count: int) -> list[str]:
         """Wait until exactly `count` instances are in the group, all in service; return their ids."""
@@ -212,7 +210,8 @@ class Cloud:
     def order(self, verb: str, body: Mapping[str, Any]) -> int:
         """Post to /_localcloud/compute/<verb>; return the status."""
         request = urllib.request.Request(
-            f"{self.endpoint_url}/_localcloud/compute/{verb}", json.dumps(body).encode(),
+            f"{self.endpoint_url}/_localcloud/compute/{verb}",
+            json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
         try:
@@ -237,9 +236,6 @@ class Cloud:
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    # moto keeps its state per process: every module begins with an empty account.
-    for service in ("ec2", "iam", "ssm", "s3"):
-        get_backend(service).reset()
     made = Cloud(tmp_path_factory.mktemp("cloud"))
     yield made
     made.close()

@@ -1,0 +1,70 @@
+"""No process of an instance outlives the cloud, however the cloud ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+CLOUD = """
+import sys
+from pathlib import Path
+from localcloud.cloud import LocalCloud
+cloud = LocalCloud(Path(sys.argv[1]), region="eu-west-1")
+cloud.start()
+script = "#!/bin/sh\\n(setsid sh -c 'setsid sleep 1000 & sleep 1000' &)\\nsh -c 'trap \\"\\" TERM; sleep 1000' &\\necho up\\n"
+cloud.clients.client("ec2").run_instances(
+    ImageId="ami-0123456789abcdef0", InstanceType="m5.large", MinCount=2, MaxCount=2, UserData=script
+)
+sys.stdin.readline()
+cloud.close()
+"""
+DEADLINE_SECONDS = 30.0
+
+
+def of_state(state: Path, but: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("LOCALCLOUD_STATE") == str(state) and process.pid != but:
+                found.append(process)
+    return found
+
+
+def until(condition, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("way", ["killed", "closed"])
+def test_the_cloud_takes_its_instances_with_it(tmp_path: Path, way: str) -> None:
+    cloud = subprocess.Popen([sys.executable, "-c", CLOUD, str(tmp_path)], stdin=subprocess.PIPE)
+    try:
+        consoles = lambda: list(tmp_path.glob("instances/*/console.log"))  # noqa: E731
+        until(lambda: sum("\nup\n" in path.read_text() for path in consoles()) == 2, "both user data scripts")
+        assert len(of_state(tmp_path, cloud.pid)) >= 2 * 5
+        if way == "killed":
+            os.kill(cloud.pid, signal.SIGKILL)
+        else:
+            assert cloud.stdin is not None
+            cloud.stdin.write(b"\n")
+            cloud.stdin.close()
+        cloud.wait(DEADLINE_SECONDS)
+        if way == "closed":
+            assert cloud.returncode == 0
+            assert of_state(tmp_path, cloud.pid) == []
+        until(lambda: of_state(tmp_path, cloud.pid) == [], "every process of the instances to end")
+    finally:
+        cloud.kill()
+        for process in of_state(tmp_path, cloud.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
