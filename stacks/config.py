@@ -276,6 +276,7 @@ def load(path: Path) -> DeploymentConfig:
     from stacks.validators import check
     from stacks.yaml_source import read_yaml, validate
 
-    config = validate(DeploymentConfig, read_yaml(path), str(path))
+    data, doubled = read_yaml(path)
+    config = validate(DeploymentConfig, data, str(path), doubled)
     check(config, str(path))
     return config

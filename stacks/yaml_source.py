@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,11 +44,11 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file.
+def read_yaml(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the mapping in a YAML file, and its doubled keys: `validate` tells them with all other problems.
 
     Raises:
-        ConfigError: The file is absent, too large, no YAML, no mapping, or has doubled keys.
+        ConfigError: The file is absent, too large, no YAML, or no mapping.
     """
 
     def refuse(value: object, rule: str, remedy: str) -> ConfigError:
@@ -75,23 +76,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise refuse(where, f"is not YAML: {problem}", "mend the line") from error
     finally:
         loader.dispose()
-    if loader.doubled:
-        raise ConfigError(str(path), loader.doubled)
     if not isinstance(loaded, dict):
         raise refuse(type(loaded).__name__, "must be a mapping of sections", "see config/ for examples")
-    return loaded
+    return loaded, loader.doubled
 
 
-def validate(model: type[M], data: dict[str, Any], source: str) -> M:
+def validate(model: type[M], data: dict[str, Any], source: str, known: Sequence[Problem] = ()) -> M:
     """Return the model of a mapping.
 
     Raises:
-        ConfigError: With every problem that pydantic finds.
+        ConfigError: With the problems that are `known` already, and every one that pydantic finds.
     """
     try:
-        return model.model_validate(data)
+        valid = model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(source, [_problem(item, model) for item in error.errors(include_url=False)]) from error
+        found = [_problem(item, model) for item in error.errors(include_url=False)]
+        raise ConfigError(source, [*known, *found]) from error
+    if known:
+        raise ConfigError(source, known)
+    return valid
 
 
 def _problem(item: Any, model: type[BaseModel]) -> Problem:
