@@ -144,7 +144,10 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
     step = progress.step if progress else None
     checkpoint_step = progress.checkpoint_step if progress else None
     if metrics is not None:
-        metrics.write("end", step=step, outcome=ending)
+        try:
+            metrics.write("end", step=step, outcome=ending)
+        except TrainingError as error:
+            logger.error("%s", error)
     return Outcome(options.generation, rank, ending, step, checkpoint_step, message, trace)
 
 

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from training.errors import TrainingError
+
 
 class MetricsFile:
     """Appends records.
@@ -22,7 +24,11 @@ class MetricsFile:
         self._file = None if path is None else path.open("a", encoding="utf-8")
 
     def write(self, record: str, **values: Any) -> None:
-        """Append one record; a number that is not finite becomes null, which JSON has no other word for."""
+        """Append one record; a number that is not finite becomes null, which JSON has no other word for.
+
+        Raises:
+            TrainingError: the file cannot be written.
+        """
         if self._file is None:
             return
         document = {"record": record, **values, "unix_seconds": time.time()}
@@ -30,5 +36,10 @@ class MetricsFile:
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in document.items()
         }
-        self._file.write(json.dumps(finite) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(finite) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise TrainingError(
+                f"{self._file.name}: cannot be written: {error.strerror}; free space or correct its permissions"
+            ) from error
