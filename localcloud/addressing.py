@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+# Where the host is kept as it was sent: the signature covers it.
+SENT_HOST = "localcloud.sent_host"
 # bucket.localhost:4600, bucket.s3.amazonaws.com, bucket.s3.us-east-1.amazonaws.com, bucket.s3-us-west-2.amazonaws.com
 VIRTUAL_HOST = re.compile(
     r"^(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])\.(?:localhost|s3(?:[.-][a-z0-9-]+)*\.amazonaws\.com)(?::\d+)?$"
@@ -28,6 +30,7 @@ def normalise(environ: dict[str, Any]) -> None:
     if match is None or REGIONAL.match(host):
         return
     bucket = match.group("bucket")
+    environ[SENT_HOST] = host
     environ["PATH_INFO"] = f"/{bucket}{environ.get('PATH_INFO', '')}"
     environ["RAW_URI"] = f"/{bucket}{environ['RAW_URI']}"
     environ["HTTP_HOST"] = "localhost" + (f":{host.rpartition(':')[2]}" if ":" in host else "")

@@ -21,14 +21,13 @@ from localcloud.journal import append_record
 from localcloud.moto_backend import Moto
 from localcloud.protocol import (
     ParsedRequest,
-    Signature,
     error_without_operation,
     parse_answer,
     parse_request,
-    read_signature,
     serialise_error,
     serialise_result,
 )
+from localcloud.signature import Signature, read_signature, verify
 
 logger = logging.getLogger(__name__)
 PREFIX = "/_localcloud/"
@@ -43,10 +42,12 @@ class Gateway:
     """A WSGI application in front of moto's.
 
     Args:
-        records: File that operations which nobody answers are recorded in.
+        records: File that operations which nobody answers are recorded in; None only logs them.
     """
 
-    def __init__(self, identity: Identity, authority: Authority, clients: LocalClients, records: Path) -> None:
+    def __init__(
+        self, identity: Identity, authority: Authority, clients: LocalClients, records: Path | None = None
+    ) -> None:
         self._identity = identity
         self._authority = authority
         self._clients = clients
@@ -72,7 +73,7 @@ class Gateway:
         request = Request(environ)
         if request.path.startswith(PREFIX):
             return _send(start_response, self._unsigned(request, environ["wsgi.input"].read(_length(environ))))
-        signature = read_signature(request)
+        signature = read_signature(environ)
         signing_name = signature.service if signature is not None else "s3"
         parsed: ParsedRequest | None = None
         answer: Answer
@@ -83,6 +84,7 @@ class Gateway:
             if signature is None:
                 raise ApiError("MissingAuthenticationToken", "The request is not signed.", 403)
             principal = self._identity.authenticate(signature.access_key_id, signature.session_token)
+            verify(environ, signature, self._identity.secret(signature.access_key_id), body)
             parsed = parse_request(request, signing_name)
             return self._answer(
                 environ, start_response, parsed, self._call(request, parsed, principal, signature), body
@@ -149,7 +151,8 @@ class Gateway:
         """Record an operation that neither an own service nor moto answers; return an error that names it."""
         operation = f"{parsed.service}:{parsed.operation.name}" if parsed else f"{signing_name} {request.path}"
         logger.warning("%s is not implemented", operation)
-        append_record(self._records, {"kind": "not_implemented", "operation": operation})
+        if self._records is not None:
+            append_record(self._records, {"kind": "not_implemented", "operation": operation})
         # Not a 500, 502, 503 or 504, which SDKs would try again.
         error = ApiError("NotImplemented", f"The local cloud does not implement {operation}.", 501)
         return serialise_error(parsed, error) if parsed else error_without_operation(signing_name, error)

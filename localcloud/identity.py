@@ -1,6 +1,6 @@
 """Who signs calls: the root principal, IAM users' access keys, and role sessions.
 
-Signatures are not recomputed: an access key that this cloud issued, with its session token, is the proof of identity.
+Not here: whether a request was really signed by its key (`signature`), and what the signer may do (`iam`).
 """
 
 from __future__ import annotations
@@ -92,6 +92,16 @@ class Identity:
             if any(key.access_key_id == access_key_id and key.status == "Active" for key in user.access_keys):
                 return Principal(user.arn, ACCOUNT, "user", access_key_id=access_key_id)
         raise ApiError("InvalidClientTokenId", "The security token included in the request is invalid.", 403)
+
+    def secret(self, access_key_id: str) -> str:
+        """Return the secret key that belongs to an access key which `authenticate` knows."""
+        if access_key_id == ROOT_ACCESS_KEY_ID:
+            return self.root_secret
+        session = self._sessions.get(access_key_id)
+        if session is not None:
+            return session.credentials.secret_access_key
+        keys = (key for user in iam_backend().users.values() for key in user.access_keys)
+        return str(next(key.secret_access_key for key in keys if key.access_key_id == access_key_id))
 
     def session(self, principal: Principal) -> Session | None:
         """Return the role session that a principal is, or None for root, users and services."""

@@ -7,7 +7,6 @@ botocore's service models say how; moto's router, parsers and serialisers are us
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,7 +51,6 @@ CLIENT_NAMES: Mapping[str, tuple[str, ...]] = {
     "timestream": ("timestream-write", "timestream-query"),
 }
 S3_CONTROL_PATH = "/v20180820/"
-CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request")
 # How services name what is wrong with the keys of a call: (code, HTTP status).
 AUTHENTICATION_ERRORS: Mapping[tuple[str, str], tuple[str, int]] = {
     ("json", "InvalidClientTokenId"): ("UnrecognizedClientException", 403),
@@ -69,16 +67,6 @@ S3_DATA_OPERATIONS = {"PutObject", "UploadPart"}
 
 
 @dataclass(frozen=True)
-class Signature:
-    """What a request's SigV4 authorisation says, from the header or from a presigned URL's query."""
-
-    access_key_id: str
-    region: str
-    service: str
-    session_token: str | None
-
-
-@dataclass(frozen=True)
 class ParsedRequest:
     """A request understood: boto3's client name, the operation's model, the input in boto3's shape."""
 
@@ -86,20 +74,6 @@ class ParsedRequest:
     operation: Any
     protocol: str
     parameters: Mapping[str, Any]
-
-
-def read_signature(request: Request) -> Signature | None:
-    """Return who signed for which service, or None for an unsigned request."""
-    header = request.headers.get("Authorization", "")
-    match = CREDENTIAL.search(header)
-    token = request.headers.get("X-Amz-Security-Token")
-    if match is None and "X-Amz-Credential" in request.args:
-        match = CREDENTIAL.search(f"Credential={request.args['X-Amz-Credential']}")
-        token = request.args.get("X-Amz-Security-Token")
-    if match is None:
-        return None
-    access_key_id, _, region, service = match.groups()
-    return Signature(access_key_id, region, service.lower(), token)
 
 
 def client_names(signing_name: str) -> tuple[str, ...]:
