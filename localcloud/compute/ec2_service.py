@@ -18,7 +18,7 @@ from localcloud.compute.fleet import InstantFleets
 from localcloud.compute.instance import Instance
 from localcloud.compute.inventory import Inventory
 from localcloud.compute.launch import LaunchResolver, as_api_error
-from localcloud.compute.moto_record import STATE_CODES
+from localcloud.compute.moto_record import STATE_CODES, MotoRecord
 from localcloud.compute.placement import PlacementGroups
 
 CONSOLE_BYTES = 64 * 1024
@@ -46,12 +46,18 @@ class Ec2Service:
     name = "ec2"
 
     def __init__(
-        self, clients: Clients, inventory: Inventory, resolver: LaunchResolver, placement: PlacementGroups
+        self,
+        clients: Clients,
+        inventory: Inventory,
+        resolver: LaunchResolver,
+        placement: PlacementGroups,
+        record: MotoRecord,
     ) -> None:
         self._clients = clients
         self._inventory = inventory
         self._resolver = resolver
         self._placement = placement
+        self._record = record
         self._fleets = InstantFleets(clients, inventory, resolver)
 
     def operations(self) -> Mapping[str, Handler]:
@@ -62,6 +68,7 @@ class Ec2Service:
             "StopInstances": self.stop_instances,
             "StartInstances": self.start_instances,
             "RebootInstances": self.reboot_instances,
+            "ModifyInstanceAttribute": self.modify_instance_attribute,
             "GetConsoleOutput": self.get_console_output,
             "DescribeInstances": self.describe_instances,
             "DescribeSpotInstanceRequests": self.describe_spot_instance_requests,
@@ -115,7 +122,7 @@ class Ec2Service:
         instances = self._chosen(call)
         before = {instance.id: instance.state for instance in instances}
         for instance in instances:
-            if instance.specification.passed_on.get("DisableApiTermination"):
+            if self._record.is_protected(instance.id):
                 raise ApiError(
                     "OperationNotPermitted",
                     f"The instance '{instance.id}' may not be terminated. Modify its 'disableApiTermination' instance "
@@ -146,6 +153,22 @@ class Ec2Service:
         """Answer RebootInstances."""
         for instance in self._chosen(call):
             self._inventory.reboot(instance.id)
+        return {}
+
+    def modify_instance_attribute(self, call: Call) -> Mapping[str, Any]:
+        """Answer ModifyInstanceAttribute: the shutdown behaviour, which moto does not know here; the rest is moto's."""
+        parameters = call.parameters
+        if "InstanceInitiatedShutdownBehavior" in parameters:
+            instance = self._inventory.get(parameters["InstanceId"])
+            behavior = parameters["InstanceInitiatedShutdownBehavior"].get("Value")
+            if behavior not in ("stop", "terminate"):
+                raise ApiError("InvalidParameterValue", f"Invalid value '{behavior}' for the shutdown behavior")
+            self._record.set_shutdown_behavior(instance.id, behavior)
+            return {}
+        try:
+            self._clients.direct("ec2").modify_instance_attribute(**parameters)
+        except ClientError as error:
+            raise as_api_error(error) from error
         return {}
 
     def get_console_output(self, call: Call) -> Mapping[str, Any]:

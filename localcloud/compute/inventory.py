@@ -164,7 +164,7 @@ class Inventory:
         instance = self.get(instance_id)
         if reboot:
             self.reboot(instance_id)
-        elif instance.specification.shutdown_behavior == "terminate" or instance.market == "spot":
+        elif self._record.shutdown_behavior(instance_id) == "terminate" or instance.market == "spot":
             self.terminate([instance_id], INSTANCE_INITIATED)
         else:
             self.stop(instance_id, INSTANCE_INITIATED)
@@ -235,6 +235,7 @@ class Inventory:
             spot_request_id=instance.spot_request_id,
             security_group_ids=specification.security_group_ids,
             is_monitored=specification.is_monitored,
+            is_protected=bool(specification.passed_on.get("DisableApiTermination")),
         )
         if specification.placement_group is not None:
             try:

@@ -48,12 +48,13 @@ class MotoRecord:
 
     def complete(
         self, instance_id: str, *, tags: Mapping[str, str], placement_group: str | None, spot_request_id: str | None,
-        security_group_ids: Sequence[str], is_monitored: bool,
+        security_group_ids: Sequence[str], is_monitored: bool, is_protected: bool,
     ) -> None:  # fmt: skip
         """Add to a new instance what RunInstances of moto refuses or drops; tags may have the aws: prefix."""
         instance = self._backend.get_instance(instance_id)
         self.add_tags(instance_id, tags)
         instance.placement.group_name = placement_group or ""
+        instance.disable_api_termination = is_protected
         instance.monitoring_state = "enabled" if is_monitored else "disabled"
         instance.security_groups = [self._backend.get_security_group_from_id(name) for name in security_group_ids]
         if spot_request_id is not None:
@@ -75,6 +76,18 @@ class MotoRecord:
             instance._reason = f"{words} ({stamp})"
         else:
             instance._reason = ""
+
+    def is_protected(self, instance_id: str) -> bool:
+        """Tell whether the API may not terminate the instance, after ModifyInstanceAttribute too."""
+        return str(self._backend.get_instance(instance_id).disable_api_termination).lower() == "true"
+
+    def shutdown_behavior(self, instance_id: str) -> str:
+        """Return "stop" or "terminate", after ModifyInstanceAttribute too."""
+        return str(self._backend.get_instance(instance_id).instance_initiated_shutdown_behavior)
+
+    def set_shutdown_behavior(self, instance_id: str, behavior: str) -> None:
+        """Set it to "stop" or "terminate"."""
+        self._backend.get_instance(instance_id).instance_initiated_shutdown_behavior = behavior
 
     def terminate(self, instance_id: str) -> None:
         """Give back the interfaces, volumes, and addresses of an instance."""

@@ -71,7 +71,7 @@ class ComputeServices:
         )
         resolver = LaunchResolver(clients, placement.resolve)
         self._spot = SpotMarket(self.inventory, clients, bus, records, clock)
-        self._ec2 = Ec2Service(clients, self.inventory, resolver, placement)
+        self._ec2 = Ec2Service(clients, self.inventory, resolver, placement, record)
         store = GroupStore()
         activities = ActivityLog(clients, bus, records, clock)
         self._notifier = HookNotifier(clients, clock)

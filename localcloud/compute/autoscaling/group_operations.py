@@ -164,7 +164,7 @@ class GroupOperations:
             group.hooks.clear()
             group.minimum = group.maximum = group.desired = 0
             group.is_deleting = True
-            if not group.members:
+            if not group.members and not group.is_launching:
                 del self._store.groups[group.name]
             for member in group.members.values():
                 for wait in member.waits:

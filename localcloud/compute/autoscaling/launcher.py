@@ -6,7 +6,7 @@ Runs in the reconciler's thread, without the store's lock while EC2 is asked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from localcloud.api import ApiError
@@ -43,7 +43,17 @@ class GroupLauncher:
     def launch(self, group: Group, desired: int, cause: str) -> bool:
         """Launch one instance; False when no pool gave one, and then the group waits a while before it tries again."""
         with self._store.lock:
+            if group.is_deleting:
+                return False
             tries = list(attempts(group, desired))
+            group.is_launching = True
+        try:
+            return self._try(group, tries, cause)
+        finally:
+            with self._store.lock:
+                group.is_launching = False
+
+    def _try(self, group: Group, tries: Sequence[ZoneAttempt], cause: str) -> bool:
         for attempt in tries:
             try:
                 instance, override = self._in_zone(group, attempt)

@@ -205,7 +205,6 @@ class Group:
     suspended: dict[str, str] = field(default_factory=dict)
     activities: deque[Activity] = field(default_factory=lambda: deque(maxlen=KEPT_ACTIVITIES))
     refreshes: list[Refresh] = field(default_factory=list)
-    enabled_metrics: dict[str, str] = field(default_factory=dict)
     health_check_type: str = "EC2"
     health_check_grace_seconds: int = 0
     cooldown_seconds: int = 300
@@ -217,6 +216,7 @@ class Group:
     balanced_only: bool = False
     deletion_protection: str = "none"
     is_deleting: bool = False
+    is_launching: bool = False
     user_causes: list[str] = field(default_factory=list)
     cooldown_until: float = 0.0
     launch_not_before: float = 0.0

@@ -141,6 +141,12 @@ class Reconciler:
                 self._lifecycle.begin_end(group, member, member.leaves_because)
 
     def _scale_in(self, group: Group) -> None:
+        if group.is_deleting:
+            for member in list(group.members.values()):
+                self._lifecycle.begin_end(
+                    group, member, "an instance was taken out of service in response to a user deleting the group."
+                )
+            return
         excess = group.capacity - self._goal(group)
         if excess <= 0 or not group.may("Terminate"):
             return

@@ -57,9 +57,7 @@ def group_view(group: Group, *, with_instances: bool = True) -> dict[str, Any]:
             {"ProcessName": name, "SuspensionReason": why} for name, why in sorted(group.suspended.items())
         ],
         "VPCZoneIdentifier": ",".join(one.subnet_id for one in group.subnets) if not group.uses_default_subnets else "",
-        "EnabledMetrics": [
-            {"Metric": metric, "Granularity": every} for metric, every in sorted(group.enabled_metrics.items())
-        ],
+        "EnabledMetrics": [],
         "Tags": tag_list(group), "TerminationPolicies": list(group.termination_policies),
         "NewInstancesProtectedFromScaleIn": group.protects_new_instances,
         "ServiceLinkedRoleARN": group.service_role_arn, "CapacityRebalance": group.rebalances_capacity,

@@ -19,7 +19,8 @@ from pathlib import Path
 from localcloud.cloud import LocalCloud
 cloud = LocalCloud(Path(sys.argv[1]), region="eu-west-1")
 cloud.start()
-script = "#!/bin/sh\\n(setsid sh -c 'setsid sleep 1000 & sleep 1000' &)\\nsh -c 'trap \\"\\" TERM; sleep 1000' &\\necho up\\n"
+lines = "(setsid sh -c 'setsid sleep 1000 & sleep 1000' &)", "sh -c 'trap : TERM; sleep 1000; sleep 1000' &", "echo up"
+script = "\\n".join(["#!/bin/sh", *lines, ""])
 cloud.clients.client("ec2").run_instances(
     ImageId="ami-0123456789abcdef0", InstanceType="m5.large", MinCount=2, MaxCount=2, UserData=script
 )

@@ -371,3 +371,14 @@ def test_user_data_of_launch_templates_arrives_unchanged(cloud):
     assert (cloud.state / "instances" / instance / "user-data").read_bytes() == script
     attribute = cloud.ec2.describe_instance_attribute(InstanceId=instance, Attribute="userData")
     assert base64.b64decode(attribute["UserData"]["Value"]) == script
+
+
+def test_changed_attributes_are_followed(cloud):
+    (instance,) = cloud.run("echo up; while [ ! -e $HOME/go ]; do sleep 0.05; done; shutdown -h now")
+    cloud.until_printed(instance, "up")
+    cloud.ec2.modify_instance_attribute(InstanceId=instance, DisableApiTermination={"Value": True})
+    assert refusal(cloud.ec2.terminate_instances, InstanceIds=[instance])[0] == "OperationNotPermitted"
+    cloud.ec2.modify_instance_attribute(InstanceId=instance, DisableApiTermination={"Value": False})
+    cloud.ec2.modify_instance_attribute(InstanceId=instance, InstanceInitiatedShutdownBehavior={"Value": "terminate"})
+    (cloud.state / "instances" / instance / "home" / "go").touch()
+    cloud.until_state(instance, "terminated")
