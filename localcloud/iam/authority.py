@@ -132,6 +132,8 @@ class Authority:
         self._tag_readers[service] = reader
 
     def _resource_tags(self, call: Call, access: Access) -> Mapping[str, str]:
+        if access.resource == "*":
+            return {}  # the call names no resource
         if call.service == "ec2":
             return ec2_tags(call.region, access.resource)
         reader = self._tag_readers.get(call.service)

@@ -82,6 +82,11 @@ def test_scoped_rights_allow_and_everything_else_is_refused_and_recorded(cloud: 
     assert mine == ["s3:GetObject", "s3:PutObject", "s3:ListBucket", "ec2:DescribeInstances", "ssm:GetParameter"]
 
 
+def test_call_without_a_resource_has_no_resource_tags(cloud: LocalCloud) -> None:
+    arn = make_role(cloud, "describes", {"Action": "autoscaling:DescribeAutoScalingGroups", "Resource": "*"})
+    assert as_role(cloud, arn, "autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"] == []
+
+
 def test_permissions_boundary_limits(cloud: LocalCloud) -> None:
     iam = cloud.clients.client("iam")
     document = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "logs:*", "Resource": "*"}]}
