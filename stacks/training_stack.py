@@ -88,6 +88,9 @@ class TrainingStack(Stack):
             key=storage.key,
         )
         fleet = Fleet(self, "Fleet", config=config, template=template.template, subnet_ids=network.subnet_ids)
+        # A delete waits for the nodes to leave, and they need their rights and their log group until then.
+        fleet.group.add_resource_dependency(role.policy)
+        fleet.group.add_resource_dependency(log_group)
         controller = RunController(
             self,
             "RunController",

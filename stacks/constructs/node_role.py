@@ -75,6 +75,13 @@ class NodeRole(Construct):
         )
         self.profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
 
+    @property
+    def policy(self) -> iam.CfnPolicy:
+        """The policy that holds the role's statements."""
+        found = self.role.node.find_child("DefaultPolicy").node.default_child
+        assert isinstance(found, iam.CfnPolicy)
+        return found
+
     def _allow(
         self, sid: str, actions: list[str], resources: list[str], conditions: dict[str, object] | None = None
     ) -> None:
