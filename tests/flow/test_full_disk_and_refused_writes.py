@@ -1,0 +1,73 @@
+"""A store that takes nothing: the run ends as failed, and says where, why, and what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcloud.cloud import LocalCloud
+from tests.flow.conftest import tokenize, train
+from tests.localcloud.core.conftest import denied_calls, make_role
+
+FULL_BYTES = 6000
+
+
+def test_checkpoints_on_a_full_disk(dataset: Path, tmp_path: Path) -> None:
+    ended = train(dataset, tmp_path / "run", str(tmp_path / "store"), largest_file_bytes=FULL_BYTES)
+    assert (ended.exit_code, ended.outcome["outcome"]) == (1, "failed")
+    assert f"{tmp_path}/store/chunks/" in ended.outcome["message"]
+    assert "cannot be written: File too large; free space" in ended.outcome["message"]
+    assert ended.outcome["checkpoint_step"] is None
+    assert ended.records[-1] == "end"
+    assert list((tmp_path / "store").rglob(".unfinished-*")) == []
+
+
+def test_metrics_on_a_full_disk(dataset: Path, tmp_path: Path) -> None:
+    ended = train(dataset, tmp_path / "run", str(tmp_path / "store"), 100_000, largest_file_bytes=FULL_BYTES)
+    assert (ended.exit_code, ended.outcome["outcome"]) == (1, "failed")
+    assert f"{tmp_path}/run/metrics.jsonl: cannot be written: File too large; free space" in ended.outcome["message"]
+
+
+def test_a_dataset_on_a_full_disk(text: Path, tmp_path: Path) -> None:
+    done = tokenize(text, tmp_path / "out", largest_file_bytes=FULL_BYTES)
+    assert done.returncode == 2
+    assert "File too large; nothing was made, so free space and try again" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
+    running = LocalCloud(tmp_path / "cloud")
+    running.start()
+    yield running
+    running.close()
+
+
+def test_a_bucket_that_refuses_chunks(cloud: LocalCloud, dataset: Path, tmp_path: Path) -> None:
+    s3 = cloud.clients.client("s3")
+    s3.create_bucket(Bucket="sealed")
+    resource = "arn:aws:s3:::sealed/runs/x/chunks/*"
+    deny = {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": resource}
+    s3.put_bucket_policy(Bucket="sealed", Policy=json.dumps({"Version": "2012-10-17", "Statement": [deny]}))
+    everything = {"Action": "s3:*", "Resource": ["arn:aws:s3:::sealed", "arn:aws:s3:::sealed/*"]}
+    arn = make_role(cloud, "trainer", everything)
+    session = cloud.identity.issue(arn, "test", trusted_service="ec2.amazonaws.com", duration_seconds=900)
+    environment = {
+        "AWS_ENDPOINT_URL": cloud.endpoint_url,
+        "AWS_DEFAULT_REGION": cloud.region,
+        "AWS_ACCESS_KEY_ID": session.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": session.secret_access_key,
+        "AWS_SESSION_TOKEN": session.session_token,
+    }
+    ended = train(dataset, tmp_path / "run", "s3://sealed/runs/x", environment=environment)
+    assert (ended.exit_code, ended.outcome["outcome"]) == (1, "failed")
+    message = ended.outcome["message"]
+    assert message.startswith("s3://sealed/runs/x/chunks/")
+    assert "s3:PutObject was answered with AccessDenied; allow s3:PutObject there in the policies" in message
+    assert {call["action"] for call in denied_calls(cloud)} == {"s3:PutObject"}
+    kept = [item["Key"] for item in s3.list_objects_v2(Bucket="sealed")["Contents"]]
+    assert kept == ["runs/x/log/00000000.json"]
