@@ -1,0 +1,283 @@
+"""A learning rate edited while the run goes on: diff, deploy, restart in place, destroy, with the unmodified CDK CLI."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from localcloud.demo.watch import EventLog
+from tests.localcloud.core.command_line import NO_MARK, ROOT, Cli
+from tests.training.conftest import write_text
+
+CDK = ROOT / "node_modules" / ".bin" / "cdk"
+STACKS = ("NetworkStack", "StorageStack", "TrainingStack")
+DEADLINE_SECONDS = 150.0  # of what takes a few seconds on an idle machine
+RATE, NEW_RATE = 0.0015, 0.0007
+NODES = 2
+CHANGES = {
+    # Addresses of its own, so that a demo on this machine does not take the trainers' ports.
+    "network": {"cidr": "127.93.0.0/16", "zones": ["a", "b"]},
+    "training": {
+        "run": "change",
+        "dataset": "tiny",
+        "processes_per_node": 1,
+        "config": {
+            "steps": 500_000,  # far more than this test waits for: the run is going whenever it looks
+            "log_interval_steps": 50,
+            "global_batch_sequences": 4,
+            "micro_batch_sequences": 2,
+            "threads": 1,
+            "model": {"layers": 2, "heads": 2, "embedding": 64, "context": 64},
+            "optimizer": {"learning_rate": RATE},
+            "schedule": {"kind": "constant", "warmup_steps": 10},
+            "checkpoint": {"interval_steps": 100},
+            "validation": {"interval_steps": 100_000, "batches": 2},
+        },
+    },
+}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),  # the first test waits for the whole deployment, also on a machine that does other work
+    pytest.mark.xdist_group("flow_change"),
+    pytest.mark.skipif(not CDK.exists(), reason="node_modules is absent: npm ci"),
+]
+
+
+@dataclass
+class Workplace:
+    """A person's copy of the project, and the cloud that the tools are pointed at."""
+
+    project: Path
+    cloud: Cli
+
+    @property
+    def config(self) -> Path:
+        return self.project / "config" / "change.yaml"
+
+    def run(self, *command: str) -> str:
+        """Run a command to its good end; return what it said."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        reach = json.loads(self.cloud.good("env", "--json"))
+        environment = {**NO_MARK, **reach, "PATH": path, "CDK_DISABLE_CLI_TELEMETRY": "true", "NO_COLOR": "1"}
+        done = subprocess.run(
+            command, cwd=self.project, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, f"{' '.join(command)}\n{output}"
+        return output
+
+    def cdk(self, verb: str, *arguments: str, synthesise: bool = False) -> str:
+        """Run the CDK on the deployment file, or on what was synthesised of it last."""
+        app = ["--context", "config=config/change.yaml"] if synthesise else ["--app", "build/cdk.out"]
+        return self.run(str(CDK), verb, *arguments, *app)
+
+    def write_config(self, learning_rate: float) -> None:
+        document = {**yaml.safe_load((ROOT / "config" / "demo.yaml").read_text()), **CHANGES}
+        document["training"]["config"]["optimizer"]["learning_rate"] = learning_rate
+        self.config.write_text(yaml.safe_dump(document))
+
+    def output(self, stack: str, name: str) -> str:
+        described = self.cloud.client("cloudformation").describe_stacks(StackName=f"demo-{stack}")["Stacks"][0]
+        return str({entry["OutputKey"]: entry["OutputValue"] for entry in described["Outputs"]}[name])
+
+    def instances(self) -> dict[str, str]:
+        """Return every instance that ever was, with its state."""
+        reservations = self.cloud.client("ec2").describe_instances()["Reservations"]
+        return {i["InstanceId"]: i["State"]["Name"] for each in reservations for i in each["Instances"]}
+
+    def running(self) -> set[str]:
+        return {identity for identity, state in self.instances().items() if state == "running"}
+
+    def lines_of(self, file: str) -> list[dict[str, Any]]:
+        path = self.cloud.state / file
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@dataclass
+class Run:
+    """What the nodes have told so far."""
+
+    log: EventLog
+
+    def wait_for(self, what: str, found: Callable[[], Any]) -> Any:
+        """Read events until there is what is looked for; a node that cannot boot ends the wait."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            list(self.log.poll())
+            if value := found():
+                return value
+            assert not self.of("boot_failed"), self.of("boot_failed")
+            told = json.dumps(self.log.events[-8:], indent=1)
+            assert time.monotonic() < deadline, f"{what}: not in {DEADLINE_SECONDS} s; last events: {told}"
+            time.sleep(0.2)
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [each for each in self.log.events if each["event"] == event]
+
+    def trainer(self, record: str, since: float = 0.0) -> list[dict[str, Any]]:
+        records = [each["record"] for each in self.of("trainer") if each["unix_seconds"] >= since]
+        return [each for each in records if each["record"] == record]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    """The project in a folder of its own (assets do not change under the test), and one empty cloud."""
+    folder = tmp_path_factory.mktemp("change")
+    project = folder / "project"
+    (project / "config").mkdir(parents=True)
+    for name in ("app.py", "cdk.json"):
+        shutil.copy(ROOT / name, project)
+    for name in ("bootstrap", "stacks", "training"):
+        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+    cloud = Cli(folder / "cloud")
+    cloud.good("up", "--port", "0")
+    try:
+        yield Workplace(project, cloud)
+    finally:
+        cloud.run("down")
+
+
+@pytest.fixture(scope="module")
+def run(workplace: Workplace) -> Run:
+    """The deployment, up from nothing, once it has checkpoints."""
+    write_text(workplace.project / "text")
+    workplace.write_config(RATE)
+    workplace.cdk("bootstrap", synthesise=True)
+    workplace.cdk("deploy", "NetworkStack", "StorageStack", "--require-approval", "never", "--concurrency", "2")
+    datasets = f"s3://{workplace.output('StorageStack', 'DatasetBucket')}/datasets"
+    tokenize = ["--input", "text", "--output", datasets, "--name", "tiny", "--workers", "1"]
+    tokenize += ["--vocabulary-size", "300", "--validation-share", "0.2"]
+    workplace.run(sys.executable, "-m", "training", "tokenize", *tokenize)
+    workplace.cdk("deploy", "--all", "--require-approval", "never")
+    group = workplace.output("TrainingStack", "LogGroup")
+    run = Run(EventLog(workplace.cloud.client("logs"), group))
+    run.wait_for("a checkpoint", lambda: run.trainer("checkpoint"))
+    return run
+
+
+@dataclass
+class Change:
+    """What a deploy of another learning rate did."""
+
+    diff: str
+    instances: set[str]
+    first: list[dict[str, Any]]
+    second: list[dict[str, Any]]
+    start: dict[str, Any]
+    step: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def unchanged(workplace: Workplace, run: Run) -> str:
+    return workplace.cdk("diff", "--method=change-set")
+
+
+@pytest.fixture(scope="module")
+def change(workplace: Workplace, run: Run, unchanged: str) -> Change:
+    """The edit, its diff, its deploy, and the new generation once it trains on."""
+    instances = workplace.running()
+    first = run.of("generation_started")
+    workplace.write_config(NEW_RATE)
+    diff = workplace.cdk("diff", "--method=change-set", synthesise=True)
+    workplace.cdk("deploy", "TrainingStack", "--exclusively", "--require-approval", "never")
+
+    def second() -> list[dict[str, Any]]:
+        return [each for each in run.of("generation_started") if each["run_digest"] != first[0]["run_digest"]]
+
+    run.wait_for("every node in a generation of the changed run", lambda: len(second()) == NODES)
+    since = second()[0]["unix_seconds"]
+    step = run.wait_for("steps of the changed run", lambda: run.trainer("step", since))[0]
+    return Change(diff, instances, first, second(), run.trainer("start", since)[0], step)
+
+
+@dataclass
+class Destroyed:
+    """What was there before `cdk destroy`, and is there after."""
+
+    before: set[str]
+    after: set[str]
+    checkpoints: str
+
+
+@pytest.fixture(scope="module")
+def destroyed(workplace: Workplace, change: Change) -> Destroyed:
+    s3 = workplace.cloud.client("s3")
+
+    def buckets() -> set[str]:
+        return {bucket["Name"] for bucket in s3.list_buckets()["Buckets"]}
+
+    before, checkpoints = buckets(), workplace.output("StorageStack", "CheckpointBucket")
+    workplace.cdk("destroy", "--all", "--force")
+    return Destroyed(before, buckets(), checkpoints)
+
+
+def changed_resources(diff: str) -> list[str]:
+    """Return type and logical id of each resource that a diff names; what is inside of them is indented."""
+    return re.findall(r"^\[[-+~]\] (\S+ \S+)", diff, re.MULTILINE)
+
+
+def test_a_deployed_run_has_no_differences(unchanged: str) -> None:
+    assert changed_resources(unchanged) == []
+    assert unchanged.count("There were no differences") == len(STACKS)
+    assert unchanged.count("create a read-only change set") == len(STACKS)
+
+
+def test_another_learning_rate_is_a_change_of_the_run_parameter_alone(change: Change) -> None:
+    assert changed_resources(change.diff) == ["AWS::SSM::Parameter Run"]
+    assert "Number of stacks with differences: 1" in change.diff
+    assert str(RATE) in change.diff
+    assert str(NEW_RATE) in change.diff
+
+
+def test_the_trainer_restarts_in_place(workplace: Workplace, change: Change) -> None:
+    assert len(change.instances) == NODES
+    assert set(workplace.instances()) == change.instances  # nothing was launched beside them or in their place
+    assert {each["instance_id"] for each in change.first} == change.instances
+    assert {each["instance_id"] for each in change.second} == change.instances
+    assert {each["generation"] for each in change.second} == {change.first[-1]["generation"] + 1}
+
+
+def test_the_changed_run_goes_on_where_the_former_was(run: Run, change: Change) -> None:
+    ended = [each for each in run.of("generation_ended") if each["generation"] == change.first[-1]["generation"]]
+    assert {each["outcome"] for each in ended} == {"stopped"}
+    assert change.start["resumed_from_step"] == ended[0]["step"] > 0
+    assert change.step["step"] > ended[0]["step"]
+    assert change.step["learning_rate"] == pytest.approx(NEW_RATE)
+
+
+def test_destroy_ends_the_machines_and_removes_the_stacks(workplace: Workplace, destroyed: Destroyed) -> None:
+    described = workplace.cloud.client("cloudformation").describe_stacks()["Stacks"]
+    assert [stack["StackName"] for stack in described] == ["CDKToolkit"]
+    assert set(workplace.instances().values()) == {"terminated"}
+    daemon = int(json.loads((workplace.cloud.state / "cloud.json").read_text())["pid"])
+    left = [each for each in workplace.cloud.processes() if each.pid != daemon]
+    assert [(each.pid, each.cmdline()) for each in left] == []
+    assert psutil.pid_exists(daemon)
+
+
+def test_destroy_keeps_the_data_for_want_of_the_second_key(workplace: Workplace, destroyed: Destroyed) -> None:
+    assert destroyed.after == destroyed.before
+    kept = workplace.cloud.client("s3").list_objects_v2(
+        Bucket=destroyed.checkpoints, Prefix="runs/change/checkpoints/log/"
+    )
+    assert kept["KeyCount"] > 0
+
+
+def test_iam_denied_no_call_and_no_operation_was_missing(workplace: Workplace, destroyed: Destroyed) -> None:
+    assert workplace.lines_of("calls.jsonl") == []
+    troubles = {"not_implemented", "function_failed", "function_not_run", "event_refused"}
+    assert [each for each in workplace.lines_of("records.jsonl") if each["kind"] in troubles] == []
