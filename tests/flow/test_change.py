@@ -1,4 +1,4 @@
-"""A learning rate edited while the run goes on: diff, restart in place, destroy, with the unmodified CDK CLI."""
+"""A learning rate edited while a run is going: diff, deploy, restart in place, destroy, by the unmodified CDK CLI."""
 
 from __future__ import annotations
 
