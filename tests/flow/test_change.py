@@ -73,11 +73,20 @@ class Workplace:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         reach = json.loads(self.cloud.good("env", "--json"))
         environment = {**NO_MARK, **reach, "PATH": path, "CDK_DISABLE_CLI_TELEMETRY": "true", "NO_COLOR": "1"}
-        done = subprocess.run(
-            command, cwd=self.project, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        output = done.stdout + done.stderr
-        assert done.returncode == 0, f"{' '.join(command)}\n{output}"
+        with subprocess.Popen(
+            command,
+            cwd=self.project,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=DEADLINE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _ = process.communicate()
+        assert process.returncode == 0, f"{' '.join(command)}\n{output}"
         return output
 
     def cdk(self, verb: str, *arguments: str, synthesise: bool = False) -> str:
