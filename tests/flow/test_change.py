@@ -25,6 +25,7 @@ from tests.training.conftest import write_text
 CDK = ROOT / "node_modules" / ".bin" / "cdk"
 STACKS = ("NetworkStack", "StorageStack", "TrainingStack")
 DEADLINE_SECONDS = 150.0  # of what takes a few seconds on an idle machine
+TROUBLES = {"not_implemented", "function_failed", "function_not_run", "event_refused"}
 RATE, NEW_RATE = 0.0015, 0.0007
 NODES = 2
 CHANGES = {
@@ -96,6 +97,8 @@ class Workplace:
 
     def write_config(self, learning_rate: float) -> None:
         document = {**yaml.safe_load((ROOT / "config" / "demo.yaml").read_text()), **CHANGES}
+        # A node that is slow on a busy machine is not a lost one: it would make a generation more.
+        document["node"]["supervise"]["heartbeat_timeout_seconds"] = 30.0
         document["training"]["config"]["optimizer"]["learning_rate"] = learning_rate
         self.config.write_text(yaml.safe_dump(document))
 
@@ -174,6 +177,7 @@ def run(workplace: Workplace) -> Run:
     workplace.cdk("deploy", "--all", "--require-approval", "never")
     group = workplace.output("TrainingStack", "LogGroup")
     run = Run(EventLog(workplace.cloud.client("logs"), group))
+    run.wait_for("every node in a generation", lambda: len(run.of("generation_started")) == NODES)
     run.wait_for("a checkpoint", lambda: run.trainer("checkpoint"))
     return run
 
@@ -208,7 +212,7 @@ def change(workplace: Workplace, run: Run, unchanged: str) -> Change:
         return [each for each in run.of("generation_started") if each["run_digest"] != first[0]["run_digest"]]
 
     run.wait_for("every node in a generation of the changed run", lambda: len(second()) == NODES)
-    since = second()[0]["unix_seconds"]
+    since = min(each["unix_seconds"] for each in second())
     step = run.wait_for("steps of the changed run", lambda: run.trainer("step", since))[0]
     return Change(diff, instances, first, second(), run.trainer("start", since)[0], step)
 
@@ -220,6 +224,7 @@ class Destroyed:
     before: set[str]
     after: set[str]
     checkpoints: str
+    troubles_before: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -230,8 +235,10 @@ def destroyed(workplace: Workplace, change: Change) -> Destroyed:
         return {bucket["Name"] for bucket in s3.list_buckets()["Buckets"]}
 
     before, checkpoints = buckets(), workplace.output("StorageStack", "CheckpointBucket")
+    troubles = workplace.lines_of("calls.jsonl")
+    troubles += [each for each in workplace.lines_of("records.jsonl") if each["kind"] in TROUBLES]
     workplace.cdk("destroy", "--all", "--force")
-    return Destroyed(before, buckets(), checkpoints)
+    return Destroyed(before, buckets(), checkpoints, troubles)
 
 
 def changed_resources(diff: str) -> list[str]:
@@ -286,7 +293,10 @@ def test_destroy_keeps_the_data_for_want_of_the_second_key(workplace: Workplace,
     assert kept["KeyCount"] > 0
 
 
-def test_iam_denied_no_call_and_no_operation_was_missing(workplace: Workplace, destroyed: Destroyed) -> None:
-    assert workplace.lines_of("calls.jsonl") == []
-    troubles = {"not_implemented", "function_failed", "function_not_run", "event_refused"}
-    assert [each for each in workplace.lines_of("records.jsonl") if each["kind"] in troubles] == []
+def test_nothing_was_denied_missing_or_undelivered(destroyed: Destroyed) -> None:
+    assert destroyed.troubles_before == []
+
+
+def test_nodes_keep_their_rights_until_they_have_left(workplace: Workplace, destroyed: Destroyed) -> None:
+    denied = workplace.lines_of("calls.jsonl")
+    assert [each for each in denied if "-NodeRole" in each["principal"]] == []
