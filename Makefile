@@ -30,7 +30,7 @@ node_modules/.installed: package-lock.json $(VENV)/.installed
 	npm ci --silent --no-audit --no-fund
 	touch $@
 
-.PHONY: help install demo test check synth diff deploy destroy clean
+.PHONY: help install demo test test-flow check synth diff deploy destroy clean
 
 install: node_modules/.installed ## install what the project needs into .venv and node_modules
 
@@ -38,7 +38,10 @@ demo: install ## deploy to the embedded cloud, train, lose a node, resume, repor
 	python -m localcloud.demo $(if $(DATA),--data "$(DATA)") --fault $(FAULT)
 
 test: install ## run the tests
-	python -m pytest -n 2 --dist loadgroup -m "not root"
+	python -m pytest -n 2 --dist loadgroup -m "not root and not flow"
+
+test-flow: install ## run the test of a changed deployment from diff to destroy (it trains meanwhile: nothing beside it)
+	python -m pytest -m flow
 
 check: install ## lint, format, types, shell
 	ruff check .

@@ -51,7 +51,7 @@ CHANGES = {
 }
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.flow,
     pytest.mark.timeout(900),  # the first test waits for the whole deployment, also on a machine that does other work
     pytest.mark.xdist_group("flow_change"),
     pytest.mark.skipif(not CDK.exists(), reason="node_modules is absent: npm ci"),
