@@ -8,7 +8,6 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from cheroot.wsgi import Server
 from moto.moto_api._internal.models import moto_api_backend
 
 from localcloud.api import Service
@@ -21,10 +20,9 @@ from localcloud.iam.authority import Authority
 from localcloud.identity import Identity
 from localcloud.public_parameters import PublicParameters
 from localcloud.security_token import SecurityTokenService
+from localcloud.server import ADDRESS, listen
 
 logger = logging.getLogger(__name__)
-ADDRESS = "127.0.0.1"
-SERVER_THREADS = 48
 
 
 class LocalCloud:
@@ -44,7 +42,7 @@ class LocalCloud:
         os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
         # moto keeps its stores per process: a second cloud in this process starts empty as well.
         moto_api_backend.reset()
-        self._server = _listen(port)
+        self._server = listen(port)
         self.endpoint_url = f"http://{ADDRESS}:{self._server.bind_addr[1]}"
         self.identity = Identity()
         self.clients = LocalClients(self.endpoint_url, region, self.identity)
@@ -84,18 +82,3 @@ class LocalCloud:
             service.close()
         self._server.stop()
         self._thread.join(timeout=5)
-
-
-def _listen(preferred_port: int) -> Server:
-    """Return a server that is bound to the preferred port, or to any other when that one is busy."""
-
-    def bound(port: int) -> Server:
-        server = Server((ADDRESS, port), None, numthreads=SERVER_THREADS, request_queue_size=128)
-        server.prepare()
-        return server
-
-    try:
-        return bound(preferred_port)
-    except OSError:
-        logger.warning("port %d is busy: another one is taken", preferred_port)
-        return bound(0)

@@ -14,6 +14,7 @@ from moto.core.request import Request
 
 from localcloud.addressing import normalise
 from localcloud.api import ApiError, Call, Handler, Observer, Principal, Service
+from localcloud.chunked_body import unframe
 from localcloud.clients import DIRECT_HEADER, LocalClients
 from localcloud.iam.authority import Authority
 from localcloud.identity import ACCOUNT, Identity
@@ -110,6 +111,8 @@ class Gateway:
         if body is not None:
             environ["wsgi.input"] = io.BytesIO(body)  # parsing has read the first one to its end
             environ.pop("werkzeug.request", None)
+        if call.service == "s3":
+            unframe(environ)
         return self._pass_on(environ, start_response, parsed, call)
 
     def _call(self, request: Request, parsed: ParsedRequest, principal: Principal, signature: Signature) -> Call:
@@ -173,19 +176,19 @@ class Gateway:
         return json.dumps({"ready": True, "used": used}).encode()
 
 
-def _length(environ: Environ) -> int:
-    """Return how many bytes of a body to read: its length, -1 (to the end) for a chunked one, 0 without a body."""
+def _length(environ: Environ) -> int | None:
+    """Return how many bytes of a body to read: its length, None (to the end) for a chunked one, 0 without a body."""
     if environ.get("CONTENT_LENGTH"):
         return int(environ["CONTENT_LENGTH"])
-    return -1 if "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower() else 0
+    return None if "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower() else 0
 
 
 def _keep_body(environ: Environ, signing_name: str) -> bytes | None:
     """Read a body of parameters into memory, so that both this gateway and moto can parse it; leave data to stream."""
     length = _length(environ)
-    if signing_name == "s3" and not 0 <= length <= PARAMETERS_BYTES:
+    if signing_name == "s3" and (length is None or length > PARAMETERS_BYTES):
         return None
-    body: bytes = environ["wsgi.input"].read(length) if length else b""
+    body: bytes = environ["wsgi.input"].read(length) if length != 0 else b""
     environ["wsgi.input"] = io.BytesIO(body)
     return body
 
