@@ -22,13 +22,14 @@ from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.config import TrainingConfig
 from training.data.batches import TrainBatches, ValidationBatches
 from training.data.dataset import Dataset, DatasetRecord, open_dataset
-from training.distributed import Gang
+from training.distributed import Gang, Votes
 from training.errors import ConfigurationError
 from training.interruption import Interruption
 from training.metrics import MetricsFile
 from training.model import GPT
 from training.optimization import build_optimizer
 from training.precision import Precision, choose_precision
+from training.stopping import StopBeforeStepsError
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         ConfigurationError: config, data and hardware do not fit together, or the checkpoint is of something else.
         SupersededError: a later generation owns the checkpoint log.
         StoreError: the checkpoint store does not work.
+        StopBeforeStepsError: all ranks agreed to stop before there was anything to save.
     """
     config = job.config
     problems = config.problems_at(gang.world_size)
@@ -134,13 +136,14 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         raise ConfigurationError(problems)
     precision = choose_precision(config.precision, gang.device)
     dataset = _open_dataset_together(job, gang)
+    _stop_if_asked(gang, interruption)
     shape = config.model.shape
     torch.manual_seed(config.seed)
     model = GPT(shape, dataset.record.vocabulary_size, config.model.dropout).to(gang.device)
     state = TrainingState(model, build_optimizer(model, config.optimizer), precision.scaler())
     forward = cast(nn.Module, torch.compile(model)) if config.compile else model
     replicated = _replicate(forward, gang)
-    _prime(replicated, precision, dataset.record.vocabulary_size, config, gang)
+    _prime(replicated, precision, dataset.record.vocabulary_size, config, gang, interruption)
     seed_random_state(config.seed, gang.rank, step=0)
     subject = _subject(config, dataset.record)
     writer, resumed = _open_checkpoints(job, gang, state, subject)
@@ -197,7 +200,22 @@ def _replicate(model: nn.Module, gang: Gang) -> DistributedDataParallel:
     )
 
 
-def _prime(model: nn.Module, precision: Precision, vocabulary_size: int, config: TrainingConfig, gang: Gang) -> None:
+def _stop_if_asked(gang: Gang, interruption: Interruption) -> None:
+    """End the start here, on all ranks alike, if one was asked to stop: there is nothing yet that is worth a save."""
+    if gang.agree(Votes(stop=float(interruption.wants_stop))).stop:
+        reasons = gang.gather(interruption.reason() if interruption.wants_stop else None)
+        reason = next((each for each in reasons if each is not None), "asked to stop")
+        raise StopBeforeStepsError(f"{reason}; stopped before the first step, with nothing to save")
+
+
+def _prime(
+    model: nn.Module,
+    precision: Precision,
+    vocabulary_size: int,
+    config: TrainingConfig,
+    gang: Gang,
+    interruption: Interruption,
+) -> None:
     shape = (
         min(config.micro_batch_sequences, len(gang.share_of(config.global_batch_sequences))),
         config.model.shape.context,
@@ -208,6 +226,7 @@ def _prime(model: nn.Module, precision: Precision, vocabulary_size: int, config:
             loss = model(tokens, tokens)
         loss.backward()
         model.zero_grad()
+        _stop_if_asked(gang, interruption)
 
 
 def _subject(config: TrainingConfig, dataset: DatasetRecord) -> Subject:

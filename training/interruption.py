@@ -1,7 +1,7 @@
 """What this process has been asked from outside: to save and stop, or to save and go on.
 
-Asked by SIGTERM or SIGINT, or by files in the run directory. Nothing acts on it here; the loop puts it to the vote, so
-that all ranks stop at the same step.
+Asked by a signal, or by files in the run directory. Nothing acts on it here; the loop puts it to the vote, so that all
+ranks stop at the same step.
 """
 
 from __future__ import annotations
@@ -10,10 +10,19 @@ import json
 import logging
 import os
 import signal
+import time
 from pathlib import Path
 from types import FrameType
 
 logger = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+"""The four that torchrun passes on when it is shut down, and the one that batch schedulers are told to send before a
+time limit. torchrun itself dies of SIGUSR1 and passes it on to nobody: send it to the trainers, or write a stop file.
+Source: https://docs.pytorch.org/docs/stable/elastic/run.html (2026-11), `--signals-to-handle`."""
+TORCHRUN_GRACE_SECONDS = 30.0
+"""torchrun kills its workers so long after it has passed a signal on.
+Source: https://github.com/pytorch/pytorch/issues/119856 (2026-11)."""
 
 
 class Interruption:
@@ -21,14 +30,16 @@ class Interruption:
 
     def __init__(self) -> None:
         self._signalled: int | None = None
+        self._signalled_unix_seconds = 0.0
         self._stop_file: str | None = None
         self._save_file: str | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A second signal changes nothing: the save that the first one asked for is on its way.
-        self._signalled = number
+        if self._signalled is None:
+            self._signalled, self._signalled_unix_seconds = number, time.time()
 
     def watch(self, run_directory: Path) -> None:
         """Look for `stop` and `save` in this directory."""
@@ -62,6 +73,13 @@ class Interruption:
         deadline = self._stop_document().get("deadline_unix_seconds")
         return float(deadline) if isinstance(deadline, (int, float)) else None
 
+    def expected_kill_unix_seconds(self) -> float | None:
+        """When this process will probably be killed: deadline, or end of torchrun's patience; None: not soon."""
+        deadline = self.deadline_unix_seconds()
+        if deadline is None and self._signalled is not None and "TORCHELASTIC_RUN_ID" in os.environ:
+            return self._signalled_unix_seconds + TORCHRUN_GRACE_SECONDS
+        return deadline
+
     def _stop_document(self) -> dict[str, object]:
         if self._stop_file is None:
             return {}
@@ -71,3 +89,15 @@ class Interruption:
             # Any content, or none, is a request; only JSON says more.
             return {}
         return document if isinstance(document, dict) else {}
+
+
+def ignore_stop_signals(worker: int = 0) -> None:
+    """Leave stopping to the trainer: for processes that it starts, such as ``DataLoader(worker_init_fn=...)``.
+
+    A signal to the whole process group (Ctrl-C, a scheduler) would otherwise end the workers before the last batch.
+
+    Args:
+        worker: number that a DataLoader passes in; not used.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

@@ -22,6 +22,7 @@ from training.interruption import Interruption
 from training.metrics import MetricsFile
 from training.optimization import learning_rate
 from training.outcome import Ending
+from training.stopping import SaveTimes, StopBeforeStepsError, choose_last_save
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class _Loop:
     step_ended: float
     wanted_save: str | None = None
     saving_step: int | None = None
+    saving_since: float = 0.0
+    usual_save_seconds: float | None = None
 
 
 def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: Progress) -> tuple[Ending, str]:
@@ -56,7 +59,11 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
     """
     gang = join_gang()
     set_up_process(job.config, gang.local_world_size)
-    run = assemble(job, gang, interruption, metrics)
+    try:
+        run = assemble(job, gang, interruption, metrics)
+    except StopBeforeStepsError as stop:
+        gang.leave()
+        return "stopped", str(stop)
     progress.step, progress.checkpoint_step = run.state.step, run.resumed_from_step
     _report_start(run)
     ending, message = _train_steps(run, progress)
@@ -82,7 +89,7 @@ def _train_steps(run: Run, progress: Progress) -> tuple[Ending, str]:
     if not stop:
         stop = not _validate(run)
     _write_records(run)
-    return _end(run, stopped=stop)
+    return _stop(run, loop) if stop else _finish(run)
 
 
 def _take_step(run: Run, rate: float) -> tuple[Tensor, Tensor]:
@@ -122,6 +129,7 @@ def _between_steps(run: Run, loop: _Loop, progress: Progress) -> bool:
         _raise_save_failure(run)
     if loop.saving_step is not None and not agreed.busy:
         progress.checkpoint_step, loop.saving_step = loop.saving_step, None
+        loop.usual_save_seconds = time.monotonic() - loop.saving_since
     _write_records(run)
     if agreed.stop:
         return True
@@ -134,7 +142,7 @@ def _between_steps(run: Run, loop: _Loop, progress: Progress) -> bool:
     if loop.wanted_save and not agreed.busy:
         run.ballot.settle()
         _begin_save(run, loop.wanted_save)
-        loop.saving_step, loop.wanted_save = run.state.step, None
+        loop.saving_step, loop.wanted_save, loop.saving_since = run.state.step, None, time.monotonic()
     if run.state.step % run.config.validation.interval_steps == 0:
         if not _validate(run):
             return True
@@ -191,23 +199,42 @@ def _validate(run: Run) -> bool:
     return True
 
 
-def _end(run: Run, stopped: bool) -> tuple[Ending, str]:
+def _finish(run: Run) -> tuple[Ending, str]:
+    _save_and_wait(run, "finished", None)
+    return "finished", f"all {run.config.steps} steps are done"
+
+
+def _stop(run: Run, loop: _Loop) -> tuple[Ending, str]:
     """Save what is not saved yet, before the deadline if there is one."""
-    if not stopped:
-        _save_and_wait(run, "finished", None)
-        return "finished", f"all {run.config.steps} steps are done"
-    requests = run.gang.gather(
-        (run.interruption.reason(), run.interruption.deadline_unix_seconds()) if run.interruption.wants_stop else None
-    )
-    reasons = [request[0] for request in requests if request is not None]
-    deadlines = [request[1] for request in requests if request is not None and request[1] is not None]
+    asked, wanted = run.interruption, run.interruption.wants_stop
+    reasons = [reason for reason in run.gang.gather(asked.reason() if wanted else None) if reason is not None]
+    deadline = _earliest(run, asked.deadline_unix_seconds())
+    expected_kill = _earliest(run, asked.expected_kill_unix_seconds())
     message = f"{reasons[0] if reasons else 'asked to stop'}; stopped after step {run.state.step}"
+    choice = run.gang.ask_rank_zero(lambda: choose_last_save(_save_times(run, loop, expected_kill)))
     try:
-        _save_and_wait(run, "stop", min(deadlines, default=None))
+        if choice == "under way":
+            _wait_for_save(run, deadline)
+            return "stopped", f"{message}; a save of it would not be through in time, one of {loop.saving_step} is"
+        _save_and_wait(run, "stop", deadline)
     except SaveCancelledError as error:
         newest = run.gang.ask_rank_zero(lambda: run.writer.committed_step)
         return "stopped", f"{message}, but its save missed the deadline ({error}); the newest checkpoint is of {newest}"
     return "stopped", message
+
+
+def _earliest(run: Run, unix_seconds: float | None) -> float | None:
+    return min((each for each in run.gang.gather(unix_seconds) if each is not None), default=None)
+
+
+def _save_times(run: Run, loop: _Loop, expected_kill_unix_seconds: float | None) -> SaveTimes:
+    under_way = run.writer.is_busy and run.writer.last_started_step != run.state.step
+    return SaveTimes(
+        now_unix_seconds=time.time(),
+        usual_seconds=loop.usual_save_seconds,
+        under_way_seconds=time.monotonic() - loop.saving_since if under_way else None,
+        expected_kill_unix_seconds=expected_kill_unix_seconds,
+    )
 
 
 def _save_and_wait(run: Run, reason: str, deadline_unix_seconds: float | None) -> None:
@@ -221,8 +248,13 @@ def _save_and_wait(run: Run, reason: str, deadline_unix_seconds: float | None) -
     if gang.ask_rank_zero(lambda: writer.committed_step) == run.state.step:
         return
     _begin_save(run, reason)
-    idle = writer.wait(deadline_unix_seconds)
-    gang.raise_together(writer.error if idle else _hanging())
+    _wait_for_save(run, deadline_unix_seconds)
+
+
+def _wait_for_save(run: Run, deadline_unix_seconds: float | None) -> None:
+    """See the save in flight through; what becomes of it on one rank is raised on all."""
+    idle = run.writer.wait(deadline_unix_seconds)
+    run.gang.raise_together(run.writer.error if idle else _hanging())
 
 
 def _hanging() -> SaveCancelledError:

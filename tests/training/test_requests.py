@@ -50,15 +50,19 @@ def test_stop_during_validation(gangs: Any, tiny_config: dict[str, Any]) -> None
     assert run.outcomes()[0]["step"] == run.outcomes()[0]["checkpoint_step"]
 
 
-def test_stop_before_the_first_step_leaves_a_checkpoint_to_resume_from(gangs: Any, tiny_config: dict[str, Any]) -> None:
+def test_stop_before_the_first_step_ends_the_start_with_nothing_to_save(
+    gangs: Any, tiny_config: dict[str, Any]
+) -> None:
     config = {**tiny_config, "steps": 3}
     (gangs._root / "early").mkdir()
     (gangs._root / "early" / "stop").touch()
     early = gangs.start("early", config)
     assert early.wait() == [75], early.errors()
-    assert early.outcomes()[0]["checkpoint_step"] == 0
+    (outcome,) = early.outcomes()
+    assert (outcome["outcome"], outcome["checkpoint_step"]) == ("stopped", None)
+    assert "before the first step" in outcome["message"]
     later = gangs.finish("later", config, generation=2)
-    assert later.records("start")[0]["resumed_from_step"] == 0
+    assert later.records("start")[0]["resumed_from_step"] is None
     assert sorted(later.losses()) == [1, 2, 3]
 
 

@@ -1,0 +1,88 @@
+"""The stop protocol below the loop: signals, what is still worth saving, processes that must not stop by themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from training.interruption import STOP_SIGNALS, TORCHRUN_GRACE_SECONDS, Interruption
+from training.stopping import SaveTimes, choose_last_save
+
+
+@pytest.fixture
+def interruption(tmp_path: Path) -> Iterator[Interruption]:
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    made = Interruption()
+    made.watch(tmp_path)
+    yield made
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+def test_every_signal_that_means_stop_is_a_request(interruption: Interruption, number: signal.Signals) -> None:
+    assert not interruption.wants_stop
+    signal.raise_signal(number)
+    assert interruption.wants_stop
+    signal.raise_signal(signal.SIGINT)
+    assert interruption.reason() == f"received {number.name}", "the first request counts"
+
+
+def test_torchruns_patience_is_a_time_to_reckon_with_but_no_deadline(
+    interruption: Interruption, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = time.time()
+    signal.raise_signal(signal.SIGTERM)
+    assert interruption.expected_kill_unix_seconds() is None, "alone, nobody kills"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    expected = interruption.expected_kill_unix_seconds()
+    assert expected is not None and before <= expected - TORCHRUN_GRACE_SECONDS <= time.time()
+    assert interruption.deadline_unix_seconds() is None, "a save is not given up for a guess"
+    (tmp_path / "stop").write_text('{"deadline_unix_seconds": 12.5}')
+    assert interruption.expected_kill_unix_seconds() == interruption.deadline_unix_seconds() == 12.5
+
+
+@pytest.mark.parametrize(
+    ("usual", "under_way", "left", "expected"),
+    [
+        (10.0, 8.0, None, "this step"),  # there is time
+        (10.0, 8.0, 60.0, "this step"),
+        (10.0, 8.0, 10.0, "under way"),  # 15 s are needed for a new one, 7 s for the one under way
+        (10.0, 2.0, 10.0, "this step"),  # neither will do: try for all
+        (10.0, None, 10.0, "this step"),  # nothing is under way
+        (None, 8.0, 10.0, "this step"),  # nothing is known
+    ],
+)
+def test_last_save(usual: float | None, under_way: float | None, left: float | None, expected: str) -> None:
+    assert choose_last_save(SaveTimes(100.0, usual, under_way, None if left is None else 100.0 + left)) == expected
+
+
+def test_workers_of_a_data_loader_outlive_a_signal_to_the_group() -> None:
+    program = """
+import os, signal, sys
+from torch.utils.data import DataLoader
+from training.interruption import Interruption, ignore_stop_signals
+interruption = Interruption()
+batches = iter(DataLoader(range(64), batch_size=1, num_workers=1, worker_init_fn=ignore_stop_signals))
+next(batches)
+os.killpg(0, signal.SIGTERM)
+print(1 + sum(1 for _ in batches), interruption.wants_stop)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=120,
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.stdout.split() == ["64", "True"], done.stderr

@@ -1,0 +1,50 @@
+"""The last save before a stop: of the step just done, or, when there is no time for that, of one already under way."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+logger = logging.getLogger(__name__)
+
+LastSave = Literal["this step", "under way"]
+
+SLOWER_THAN_BEFORE = 1.5
+"""A save at a stop is expected to take so much longer than the last one: everyone saves at a notice."""
+
+
+class StopBeforeStepsError(Exception):
+    """All ranks agreed to stop while the run was put together; there is nothing to save."""
+
+
+@dataclass(frozen=True)
+class SaveTimes:
+    """What rank 0 knows about saving.
+
+    Attributes:
+        now_unix_seconds: its clock.
+        usual_seconds: what the last save took from wish to commit; None before the first.
+        under_way_seconds: age of the save in flight; None if there is none.
+        expected_kill_unix_seconds: when the first rank will be killed; None if nobody said.
+    """
+
+    now_unix_seconds: float
+    usual_seconds: float | None
+    under_way_seconds: float | None
+    expected_kill_unix_seconds: float | None
+
+
+def choose_last_save(times: SaveTimes) -> LastSave:
+    """Which save to put all there is into.
+
+    A save of this very step loses nothing, and is what a stop wants. Where it would not be through in time but one that
+    is under way would, that one is better: the steps after it can be computed again, a save cut off is worth nothing.
+    """
+    if times.expected_kill_unix_seconds is None or times.usual_seconds is None or times.under_way_seconds is None:
+        return "this step"
+    left_seconds = times.expected_kill_unix_seconds - times.now_unix_seconds
+    expected_seconds = times.usual_seconds * SLOWER_THAN_BEFORE
+    if expected_seconds > left_seconds >= expected_seconds - times.under_way_seconds:
+        return "under way"
+    return "this step"
