@@ -71,9 +71,27 @@ class Reconciler:
                 group.launch_failures, group.launch_not_before = 0, 0.0
         self._store.wake.set()
 
+    def seconds_to_next_deadline(self) -> float | None:
+        """Return how long to sleep when nothing changes; None without limit."""
+        now = self._clock()
+        deadlines: list[float] = []
+        with self._store.lock:
+            for group in self._store.groups.values():
+                if group.launch_not_before > now and group.capacity < self._goal(group):
+                    deadlines.append(group.launch_not_before)
+                warm = self._refresher.next_deadline(group)
+                deadlines += [] if warm is None else [warm]
+                for member in group.members.values():
+                    hook = self._lifecycle.next_deadline(member)
+                    deadlines += [] if hook is None else [hook]
+                    # One that may not be ended has no deadline: resuming the process wakes this thread.
+                    if group.maximum_lifetime_seconds is not None and member.is_in_service and group.may("Terminate"):
+                        deadlines.append(member.joined + group.maximum_lifetime_seconds)
+        return max(0.0, min(deadlines) - now) if deadlines else None
+
     def _run(self) -> None:
         while not self._closed.is_set():
-            self._store.wake.wait(self._seconds_to_next_deadline())
+            self._store.wake.wait(self.seconds_to_next_deadline())
             self._store.wake.clear()
             with self._store.lock:
                 groups = list(self._store.groups.values())
@@ -178,19 +196,3 @@ class Reconciler:
         """Return the capacity wanted now: what is desired, and those that leave only when they are replaced."""
         extra = sum(one.weight for one in group.members.values() if one.leaves_because and one.is_in_service)
         return group.desired + extra
-
-    def _seconds_to_next_deadline(self) -> float | None:
-        now = self._clock()
-        deadlines: list[float] = []
-        with self._store.lock:
-            for group in self._store.groups.values():
-                if group.launch_not_before > now and group.capacity < self._goal(group):
-                    deadlines.append(group.launch_not_before)
-                warm = self._refresher.next_deadline(group)
-                deadlines += [] if warm is None else [warm]
-                for member in group.members.values():
-                    hook = self._lifecycle.next_deadline(member)
-                    deadlines += [] if hook is None else [hook]
-                    if group.maximum_lifetime_seconds is not None and not member.is_ending:
-                        deadlines.append(member.joined + group.maximum_lifetime_seconds)
-        return max(0.0, min(deadlines) - now) if deadlines else None

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 
 from localcloud.compute.autoscaling.lifecycle import Lifecycle
-from localcloud.compute.autoscaling.model import Group, Member, Refresh
+from localcloud.compute.autoscaling.model import Group, LaunchPlan, Member, Refresh
 from localcloud.compute.launch import LaunchResolver
 
 _CAUSE = "an instance was taken out of service in response to an instance refresh."
@@ -96,28 +97,43 @@ class InstanceRefresher:
         refresh.status, refresh.reason, refresh.ended = status, reason, self._clock()
 
 
-def out_of_date(group: Group, resolver: LaunchResolver, *, skips_matching: bool) -> set[str]:
-    """Return the ids of the instances that a refresh that starts now replaces; asks EC2, so call it without the lock.
+@dataclass(frozen=True)
+class WantedVersions:
+    """The template (id, version) that a plan launches today, by instance type where an override has its own."""
+
+    default: tuple[str, str]
+    default_type: str | None
+    types: Set[str]
+    of_type: Mapping[str | None, tuple[str, str]]
+
+    def is_met_by(self, member: Member) -> bool:
+        """Tell whether an instance is what the plan would launch."""
+        matches_type = member.instance_type in self.types if self.types else member.instance_type == self.default_type
+        wanted = self.of_type.get(member.instance_type, self.default)
+        return matches_type and (member.template.template_id, member.template.version) == wanted
+
+
+def wanted_versions(plan: LaunchPlan, resolver: LaunchResolver) -> WantedVersions:
+    """Resolve the template versions of a plan; asks EC2, so call it without the store's lock.
 
     Raises:
-        ApiError: the group's launch template is gone.
+        ApiError: the launch template is gone.
     """
-    members = [member for member in group.members.values() if not member.is_ending]
-    if not skips_matching:
-        return {member.instance_id for member in members}
-    plan = group.plan
-    wanted: dict[str | None, tuple[str, str]] = {}
+    of_type: dict[str | None, tuple[str, str]] = {}
     for override in plan.overrides:
         if override.template is not None:
-            version = resolver.template(override.template.as_parameter())
-            wanted[override.instance_type] = (version.template_id, str(version.version))
+            found = resolver.template(override.template.as_parameter())
+            of_type[override.instance_type] = (found.template_id, str(found.version))
     version = resolver.template(plan.template.as_parameter())
-    types = {override.instance_type for override in plan.overrides if override.instance_type}
-    default_type = version.data.get("InstanceType")
-    stale = set()
-    for member in members:
-        template = wanted.get(member.instance_type, (version.template_id, str(version.version)))
-        matches_type = member.instance_type in types if types else member.instance_type == default_type
-        if (member.template.template_id, member.template.version) != template or not matches_type:
-            stale.add(member.instance_id)
-    return stale
+    return WantedVersions(
+        (version.template_id, str(version.version)),
+        version.data.get("InstanceType"),
+        {override.instance_type for override in plan.overrides if override.instance_type},
+        of_type,
+    )
+
+
+def out_of_date(group: Group, wanted: WantedVersions | None) -> set[str]:
+    """Return the ids of the instances that a refresh that starts now replaces: all when nothing is `wanted`."""
+    members = [member for member in group.members.values() if not member.is_ending]
+    return {one.instance_id for one in members if wanted is None or not wanted.is_met_by(one)}

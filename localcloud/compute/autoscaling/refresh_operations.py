@@ -9,8 +9,8 @@ from typing import Any
 
 from localcloud.api import ApiError, Call, Handler
 from localcloud.compute.autoscaling.launch_plan import read_plan
-from localcloud.compute.autoscaling.model import GroupStore, Refresh
-from localcloud.compute.autoscaling.refresh import out_of_date
+from localcloud.compute.autoscaling.model import Group, GroupStore, Refresh
+from localcloud.compute.autoscaling.refresh import out_of_date, wanted_versions
 from localcloud.compute.autoscaling.views import page, refresh_view
 from localcloud.compute.launch import LaunchResolver
 
@@ -41,19 +41,19 @@ class RefreshOperations:
         plan = read_plan(configuration, self._resolver) if configuration else None
         with self._store.lock:
             group = self._store.get(call.parameters["AutoScalingGroupName"])
-            if group.refresh is not None:
-                raise ApiError(
-                    "InstanceRefreshInProgress",
-                    f"An Instance Refresh is already in progress and blocks the execution of this Instance Refresh: "
-                    f"{group.refresh.refresh_id}",
-                )
+            _refuse_second(group)
+            wanted = plan or group.plan
+        # EC2 is asked without the lock; meanwhile the group may change, so what counts is looked at again under it.
+        version_of = wanted_versions(wanted, self._resolver) if preferences.get("SkipMatching") else None
+        with self._store.lock:
+            group = self._store.get(call.parameters["AutoScalingGroupName"])
+            _refuse_second(group)
             if plan is not None:
                 group.plan = plan
-        stale = out_of_date(group, self._resolver, skips_matching=bool(preferences.get("SkipMatching")))
-        refresh = Refresh(
-            str(uuid.uuid4()), self._clock(), preferences, stale, len(stale), desired_configuration=configuration
-        )
-        with self._store.lock:
+            stale = out_of_date(group, version_of)
+            refresh = Refresh(
+                str(uuid.uuid4()), self._clock(), preferences, stale, len(stale), desired_configuration=configuration
+            )
             group.refreshes.append(refresh)
         self._store.wake.set()
         return {"InstanceRefreshId": refresh.refresh_id}
@@ -78,6 +78,15 @@ class RefreshOperations:
             refresh.status = "Cancelling"
         self._store.wake.set()
         return {"InstanceRefreshId": refresh.refresh_id}
+
+
+def _refuse_second(group: Group) -> None:
+    if group.refresh is not None:
+        raise ApiError(
+            "InstanceRefreshInProgress",
+            f"An Instance Refresh is already in progress and blocks the execution of this Instance Refresh: "
+            f"{group.refresh.refresh_id}",
+        )
 
 
 def _preferences(parameters: Mapping[str, Any]) -> dict[str, Any]:
