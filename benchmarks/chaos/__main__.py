@@ -1,0 +1,223 @@
+"""Kill trainers and break their storage for some minutes, and hold the promise against it.
+
+Runs of two and of four ranks, on a directory and on S3, are interrupted at random points until they are done; then the
+final state, weights and optimizer and random generators, must have the same bits as that of a run nobody disturbed.
+Some cycles go through real supervisors and torchrun. What a cycle does follows from the seed and its number.
+
+Prints a table by fault and writes it as JSON. Exit code 1: a violation, or too few interruptions to say anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos.campaign import CONFIG, Campaign, Reference, unbroken
+from benchmarks.chaos.faults import FAULTS
+from benchmarks.chaos.faulty_s3 import FaultyS3, endpoint_environment
+from benchmarks.chaos.ranks import WarmParent
+from benchmarks.chaos.tally import Report
+from training.checkpoint.backend import open_backend
+
+CYCLES_PER_RUN = 30
+BUCKET = "chaos"
+WORDS = "loss of node is no work when each step was saved and read again in the same order as before".split()  # noqa: SIM905
+KINDS = ((2, "directory"), (2, "s3"), (4, "directory"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the experiment; return the exit code."""
+    options = _parser().parse_args(arguments)
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
+    print(f"seed {seed}", flush=True)
+    report = Report()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="chaos-", dir=options.directory) as folder:
+        root = Path(folder)
+        dataset = make_dataset(root)
+        with _experiment(root, dataset, seed, options, report) as experiment:
+            experiment.run(started + options.minutes * 60.0)
+            befallen = dict(experiment.s3.done)
+    print(report.table())
+    print("requests to S3 befallen: " + (", ".join(f"{count} {fault}" for fault, count in befallen.items()) or "none"))
+    for problem in report.problems:
+        print(f"VIOLATION {problem}")
+    enough = report.cycles >= options.least_cycles
+    print(
+        f"{report.cycles} interruptions (at least {options.least_cycles}), {report.kills} processes killed, "
+        f"{report.runs_compared} runs compared bit by bit, {report.violations} violations, "
+        f"{time.monotonic() - started:.0f} s; seed {seed}"
+    )
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    document = {"seed": seed, "seconds": time.monotonic() - started, "least_cycles": options.least_cycles}
+    options.output.write_text(
+        json.dumps({**document, "s3_requests_befallen": befallen, **report.document()}, indent=2) + "\n",
+        encoding="utf-8",
+    )
+    return 0 if enough and not report.violations else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    faults = sorted({fault for kind in FAULTS.values() for fault in kind})
+    parser.add_argument("--seed", type=int, help="of all choices; random unless given")
+    parser.add_argument("--minutes", type=float, default=8.0, help="when to stop (default 8)")
+    parser.add_argument("--cycles", type=int, help="stop after so many cycles of forked ranks")
+    parser.add_argument("--fault", choices=faults, help="do only this one")
+    parser.add_argument("--least-cycles", type=int, default=300, help="fewer interruptions are a failure (default 300)")
+    parser.add_argument("--directory", type=Path, help="where temporary files go; default: the system's place")
+    parser.add_argument("--output", type=Path, default=Path("build/bench/chaos.json"), help="where the JSON goes")
+    return parser
+
+
+def make_dataset(root: Path) -> Path:
+    """Make a small dataset of sentences with some structure to learn."""
+    from training.__main__ import main as training
+
+    text = root / "text"
+    text.mkdir()
+    for number in range(30):
+        lines = [
+            " ".join(WORDS[(number * 7 + line * 3 + word * word) % len(WORDS)] for word in range(12))
+            for line in range(60)
+        ]
+        (text / f"file-{number}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    arguments = ["--input", str(text), "--output", str(root), "--name", "words", "--vocabulary-size", "300"]
+    if training(["tokenize", *arguments, "--workers", "1", "--validation-share", "0.2"]) != 0:
+        raise RuntimeError("the dataset could not be made")
+    return root / "words"
+
+
+class Experiment:
+    """Campaign after campaign."""
+
+    def __init__(
+        self,
+        parent: WarmParent,
+        root: Path,
+        seed: int,
+        options: argparse.Namespace,
+        report: Report,
+        s3: FaultyS3,
+        url: str,
+    ) -> None:
+        self._parent = parent
+        self._root = root
+        self._seed = seed
+        self._options = options
+        self._report = report
+        self.s3 = s3
+        self._s3_url = url
+        self._references: dict[int, Reference] = {}
+        self._cycles = 0
+
+    def run(self, until_monotonic: float) -> None:
+        """Run campaigns until the time or the cycles are up."""
+        number = 0
+        while not self._is_over(until_monotonic):
+            world_size, kind = KINDS[number % len(KINDS)]
+            if self._options.fault is None or self._options.fault in FAULTS[kind]:  # type: ignore[index]
+                self._campaign(number, world_size, kind, until_monotonic)
+            number += 1
+
+    def _campaign(self, number: int, world_size: int, kind: str, until_monotonic: float) -> None:
+        if world_size not in self._references:
+            self._references[world_size] = unbroken(self._parent, self._root, world_size, CONFIG)
+        name = f"{self._seed}-{number}"
+        on_s3 = kind == "s3"
+        url = f"s3://{BUCKET}/{name}" if on_s3 else str(self._root / f"{name}-checkpoints")
+        campaign = Campaign(
+            name=name,
+            parent=self._parent,
+            root=self._root,
+            config=CONFIG,
+            world_size=world_size,
+            reference=self._references[world_size],
+            report=self._report,
+            backend=_s3_backend(self._s3_url, name) if on_s3 else open_backend(url),
+            url=url,
+            s3=self.s3 if on_s3 else None,
+        )
+        try:
+            for cycle in range(CYCLES_PER_RUN):
+                done = campaign.cycle(cycle, self._options.fault)
+                self._cycles += 1
+                self._show(name, world_size, kind)
+                if done or self._is_over(until_monotonic):
+                    break
+            campaign.finish()
+        finally:
+            campaign.close()
+
+    def _is_over(self, until_monotonic: float) -> bool:
+        limit = self._options.cycles
+        return time.monotonic() >= until_monotonic or (limit is not None and self._cycles >= limit)
+
+    def _show(self, name: str, world_size: int, kind: str) -> None:
+        report = self._report
+        sys.stderr.write(
+            f"run {name} ({world_size} ranks, {kind}): {report.cycles} cycles, {report.kills} kills, "
+            f"{report.violations} violations\n"
+        )
+
+
+def _s3_backend(endpoint: str, prefix: str) -> Any:
+    import boto3
+
+    from training.checkpoint.s3 import S3Backend
+
+    variables = endpoint_environment(endpoint)
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
+        region_name=variables["AWS_DEFAULT_REGION"],
+    )
+    return S3Backend(BUCKET, prefix, client)
+
+
+@contextmanager
+def _experiment(
+    root: Path, dataset: Path, seed: int, options: argparse.Namespace, report: Report
+) -> Iterator[Experiment]:
+    import logging
+
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    faulty = FaultyS3(url, str(seed))
+    parent = WarmParent(root, dataset)
+    try:
+        keys = endpoint_environment(url)
+        boto3.client(
+            "s3",
+            endpoint_url=url,
+            aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
+            region_name=keys["AWS_DEFAULT_REGION"],
+        ).create_bucket(Bucket=BUCKET)
+        yield Experiment(parent, root, seed, options, report, faulty, url)
+    finally:
+        parent.close()
+        faulty.close()
+        server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

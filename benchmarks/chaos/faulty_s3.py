@@ -1,0 +1,172 @@
+"""An S3 endpoint that misbehaves on demand: a proxy in front of a real server.
+
+The trainers talk to it as to S3; it passes requests on, or does to them what networks and S3 do on bad days.
+"""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import random
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+S3Fault = Literal["errors", "slow-down", "time-outs", "truncated bodies", "lost answers"]
+
+SILENCE_SECONDS = 1.5
+"""How long a request is left without an answer: longer than the trainers' read time-out under test."""
+_HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive", "content-length"}
+
+
+@dataclass(frozen=True)
+class Misbehaviour:
+    """A fault, and the share of requests that it befalls.
+
+    ``delay_seconds`` holds up every upload of an object, faulty or not.
+    """
+
+    fault: S3Fault | None = None
+    share: float = 0.0
+    delay_seconds: float = 0.0
+
+
+class FaultyS3:
+    """Listens on 127.0.0.1 until closed.
+
+    Args:
+        target: URL of the real server.
+        seed: of the choice of requests.
+    """
+
+    def __init__(self, target: str, seed: str) -> None:
+        parts = urlsplit(target)
+        assert parts.hostname is not None and parts.port is not None, "a local server has both"
+        self._target = (parts.hostname, parts.port)
+        self._random = random.Random(seed)  # noqa: S311 an experiment, not a secret
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self.misbehaviour = Misbehaviour()
+        self.done: Counter[str] = Counter()
+        outer = self
+
+        class Handler(_Handler):
+            proxy = outer
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def draw(self) -> S3Fault | None:
+        """Decide what happens to one request."""
+        with self._lock:
+            fault = self.misbehaviour.fault
+            if fault is None or self._random.random() >= self.misbehaviour.share:
+                return None
+            self.done[fault] += 1
+            return fault
+
+    def be_silent(self, seconds: float) -> None:
+        """Hold a request up."""
+        self._closing.wait(seconds)
+
+    def pass_on(
+        self, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        """Ask the real server; return its status, headers and body."""
+        connection = http.client.HTTPConnection(*self._target, timeout=30)
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: FaultyS3
+
+    def _serve(self) -> None:
+        body = self._read_body()
+        fault = self.proxy.draw()
+        if self.command == "PUT" and self.proxy.misbehaviour.delay_seconds:
+            self.proxy.be_silent(self.proxy.misbehaviour.delay_seconds)
+        if fault == "errors":
+            self._refuse(500, "InternalError")
+        elif fault == "slow-down":
+            self._refuse(503, "SlowDown")
+        elif fault == "time-outs":
+            self.proxy.be_silent(SILENCE_SECONDS)
+            self.close_connection = True
+        else:
+            self._pass_on(body, fault)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve
+
+    def _read_body(self) -> bytes:
+        if self.headers.get("Expect", "").lower() == "100-continue":
+            self.send_response_only(100)
+            self.end_headers()
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            return self._read_chunks()
+        return self.rfile.read(int(self.headers.get("Content-Length", "0")))
+
+    def _read_chunks(self) -> bytes:
+        body = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            continue
+        return body
+
+    def _pass_on(self, body: bytes, fault: S3Fault | None) -> None:
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_HEADERS | {"expect"}}
+        headers["Content-Length"] = str(len(body))
+        status, answer_headers, content = self.proxy.pass_on(self.command, self.path, headers, body)
+        if fault == "lost answers":
+            self.close_connection = True
+            return
+        self.send_response(status)
+        for name, value in answer_headers:
+            if name.lower() not in _HOP_HEADERS | {"date", "server"}:
+                self.send_header(name, value)
+        length = next((value for name, value in answer_headers if name.lower() == "content-length"), str(len(content)))
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command != "HEAD":
+            cut = fault == "truncated bodies" and self.command == "GET"
+            self.wfile.write(content[: len(content) // 2] if cut else content)
+            self.close_connection = self.close_connection or cut
+
+    def _refuse(self, status: int, code: str) -> None:
+        content = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing: faults are counted instead."""
+
+
+def endpoint_environment(endpoint: str) -> dict[str, str]:
+    """Variables that send a process's S3 requests to an endpoint without an account."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }

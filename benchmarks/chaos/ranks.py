@@ -1,0 +1,189 @@
+"""Gangs of real trainer processes, forked from a warm parent that has imported torch: a start costs milliseconds.
+
+Each rank is the leader of a session of its own, as under torchrun, and runs `python -m training train` from its
+argument parser on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerProcess
+    from multiprocessing.sharedctypes import Synchronized
+
+PRELOADED = ["training.trainer", "training.assembly", "training.config", "torch._dynamo", "training.checkpoint.s3"]
+COLLECTIVE_TIMEOUT_SECONDS = 8
+"""In place of the trainer's minutes, so that a stopped rank costs the experiment seconds."""
+READ_TIMEOUT_SECONDS = 1
+"""In place of the trainer's 20 s, for the same reason."""
+POLL_SECONDS = 0.01
+
+
+def _be_rank(arguments: list[str], environment: dict[str, str], stderr: str, clock_offset: Synchronized[float]) -> None:
+    """Be a trainer process; `clock_offset` seconds are added to what it takes for the time of day."""
+    os.setsid()
+    os.environ.update(environment)
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    os.chdir(Path(stderr).parent)
+    true_time = time.time
+    time.time = lambda: true_time() + clock_offset.value
+    from training import distributed
+    from training.__main__ import main
+    from training.checkpoint import s3
+
+    distributed.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_SECONDS)
+    s3.READ_TIMEOUT_SECONDS = READ_TIMEOUT_SECONDS
+    sys.exit(main(arguments))
+
+
+@dataclass
+class Gang:
+    """The processes of one generation, and what they have written.
+
+    Attributes:
+        generation: its number.
+        directory: the run directory.
+        processes: in rank order.
+        clock_offset: seconds; change it to make their clocks jump.
+    """
+
+    generation: int
+    directory: Path
+    processes: list[ForkServerProcess] = field(default_factory=list)
+    clock_offset: Any = None
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """Whole records of one kind from the metrics file."""
+        path = self.directory / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        records = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [record for record in records if record["record"] == kind]
+
+    def losses(self) -> dict[int, float]:
+        """Loss by step."""
+        return {record["step"]: record["loss"] for record in self.records("step")}
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """What the ranks wrote last, in rank order."""
+        paths = sorted((self.directory / "outcomes").glob("rank-*.json"))
+        return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+    def errors(self) -> str:
+        """The ranks' logs."""
+        return "\n".join(path.read_text(encoding="utf-8") for path in sorted(self.directory.glob("stderr-*")))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a process runs."""
+        return any(process.is_alive() for process in self.processes)
+
+    def wait_until(self, condition: Callable[[], object], seconds: float) -> bool:
+        """Wait for something, for the end of all processes, or for the time to be over; return whether it came."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if condition():
+                return True
+            if not self.is_alive:
+                return bool(condition())
+            time.sleep(POLL_SECONDS)
+        return False
+
+    def send(self, number: signal.Signals, ranks: list[int] | None = None) -> None:
+        """Send a signal to these ranks, or to all."""
+        for rank, process in enumerate(self.processes):
+            if (ranks is None or rank in ranks) and process.pid is not None and process.is_alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end of all; return whether they ended in time."""
+        deadline = time.monotonic() + seconds
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        return not self.is_alive
+
+    def request_stop(self, deadline_seconds: float | None = None) -> None:
+        """Leave the stop file, as the supervisor does at a notice."""
+        request: dict[str, Any] = {"reason": "spot interruption"}
+        if deadline_seconds is not None:
+            request["deadline_unix_seconds"] = time.time() + deadline_seconds
+        temporary = self.directory / ".stop"
+        temporary.write_text(json.dumps(request), encoding="utf-8")
+        temporary.replace(self.directory / "stop")
+
+    def end(self) -> None:
+        """Kill what is left, ranks and whatever they have started in their sessions."""
+        for process in self.processes:
+            if process.pid is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
+            process.join()
+
+
+class WarmParent:
+    """Forks gangs."""
+
+    def __init__(self, root: Path, dataset: Path) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOADED)
+        self._root = root
+        self._dataset = dataset
+        self._gangs: list[Gang] = []
+
+    def start(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        world_size: int,
+        generation: int,
+        checkpoints: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> Gang:
+        """Start a gang; `name` is of its run directory."""
+        directory = self._root / name
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        gang = Gang(generation, directory, clock_offset=self._context.Value("d", 0.0))
+        self._gangs.append(gang)
+        port = str(_free_port())
+        for rank in range(world_size):
+            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+            variables = {name: str(value) for name, value in place.items()}
+            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **(environment or {})}
+            arguments = [
+                *("train", "--config", str(directory / "config.json"), "--dataset", str(self._dataset)),
+                *("--checkpoints", checkpoints, "--run-directory", str(directory), "--generation", str(generation)),
+            ]
+            process = self._context.Process(
+                target=_be_rank, args=(arguments, variables, str(directory / f"stderr-{rank}"), gang.clock_offset)
+            )
+            process.start()
+            gang.processes.append(process)
+        return gang
+
+    def close(self) -> None:
+        """End every gang that was not ended."""
+        for gang in self._gangs:
+            gang.end()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
