@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import sys
 import tempfile
@@ -18,17 +19,24 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from statistics import median
+
+import boto3
+from moto.server import ThreadedMotoServer
 
 from benchmarks.chaos.campaign import CONFIG, Campaign, Reference, unbroken
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.faulty_s3 import FaultyS3, endpoint_environment
 from benchmarks.chaos.ranks import WarmParent
+from benchmarks.chaos.supervised import NODES, RUN, Account, SupervisedRun
 from benchmarks.chaos.tally import Report
 from training.checkpoint.backend import open_backend
+from training.checkpoint.s3 import S3Backend
 
 CYCLES_PER_RUN = 30
 BUCKET = "chaos"
+SUPERVISED_STEPS_PER_CYCLE = 120
+"""How far a run must be able to go between two faults, machines being found silent and started meanwhile."""
 WORDS = "loss of node is no work when each step was saved and read again in the same order as before".split()  # noqa: SIM905
 KINDS = ((2, "directory"), (2, "s3"), (4, "directory"))
 
@@ -45,11 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dataset = make_dataset(root)
         with _experiment(root, dataset, seed, options, report) as experiment:
             experiment.run(started + options.minutes * 60.0)
+            restarts = experiment.restart_seconds
             befallen = dict(experiment.s3.done)
     print(report.table())
     print("requests to S3 befallen: " + (", ".join(f"{count} {fault}" for fault, count in befallen.items()) or "none"))
     for problem in report.problems:
         print(f"VIOLATION {problem}")
+    if restarts:
+        print(f"fault to next step under supervisors and torchrun: median {median(restarts):.1f} s")
     enough = report.cycles >= options.least_cycles
     print(
         f"{report.cycles} interruptions (at least {options.least_cycles}), {report.kills} processes killed, "
@@ -57,7 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{time.monotonic() - started:.0f} s; seed {seed}"
     )
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    document = {"seed": seed, "seconds": time.monotonic() - started, "least_cycles": options.least_cycles}
+    document = {
+        "seed": seed,
+        "seconds": time.monotonic() - started,
+        "least_cycles": options.least_cycles,
+        "restart_seconds": restarts,
+    }
     options.output.write_text(
         json.dumps({**document, "s3_requests_befallen": befallen, **report.document()}, indent=2) + "\n",
         encoding="utf-8",
@@ -73,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="of all choices; random unless given")
     parser.add_argument("--minutes", type=float, default=8.0, help="when to stop (default 8)")
     parser.add_argument("--cycles", type=int, help="stop after so many cycles of forked ranks")
+    parser.add_argument(
+        "--supervised-cycles", type=int, default=15, help="faults at real supervisors and torchrun (default 15)"
+    )
     parser.add_argument("--fault", choices=faults, help="do only this one")
     parser.add_argument("--least-cycles", type=int, default=300, help="fewer interruptions are a failure (default 300)")
     parser.add_argument("--directory", type=Path, help="where temporary files go; default: the system's place")
@@ -105,6 +124,7 @@ class Experiment:
         self,
         parent: WarmParent,
         root: Path,
+        dataset: Path,
         seed: int,
         options: argparse.Namespace,
         report: Report,
@@ -113,22 +133,46 @@ class Experiment:
     ) -> None:
         self._parent = parent
         self._root = root
+        self._dataset = dataset
         self._seed = seed
         self._options = options
         self._report = report
         self.s3 = s3
         self._s3_url = url
         self._references: dict[int, Reference] = {}
+        self.restart_seconds: list[float] = []
         self._cycles = 0
 
     def run(self, until_monotonic: float) -> None:
-        """Run campaigns until the time or the cycles are up."""
+        """Run the supervised part, then campaigns until the time or the cycles are up."""
+        if self._options.supervised_cycles:
+            self._supervised(until_monotonic)
         number = 0
         while not self._is_over(until_monotonic):
             world_size, kind = KINDS[number % len(KINDS)]
             if self._options.fault is None or self._options.fault in FAULTS[kind]:  # type: ignore[index]
                 self._campaign(number, world_size, kind, until_monotonic)
             number += 1
+
+    def _supervised(self, until_monotonic: float) -> None:
+        config = {**CONFIG, "steps": SUPERVISED_STEPS_PER_CYCLE * (self._options.supervised_cycles + 1)}
+        keys = client_options(self._s3_url)
+        account = Account(
+            boto3.client("s3", **keys), boto3.client("ssm", **keys), boto3.client("logs", **keys), BUCKET, self._s3_url
+        )
+        supervised = SupervisedRun(
+            folder=self._root / "machines",
+            account=account,
+            code=account.fill(self._dataset),
+            dataset=self._dataset.name,
+            config=config,
+            reference=unbroken(self._parent, self._root / "supervised", NODES, config),
+            backend=S3Backend(BUCKET, f"runs/{RUN}/checkpoints", account.s3),
+            report=self._report,
+            seed=f"{self._seed}-supervised",
+            restart_seconds=self.restart_seconds,
+        )
+        supervised.run(self._options.supervised_cycles, until_monotonic, lambda: self._show("supervised", NODES, "s3"))
 
     def _campaign(self, number: int, world_size: int, kind: str, until_monotonic: float) -> None:
         if world_size not in self._references:
@@ -144,7 +188,9 @@ class Experiment:
             world_size=world_size,
             reference=self._references[world_size],
             report=self._report,
-            backend=_s3_backend(self._s3_url, name) if on_s3 else open_backend(url),
+            backend=S3Backend(BUCKET, name, boto3.client("s3", **client_options(self._s3_url)))
+            if on_s3
+            else open_backend(url),
             url=url,
             s3=self.s3 if on_s3 else None,
         )
@@ -171,31 +217,21 @@ class Experiment:
         )
 
 
-def _s3_backend(endpoint: str, prefix: str) -> Any:
-    import boto3
-
-    from training.checkpoint.s3 import S3Backend
-
+def client_options(endpoint: str) -> dict[str, str]:
+    """Arguments of a boto3 client for an endpoint without an account."""
     variables = endpoint_environment(endpoint)
-    client = boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
-        region_name=variables["AWS_DEFAULT_REGION"],
-    )
-    return S3Backend(BUCKET, prefix, client)
+    return {
+        "endpoint_url": endpoint,
+        "aws_access_key_id": variables["AWS_ACCESS_KEY_ID"],
+        "aws_secret_access_key": variables["AWS_SECRET_ACCESS_KEY"],
+        "region_name": variables["AWS_DEFAULT_REGION"],
+    }
 
 
 @contextmanager
 def _experiment(
     root: Path, dataset: Path, seed: int, options: argparse.Namespace, report: Report
 ) -> Iterator[Experiment]:
-    import logging
-
-    import boto3
-    from moto.server import ThreadedMotoServer
-
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -204,15 +240,8 @@ def _experiment(
     faulty = FaultyS3(url, str(seed))
     parent = WarmParent(root, dataset)
     try:
-        keys = endpoint_environment(url)
-        boto3.client(
-            "s3",
-            endpoint_url=url,
-            aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
-            region_name=keys["AWS_DEFAULT_REGION"],
-        ).create_bucket(Bucket=BUCKET)
-        yield Experiment(parent, root, seed, options, report, faulty, url)
+        boto3.client("s3", **client_options(url)).create_bucket(Bucket=BUCKET)
+        yield Experiment(parent, root, dataset, seed, options, report, faulty, url)
     finally:
         parent.close()
         faulty.close()

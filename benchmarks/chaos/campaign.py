@@ -103,10 +103,9 @@ class Campaign:
 
     def plan(self, number: int) -> tuple[random.Random, str]:
         """What cycle ``number`` does: the same for the same name."""
-        choice = random.Random(f"{self.name}/{number}")  # noqa: S311 an experiment, not a secret
-        faults = FAULTS[self.kind]
-        (fault,) = choice.choices(list(faults), [weight for weight, _ in faults.values()])
-        return choice, fault
+        deck = [fault for fault, (weight, _) in FAULTS[self.kind].items() for _ in range(weight)]
+        random.Random(self.name).shuffle(deck)  # noqa: S311 an experiment, not a secret
+        return random.Random(f"{self.name}/{number}"), deck[number % len(deck)]  # noqa: S311
 
     def cycle(self, number: int, fault: str | None = None) -> bool:
         """Run, disturb, judge; return whether the run is done."""

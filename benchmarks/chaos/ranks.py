@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.chaos.metrics import read_records
+
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
     from multiprocessing.sharedctypes import Synchronized
@@ -68,10 +70,7 @@ class Gang:
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """Whole records of one kind from the metrics file."""
-        path = self.directory / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        records = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [record for record in records if record["record"] == kind]
+        return read_records(self.directory, kind)
 
     def losses(self) -> dict[int, float]:
         """Loss by step."""

@@ -1,0 +1,168 @@
+"""Machines for the supervised part: real supervisors, each with a root and a metadata service of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos.metrics import read_records
+from bootstrap.layout import Layout
+from bootstrap.supervise.launch import TRAINER_MARK, torchrun_command
+from bootstrap.supervise.supervisor import supervise
+from bootstrap.system import System
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class MetadataService:
+    """What a supervisor asks IMDSv2 for, on 127.0.0.1."""
+
+    def __init__(self, instance_id: str, address: str) -> None:
+        self._paths = {
+            "instance-id": instance_id,
+            "instance-type": "c7i.large",
+            "placement/availability-zone": "us-east-1a",
+            "local-ipv4": address,
+            "instance-life-cycle": "spot",
+        }
+        paths, token = self._paths, secrets.token_urlsafe(16)
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                self._answer(200, token)
+
+            def do_GET(self) -> None:
+                if self.headers.get("X-aws-ec2-metadata-token") != token:
+                    return self._answer(401, "")
+                value = paths.get(self.path.removeprefix("/latest/meta-data/"))
+                return self._answer(404, "") if value is None else self._answer(200, value)
+
+            def _answer(self, status: int, body: str) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("X-aws-ec2-metadata-token-ttl-seconds", "21600")
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Say nothing."""
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def give_notice(self, seconds: float) -> None:
+        """Announce the reclaim of the instance."""
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+        self._paths["spot/instance-action"] = json.dumps({"action": "terminate", "time": when})
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Node:
+    """One machine.
+
+    Args:
+        folder: where its root is made.
+        number: of the machine; it decides its name and address.
+        document: the node document.
+        environment: of its processes.
+    """
+
+    def __init__(self, folder: Path, number: int, document: dict[str, Any], environment: dict[str, str]) -> None:
+        self.instance_id = f"i-{number:017x}"
+        self.root = folder / self.instance_id
+        self.root.mkdir(parents=True)
+        (self.root / "node.json").write_text(json.dumps(document), encoding="utf-8")
+        self.metadata = MetadataService(self.instance_id, f"127.0.1.{number % 250 + 1}")
+        self._environment = {
+            **os.environ,
+            **environment,
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.endpoint,
+            "PYTHONPATH": str(REPOSITORY),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        self.start()
+
+    def start(self) -> None:
+        """Start the supervisor, for the first time or again."""
+        with (self.root / "console.log").open("ab") as console:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.chaos.nodes", str(self.root)],
+                env=self._environment,
+                cwd=self.root,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill_supervisor(self) -> None:
+        """SIGKILL, as the kernel does when memory runs out."""
+        self.process.kill()
+        self.process.wait()
+
+    def trainers(self) -> list[int]:
+        """Process ids of the ranks on this machine."""
+        return self._marked(b"-m\0training\0train\0", without=b"torch.distributed.run")
+
+    def torchruns(self) -> list[int]:
+        """Process ids of torchrun on this machine."""
+        return self._marked(b"torch.distributed.run\0", without=b"guardian.py")
+
+    def run_directory(self, run: str, generation: int) -> Path:
+        """Where a generation's metrics are."""
+        return Layout(self.root).run_directory(run, generation)
+
+    def records(self, run: str, generation: int, kind: str) -> list[dict[str, Any]]:
+        """What rank 0 wrote, if it was on this machine."""
+        return read_records(self.run_directory(run, generation), kind)
+
+    def console(self) -> str:
+        """The last lines of the supervisor."""
+        return (self.root / "console.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+
+    def close(self) -> None:
+        """End everything on this machine."""
+        self.kill_supervisor()
+        for pid in self._marked(b"", without=b"\0\0"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.metadata.close()
+
+    def _marked(self, wanted: bytes, without: bytes) -> list[int]:
+        mark = f"{TRAINER_MARK}={self.root}".encode()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (entry / "cmdline").read_bytes()
+                is_it = wanted in command and without not in command
+                if is_it and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:  # it ended, or it belongs to somebody else
+                continue
+        return found
+
+
+class _Machine(System):
+    """This machine, except that it is not shut down: the experiment goes on after a node has left."""
+
+    def shut_down(self) -> None:
+        """Leave it to the supervisor's end."""
+
+
+if __name__ == "__main__":
+    sys.exit(0 if supervise(_Machine(), Layout(Path(sys.argv[1])), torchrun_command) else 1)
