@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.iam.access_control import PermissionResult
+from moto.iam.models import SERVICE_NAME_CONVERSION
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import FakeBucket
 
 # What Flask answers when no route fits: moto has the service, but not the operation.
 NO_ROUTE = b"<!doctype html>"
+# The names that AWS gives to service-linked roles (AWSServiceRoleFor...), where moto would use the service's own.
+# Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-fleet-prerequisites.html (2026-11).
+LINKED_ROLE_NAMES = {"ec2fleet": "EC2Fleet", "fsx": "AmazonFSx", "spot": "EC2Spot", "spotfleet": "EC2SpotFleet"}
 
 
 class Moto(DomainDispatcherApplication):
@@ -19,6 +23,7 @@ class Moto(DomainDispatcherApplication):
     def __init__(self) -> None:
         super().__init__(create_backend_app)
         _trust_gateway()
+        SERVICE_NAME_CONVERSION.update(LINKED_ROLE_NAMES)
 
     def get_backend_for_host(self, host: str | None) -> Any:
         """Return moto's name of the service at an AWS host name.

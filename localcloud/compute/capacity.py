@@ -34,6 +34,11 @@ class CapacityPools:
             else:
                 self._available[market, instance_type, zone] = available
 
+    def depth(self, market: Market, instance_type: str, zone: str) -> float:
+        """Return how many more instances the pool gives, infinite without limit."""
+        with self._lock:
+            return self._available.get((market, instance_type, zone), float("inf"))
+
     def take(self, market: Market, instance_type: str, zone: str, group: str | None) -> None:
         """Take one instance from the pool.
 

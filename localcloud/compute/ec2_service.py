@@ -1,4 +1,6 @@
-"""The EC2 operations that start, stop or show what moto cannot: instances, instant fleets, placement groups.
+"""The EC2 operations that start, stop or show what moto cannot: instances, placement groups.
+
+What other modules answer of EC2 (fleets, ...) is given as `handlers`.
 
 Not here: what they do (`inventory`, `placement`). All other EC2 operations are moto's.
 """
@@ -14,7 +16,6 @@ from botocore.exceptions import ClientError
 
 from localcloud.api import ApiError, Call, Clients, Handler, Observer
 from localcloud.compute.filters import matches
-from localcloud.compute.fleet import InstantFleets
 from localcloud.compute.instance import Instance
 from localcloud.compute.inventory import Inventory
 from localcloud.compute.launch import LaunchResolver, as_api_error
@@ -34,9 +35,6 @@ _OWN_FILTERS = {
 }
 _REFUSED = {
     "RequestSpotInstances": "use RunInstances with InstanceMarketOptions",
-    "RequestSpotFleet": "use an Auto Scaling group or CreateFleet of type instant",
-    "ModifySpotFleetRequest": "there are no spot fleets",
-    "ModifyFleet": "instant fleets cannot be modified",
 }
 
 
@@ -52,35 +50,36 @@ class Ec2Service:
         resolver: LaunchResolver,
         placement: PlacementGroups,
         record: MotoRecord,
+        *handlers: Mapping[str, Handler],
     ) -> None:
+        self._handlers = {operation: handler for part in handlers for operation, handler in part.items()}
         self._clients = clients
         self._inventory = inventory
         self._resolver = resolver
         self._placement = placement
         self._record = record
-        self._fleets = InstantFleets(clients, inventory, resolver)
 
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers by operation."""
-        return {
-            "RunInstances": self.run_instances,
-            "TerminateInstances": self.terminate_instances,
-            "StopInstances": self.stop_instances,
-            "StartInstances": self.start_instances,
-            "RebootInstances": self.reboot_instances,
-            "ModifyInstanceAttribute": self.modify_instance_attribute,
-            "GetConsoleOutput": self.get_console_output,
-            "DescribeInstances": self.describe_instances,
-            "DescribeSpotInstanceRequests": self.describe_spot_instance_requests,
-            "CancelSpotInstanceRequests": self.cancel_spot_instance_requests,
-            "CreateFleet": self._fleets.create,
-            "DescribeFleets": self._fleets.describe,
-            "DescribeFleetInstances": self._fleets.describe_instances,
-            "DeleteFleets": self._fleets.delete,
-            "CreatePlacementGroup": self._placement.create,
-            "DescribePlacementGroups": self._placement.describe,
-            "DeletePlacementGroup": self._placement.delete,
-        } | dict.fromkeys(_REFUSED, _refuse)
+        return (
+            {
+                "RunInstances": self.run_instances,
+                "TerminateInstances": self.terminate_instances,
+                "StopInstances": self.stop_instances,
+                "StartInstances": self.start_instances,
+                "RebootInstances": self.reboot_instances,
+                "ModifyInstanceAttribute": self.modify_instance_attribute,
+                "GetConsoleOutput": self.get_console_output,
+                "DescribeInstances": self.describe_instances,
+                "DescribeSpotInstanceRequests": self.describe_spot_instance_requests,
+                "CancelSpotInstanceRequests": self.cancel_spot_instance_requests,
+                "CreatePlacementGroup": self._placement.create,
+                "DescribePlacementGroups": self._placement.describe,
+                "DeletePlacementGroup": self._placement.delete,
+            }
+            | self._handlers
+            | dict.fromkeys(_REFUSED, _refuse)
+        )
 
     def observers(self) -> Mapping[tuple[str, str], Observer]:
         """Return who follows moto's answers."""

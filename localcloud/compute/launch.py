@@ -18,6 +18,7 @@ from localcloud.api import ApiError, Clients
 from localcloud.compute import user_data
 from localcloud.compute.capacity import Market
 from localcloud.compute.errors import UserDataError
+from localcloud.compute.instance_types import InstanceTypes
 
 _SSM_PREFIX = "resolve:ssm:"
 _PASSED_ON = ("KeyName", "EbsOptimized", "DisableApiTermination", "DisableApiStop", "HibernationOptions")
@@ -79,8 +80,9 @@ class LaunchSpecification:
 class LaunchResolver:
     """Resolves launch parameters against the account's resources."""
 
-    def __init__(self, clients: Clients, placement_group_name: Any) -> None:
+    def __init__(self, clients: Clients, types: InstanceTypes, placement_group_name: Any) -> None:
         self._clients = clients
+        self.types = types
         self._placement_group_name = placement_group_name
 
     def template(self, reference: Mapping[str, Any]) -> LaunchTemplateVersion:
@@ -104,6 +106,14 @@ class LaunchResolver:
             found["LaunchTemplateId"], found["LaunchTemplateName"], found["VersionNumber"], found["LaunchTemplateData"]
         )
 
+    def zone_of(self, subnet_id: str) -> str:
+        """Return the zone of a subnet.
+
+        Raises:
+            ApiError: no such subnet.
+        """
+        return str(self._ask("ec2", "describe_subnets", SubnetIds=[subnet_id])["Subnets"][0]["AvailabilityZone"])
+
     def resolve(self, parameters: Mapping[str, Any]) -> LaunchSpecification:
         """Merge RunInstances parameters over their launch template and check all that they refer to.
 
@@ -117,11 +127,14 @@ class LaunchResolver:
         subnet = self._subnet(merged)
         interfaces = _interfaces(merged, subnet["SubnetId"])
         market, max_price = _market(merged)
+        instance_type = str(merged.get("InstanceType") or "m1.small")
+        self.types.facts(instance_type)
+        self._check_price(instance_type, subnet["AvailabilityZone"], max_price)
         placement = merged.get("Placement", {})
         data = _user_data(merged.get("UserData"))
         return LaunchSpecification(
             image_id=self._image(merged["ImageId"]),
-            instance_type=self._instance_type(merged.get("InstanceType") or "m1.small"),
+            instance_type=instance_type,
             market=market,
             zone=subnet["AvailabilityZone"],
             subnet_id=subnet["SubnetId"],
@@ -174,6 +187,17 @@ class LaunchResolver:
             )
         return subnet
 
+    def _check_price(self, instance_type: str, zone: str, max_price: str | None) -> None:
+        if max_price is None:
+            return
+        lowest = self.types.spot_usd_per_hour(instance_type, zone)
+        if float(max_price) < lowest:
+            raise ApiError(
+                "SpotMaxPriceTooLow",
+                f"Your Spot request price of {max_price} is lower than the minimum required Spot request fulfillment "
+                f"price of {lowest}.",
+            )
+
     def _image(self, reference: str) -> str:
         if reference.startswith(_SSM_PREFIX):
             name = reference.removeprefix(_SSM_PREFIX)
@@ -188,16 +212,6 @@ class LaunchResolver:
         if not re.fullmatch(r"ami-([0-9a-f]{8}|[0-9a-f]{17})", reference):
             raise ApiError("InvalidAMIID.Malformed", f'Invalid id: "{reference}" (expecting "ami-...")')
         return reference
-
-    def _instance_type(self, name: str) -> str:
-        try:
-            self._clients.direct("ec2").describe_instance_types(InstanceTypes=[name])
-        except ClientError as error:
-            raise ApiError(
-                "InvalidParameterValue",
-                f"Invalid value '{name}' for InstanceType: {error.response['Error']['Message']}",
-            ) from error
-        return name
 
     def _security_groups(
         self, merged: Mapping[str, Any], interfaces: Sequence[Mapping[str, Any]], vpc_id: str

@@ -23,7 +23,14 @@ from localcloud.compute.autoscaling.tag_operations import TagOperations
 from localcloud.compute.capacity import CapacityPools
 from localcloud.compute.control import ComputeControl
 from localcloud.compute.ec2_service import Ec2Service
+from localcloud.compute.fleets.ec2_operations import Ec2FleetOperations
+from localcloud.compute.fleets.history import FleetHistory
+from localcloud.compute.fleets.keeper import FleetKeeper
+from localcloud.compute.fleets.launcher import FleetLauncher
+from localcloud.compute.fleets.model import FleetStore
+from localcloud.compute.fleets.spot_operations import SpotFleetOperations
 from localcloud.compute.instance_credentials import InstanceCredentials
+from localcloud.compute.instance_types import InstanceTypes
 from localcloud.compute.inventory import Inventory
 from localcloud.compute.launch import LaunchResolver
 from localcloud.compute.metadata import MetadataSources
@@ -69,9 +76,23 @@ class ComputeServices:
         self.inventory = Inventory(
             clients, bus, records, record, placement, pools, self._servers, state_directory, clock
         )
-        resolver = LaunchResolver(clients, placement.resolve)
+        types = InstanceTypes(clients)
+        resolver = LaunchResolver(clients, types, placement.resolve)
         self._spot = SpotMarket(self.inventory, clients, bus, records, clock)
-        self._ec2 = Ec2Service(clients, self.inventory, resolver, placement, record)
+        fleets = FleetStore()
+        fleet_history = FleetHistory(clients, bus, records, clock)
+        fleet_launcher = FleetLauncher(fleets, self.inventory, resolver, types, pools, fleet_history, clock)
+        self._fleet_keeper = FleetKeeper(fleets, self.inventory, fleet_launcher, fleet_history, clock)
+        self._ec2 = Ec2Service(
+            clients, self.inventory, resolver, placement, record,
+            Ec2FleetOperations(
+                fleets, clients, self.inventory, resolver, record, fleet_launcher, self._fleet_keeper, fleet_history,
+                clock,
+            ).handlers(),
+            SpotFleetOperations(
+                fleets, clients, resolver, record, self._fleet_keeper, fleet_history, clock
+            ).handlers(),
+        )  # fmt: skip
         store = GroupStore()
         activities = ActivityLog(clients, bus, records, clock)
         self._notifier = HookNotifier(clients, clock)
@@ -88,13 +109,21 @@ class ComputeServices:
             RefreshOperations(store, resolver, clock).handlers(),
             TagOperations(store).handlers(),
         )
-        self.wake_autoscaling: Callable[[], None] = store.wake.set
-        self._control = ComputeControl(
-            self.inventory, self._spot, pools, self._reconciler.capacity_changed, self._close
-        )
-        self.inventory.listen(self._reconciler.instance_changed)
-        self._spot.listen(self._reconciler.rebalance_recommended)
-        self._reconciler.start()
+        self._wakes = (store.wake, fleets.wake)
+        self._control = ComputeControl(self.inventory, self._spot, pools, self._capacity_changed, self._close)
+        for keeper in (self._reconciler, self._fleet_keeper):
+            self.inventory.listen(keeper.instance_changed)
+            self._spot.listen(keeper.rebalance_recommended)
+            keeper.start()
+
+    def wake(self) -> None:
+        """Let groups and fleets look at the time."""
+        for event in self._wakes:
+            event.set()
+
+    def _capacity_changed(self) -> None:
+        self._reconciler.capacity_changed()
+        self._fleet_keeper.capacity_changed()
 
     def services(self) -> list[api.Service]:
         """Return the services for the gateway; closing them all ends every instance."""
@@ -102,6 +131,7 @@ class ComputeServices:
 
     def _close(self) -> None:
         self._reconciler.close()
+        self._fleet_keeper.close()
         self._spot.close()
         self.inventory.close()
         self._servers.close()

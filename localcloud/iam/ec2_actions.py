@@ -31,6 +31,7 @@ KINDS: Mapping[str, str] = {
     "pg": "placement-group",
     "pl": "prefix-list",
     "rtb": "route-table",
+    "sfr": "spot-fleet-request",
     "sg": "security-group",
     "sgr": "security-group-rule",
     "sir": "spot-instances-request",
@@ -40,7 +41,7 @@ KINDS: Mapping[str, str] = {
     "vpc": "vpc",
     "vpce": "vpc-endpoint",
 }
-RESOURCE_ID = re.compile(r"^([a-z]+)-[0-9a-f]+$")
+RESOURCE_ID = re.compile(r"^([a-z]+)-[0-9a-f-]+$")
 # Operations that make something, and its kind where the operation's name does not say it.
 MADE: Mapping[str, str] = {
     "CreateFlowLogs": "vpc-flow-log",
@@ -51,6 +52,7 @@ MADE: Mapping[str, str] = {
     "CreateRoute": "",
     "CreateTags": "",
     "AllocateAddress": "elastic-ip",
+    "RequestSpotFleet": "spot-fleet-request",
     "RequestSpotInstances": "spot-instances-request",
 }
 
@@ -60,7 +62,7 @@ def ec2_accesses(call: Call) -> list[Access]:
     action = f"ec2:{call.operation}"
     if call.operation.startswith("Describe"):
         return [Access(action, "*", {})]
-    if call.operation in ("RunInstances", "CreateFleet"):
+    if call.operation in ("RunInstances", "CreateFleet", "RequestSpotFleet"):
         return _launch(call)
     resources = [_arn(call, kind, name) for kind, name in _named(call.parameters)]
     if call.operation == "DeletePlacementGroup":
@@ -87,11 +89,25 @@ def template_accesses(call: Call, specification: Mapping[str, Any]) -> list[Acce
 
 
 def _launch(call: Call) -> list[Access]:
-    """RunInstances is asked of every kind of resource that a launch uses or makes."""
-    p = call.parameters
+    """RunInstances is asked of every kind of resource that a launch uses or makes, for each way to launch."""
+    p = call.parameters.get("SpotFleetRequestConfig", call.parameters)
+    ways: list[Mapping[str, Any]] = [
+        {**override, "LaunchTemplate": one.get("LaunchTemplateSpecification")}
+        for one in p.get("LaunchTemplateConfigs", [])
+        for override in one.get("Overrides") or [{}]
+    ]
+    found = [access for way in ways or [p] for access in _launch_of(call, way)]
+    if call.operation != "RunInstances":
+        found.append(Access(f"ec2:{call.operation}", _arn(call, MADE[call.operation], "*"), {}))
+    if p.get("IamFleetRole"):
+        passed = {"iam:passedtoservice": ["spotfleet.amazonaws.com"]}
+        found.append(Access("iam:PassRole", str(p["IamFleetRole"]), passed))
+    unique = {(one.action, one.resource, str(one.context)): one for one in [*found, *_tagging(call)]}
+    return sorted(unique.values(), key=lambda one: one.action == "iam:PassRole")
+
+
+def _launch_of(call: Call, p: Mapping[str, Any]) -> list[Access]:
     specification = p.get("LaunchTemplate") or {}
-    for one in p.get("LaunchTemplateConfigs", []):
-        specification = one.get("LaunchTemplateSpecification") or specification
     template_id, data = launch_template(call.region, specification) if specification else (None, {})
     merged = {**data, **p}
     context = {"ec2:instancetype": [str(merged["InstanceType"])]} if merged.get("InstanceType") else {}
@@ -101,18 +117,18 @@ def _launch(call: Call) -> list[Access]:
     if str(merged.get("ImageId", "")).startswith("ami-"):
         used.append(("image", str(merged["ImageId"])))
     interfaces = merged.get("NetworkInterfaces") or [{}]
-    subnet = merged.get("SubnetId") or interfaces[0].get("SubnetId")
-    if subnet:
-        used.append(("subnet", str(subnet)))
+    subnets = str(merged.get("SubnetId") or interfaces[0].get("SubnetId") or "")
+    used += [("subnet", one.strip()) for one in subnets.split(",") if one.strip()]
     groups = merged.get("SecurityGroupIds") or interfaces[0].get("Groups") or []
     used += [("security-group", str(group)) for group in groups]
     placement = (merged.get("Placement") or {}).get("GroupName")
     if placement:
         used.append(("placement-group", str(placement)))
+    target = (merged.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    if target.get("CapacityReservationId"):
+        used.append(("capacity-reservation", str(target["CapacityReservationId"])))
     found = [Access("ec2:RunInstances", _arn(call, kind, name), context) for kind, name in used]
-    if call.operation == "CreateFleet":
-        found.append(Access("ec2:CreateFleet", _arn(call, "fleet", "*"), {}))
-    return found + _tagging(call) + _passed(merged.get("IamInstanceProfile"))
+    return found + _passed(merged.get("IamInstanceProfile"))
 
 
 def _passed(profile: Mapping[str, Any] | None) -> list[Access]:
@@ -122,7 +138,8 @@ def _passed(profile: Mapping[str, Any] | None) -> list[Access]:
 
 def _tagging(call: Call) -> list[Access]:
     """Tags that are set while a resource is made need ec2:CreateTags on it."""
-    kinds = [str(one["ResourceType"]) for one in call.parameters.get("TagSpecifications", []) if one.get("Tags")]
+    p = call.parameters.get("SpotFleetRequestConfig", call.parameters)
+    kinds = [str(one["ResourceType"]) for one in p.get("TagSpecifications", []) if one.get("Tags")]
     context = {"ec2:createaction": [call.operation]}
     return [Access("ec2:CreateTags", _arn(call, kind, "*"), context) for kind in dict.fromkeys(kinds)]
 

@@ -16,6 +16,7 @@ import pytest
 
 from localcloud.api import Service
 from localcloud.cloud import LocalCloud
+from localcloud.cloudformation.service import CloudFormationService
 from localcloud.compute import ComputeServices
 from localcloud.public_parameters import PublicParameters
 from localcloud.security_token import SecurityTokenService
@@ -63,7 +64,8 @@ class ComputeCloud(LocalCloud):
 
     def _build_services(self) -> list[Service]:
         self.compute = ComputeServices(self.clients, self.bus, self.identity, self.state_directory, self.clock)
-        return [SecurityTokenService(self.identity), PublicParameters(self.clients), *self.compute.services()]
+        others: list[Service] = [SecurityTokenService(self.identity), PublicParameters(self.clients)]
+        return [*others, CloudFormationService(self.clients), *self.compute.services()]
 
     def clock(self) -> float:
         return time.time() + self.ahead_seconds
@@ -85,7 +87,11 @@ class Cloud:
     def advance(self, seconds: float) -> None:
         """Move the cloud's clock on and let it look."""
         self._cloud.ahead_seconds += seconds
-        self.compute.wake_autoscaling()
+        self.compute.wake()
+
+    def now(self) -> float:
+        """Return the cloud's time, in Unix seconds."""
+        return self._cloud.clock()
 
     def client(self, service: str) -> Any:
         return self.clients.client(service)
@@ -166,6 +172,38 @@ class Cloud:
                 "OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "price-capacity-optimized",
             } | distribution,
         }  # fmt: skip
+
+    def deploy(self, stack: str, resources: Mapping[str, Any]) -> dict[str, str]:
+        """Create or update a stack, wait until it is there, and return its resources' physical ids."""
+        cloudformation = self.client("cloudformation")
+        template = json.dumps({"Resources": resources})
+        body = {"StackName": stack, "TemplateBody": template, "Capabilities": ["CAPABILITY_IAM"]}
+        known = [one["StackName"] for one in cloudformation.describe_stacks()["Stacks"]]
+        getattr(cloudformation, "update_stack" if stack in known else "create_stack")(**body)
+
+        def settled() -> str | None:
+            status = str(cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"])
+            return None if status.endswith("IN_PROGRESS") else status
+
+        status = self.until(settled, f"stack {stack}")
+        if status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+            events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+            raise AssertionError([one.get("ResourceStatusReason") for one in events])
+        found = cloudformation.describe_stack_resources(StackName=stack)["StackResources"]
+        return {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in found}
+
+    def destroy(self, stack: str) -> None:
+        """Delete a stack and wait until it is gone."""
+        cloudformation = self.client("cloudformation")
+        stack_id = cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackId"]
+        cloudformation.delete_stack(StackName=stack)
+
+        def gone() -> bool:
+            status = cloudformation.describe_stacks(StackName=stack_id)["Stacks"][0]["StackStatus"]
+            assert status != "DELETE_FAILED"
+            return bool(status == "DELETE_COMPLETE")
+
+        self.until(gone, f"stack {stack} to be gone")
 
     def described(self, group: str) -> dict[str, Any]:
         found = self.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[group])["AutoScalingGroups"]

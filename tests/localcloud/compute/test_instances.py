@@ -307,33 +307,6 @@ def test_placement_groups_hold_their_strategy_and_are_kept_while_in_use(cloud):
     assert refusal(cloud.ec2.describe_placement_groups, GroupNames=["cluster"])[0] == "InvalidPlacementGroup.Unknown"
 
 
-def test_an_instant_fleet_launches_over_its_pools(cloud):
-    template = cloud.template()
-    cloud.order("capacity", {"instance_type": "g5.4xlarge", "zone": "eu-west-1a", "available": 1})
-    answer = cloud.ec2.create_fleet(
-        Type="instant",
-        LaunchTemplateConfigs=[
-            {
-                "LaunchTemplateSpecification": {"LaunchTemplateId": template, "Version": "$Latest"},
-                "Overrides": [
-                    {"InstanceType": name, "SubnetId": cloud.subnets[0]} for name in ("g5.4xlarge", "g5.8xlarge")
-                ],
-            }
-        ],
-        TargetCapacitySpecification={"TotalTargetCapacity": 2, "DefaultTargetCapacityType": "spot"},
-    )
-    assert sorted(one["InstanceType"] for one in answer["Instances"]) == ["g5.4xlarge", "g5.8xlarge"]
-    assert answer["Errors"][0]["ErrorCode"] == "InsufficientInstanceCapacity"
-    deleted = cloud.ec2.delete_fleets(FleetIds=[answer["FleetId"]], TerminateInstances=True)
-    assert deleted["SuccessfulFleetDeletions"][0]["CurrentFleetState"] == "deleted_terminating"
-    for one in answer["Instances"]:
-        cloud.until_state(one["InstanceIds"][0], "terminated")
-    assert refusal(
-        cloud.ec2.create_fleet, Type="maintain", LaunchTemplateConfigs=[],
-        TargetCapacitySpecification={"TotalTargetCapacity": 1},
-    )[0] == "UnsupportedOperation"  # fmt: skip
-
-
 def test_the_instance_uses_its_own_role_with_the_ordinary_tools(cloud):
     s3 = cloud.client("s3")
     s3.create_bucket(Bucket="tools-bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})

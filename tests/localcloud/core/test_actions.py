@@ -56,6 +56,29 @@ def call(service: str, operation: str, **parameters: object) -> Call:
             call("ec2", "TerminateInstances", InstanceIds=["i-1"]),
             [("ec2:TerminateInstances", "arn:aws:ec2:us-east-1:123456789012:instance/i-1")],
         ),
+        (
+            call(
+                "ec2",
+                "ModifyFleet",
+                FleetId="fleet-12345678-1234",
+                TargetCapacitySpecification={"TotalTargetCapacity": 1},
+            ),
+            [
+                (
+                    "ec2:ModifyFleet",
+                    "arn:aws:ec2:us-east-1:123456789012:fleet/fleet-12345678-1234",
+                )
+            ],
+        ),
+        (
+            call("ec2", "CancelSpotFleetRequests", SpotFleetRequestIds=["sfr-12345678-1234"]),
+            [
+                (
+                    "ec2:CancelSpotFleetRequests",
+                    "arn:aws:ec2:us-east-1:123456789012:spot-fleet-request/sfr-12345678-1234",
+                )
+            ],
+        ),
         (call("sts", "GetCallerIdentity"), []),
         (call("sts", "AssumeRole", RoleArn="arn:r"), [("sts:AssumeRole", "arn:r")]),
         (call("budgets", "DescribeBudgets"), [("budgets:DescribeBudgets", "*")]),
@@ -73,3 +96,23 @@ def test_list_prefix_is_a_condition_key() -> None:
 def test_creating_a_function_needs_to_pass_its_role() -> None:
     needed = accesses(call("lambda", "CreateFunction", FunctionName="f", Role="arn:role"))
     assert ("iam:PassRole", "arn:role") in [(access.action, access.resource) for access in needed]
+
+
+def test_a_spot_fleet_needs_each_way_to_launch_and_the_right_to_pass_its_role():
+    ways = [{"InstanceType": "g5.xlarge", "SubnetId": "subnet-1, subnet-2"}, {"InstanceType": "p5.48xlarge"}]
+    config = {
+        "IamFleetRole": "arn:aws:iam::123456789012:role/fleet",
+        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": {"LaunchTemplateId": "lt-1"}, "Overrides": ways}],
+        "TagSpecifications": [{"ResourceType": "spot-fleet-request", "Tags": [{"Key": "a", "Value": "b"}]}],
+    }
+    needed = accesses(call("ec2", "RequestSpotFleet", SpotFleetRequestConfig=config))
+    prefix = "arn:aws:ec2:us-east-1:123456789012:"
+    asked = [(one.action, one.resource.removeprefix(prefix)) for one in needed]
+    assert ("ec2:RequestSpotFleet", "spot-fleet-request/*") in asked
+    assert ("ec2:CreateTags", "spot-fleet-request/*") in asked
+    assert {("ec2:RunInstances", "subnet/subnet-1"), ("ec2:RunInstances", "subnet/subnet-2")} <= set(asked)
+    assert {tuple(one.context["ec2:instancetype"]) for one in needed if one.resource == f"{prefix}instance/*"} == {
+        ("g5.xlarge",), ("p5.48xlarge",)
+    }  # fmt: skip
+    (passed,) = [one for one in needed if one.action == "iam:PassRole"]
+    assert passed.context == {"iam:passedtoservice": ["spotfleet.amazonaws.com"]}

@@ -1,0 +1,103 @@
+"""Launches instances for fleets, trying pool after pool; the store's lock is not held while EC2 is asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from localcloud.api import ApiError
+from localcloud.compute.capacity import CapacityPools, Market
+from localcloud.compute.fleets.allocation import order, within_total_price
+from localcloud.compute.fleets.history import FleetHistory
+from localcloud.compute.fleets.model import Fleet, FleetMember, FleetStore, Kind, Pool
+from localcloud.compute.fleets.pools import launch_parameters
+from localcloud.compute.instance import Instance
+from localcloud.compute.instance_types import InstanceTypes
+from localcloud.compute.inventory import Inventory
+from localcloud.compute.launch import LaunchResolver
+
+FLEET_TAGS: dict[Kind, str] = {"ec2": "aws:ec2:fleet-id", "spot": "aws:ec2spot:fleet-request-id"}
+FIRST_RETRY_SECONDS = 2.0
+LONGEST_RETRY_SECONDS = 30.0
+_ALL_PRICED_OUT = "The maximum total price of the fleet is reached."
+
+
+class FleetLauncher:
+    """Adds one instance at a time to fleets."""
+
+    def __init__(
+        self, store: FleetStore, inventory: Inventory, resolver: LaunchResolver, types: InstanceTypes,
+        pools: CapacityPools, history: FleetHistory, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._inventory = inventory
+        self._resolver = resolver
+        self._types = types
+        self._pools = pools
+        self._history = history
+        self._clock = clock
+
+    def fill(self, fleet: Fleet, market: Market) -> bool:
+        """Launch until the market has its target; False when no pool gave what is missing."""
+        while True:
+            with self._store.lock:
+                if not fleet.is_active or fleet.fulfilled(market) >= fleet.plan.targets.of(market):
+                    return True
+                tries = order(fleet, market, self.price, self._depth)
+            if not any(self._launch(fleet, market, pool) for pool in tries):
+                return False
+
+    def postpone(self, fleet: Fleet) -> None:
+        """Let the fleet wait before it tries again, longer after each failure."""
+        with self._store.lock:
+            fleet.failures += 1
+            pause = min(FIRST_RETRY_SECONDS * 2 ** (fleet.failures - 1), LONGEST_RETRY_SECONDS)
+            fleet.retry_at = self._clock() + pause
+
+    def price(self, pool: Pool, market: Market) -> float:
+        """Return what an instance of the pool costs, in USD an hour."""
+        if market == "spot":
+            return self._types.spot_usd_per_hour(pool.instance_type, pool.zone or "")
+        return self._types.on_demand_usd_per_hour(pool.instance_type)
+
+    def _depth(self, pool: Pool, market: Market) -> float:
+        return self._pools.depth(market, pool.instance_type, pool.zone) if pool.zone else float("inf")
+
+    def _launch(self, fleet: Fleet, market: Market, pool: Pool) -> bool:
+        tags = [
+            *fleet.plan.instance_tags,
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": FLEET_TAGS[fleet.plan.kind], "Value": fleet.fleet_id}],
+            },
+        ]
+        try:
+            with self._store.lock:
+                if not within_total_price(fleet, market, pool, self.price):
+                    raise ApiError("MaxSpotFleetRequestPriceExceeded", _ALL_PRICED_OUT)
+            specification = self._resolver.resolve(launch_parameters(pool, market, tags))
+            (instance,) = self._inventory.launch(specification, 1, group=fleet.fleet_id)
+        except ApiError as error:
+            with self._store.lock:
+                self._history.refused(fleet, pool, market, error)
+            return False
+        self._join(fleet, pool, instance)
+        return True
+
+    def _join(self, fleet: Fleet, pool: Pool, instance: Instance) -> None:
+        market = instance.market
+        zone = instance.zone
+        price = (
+            self._types.spot_usd_per_hour(pool.instance_type, zone)
+            if market == "spot"
+            else self._types.on_demand_usd_per_hour(pool.instance_type)
+        )
+        member = FleetMember(instance.id, pool, market, zone, instance.spot_request_id, price)
+        with self._store.lock:
+            fleet.members[instance.id] = member
+            fleet.failures, fleet.retry_at = 0, 0.0
+            fleet.refusals = fleet.refusals if fleet.plan.fleet_type == "instant" else []
+            self._history.instance(fleet, member, "launched", instance.specification.image_id)
+            is_orphan = not fleet.is_active
+        if is_orphan:  # deleted while EC2 launched
+            self._inventory.terminate([instance.id])

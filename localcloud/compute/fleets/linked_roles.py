@@ -1,0 +1,39 @@
+"""The service-linked roles that fleets act through; the API does not work without them, as on AWS.
+
+Source: docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-prerequisites.html and spot-fleet-prerequisites.html:
+whoever uses the API must see to it that the roles exist (2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from botocore.exceptions import ClientError
+
+from localcloud.api import ApiError, Clients
+
+_SERVICES: Mapping[str, str] = {
+    "AWSServiceRoleForEC2Fleet": "EC2 Fleet",
+    "AWSServiceRoleForEC2SpotFleet": "EC2 Spot Fleet",
+    "AWSServiceRoleForEC2Spot": "EC2 Spot Instances",
+}
+
+
+def require_linked_roles(clients: Clients, *names: str) -> None:
+    """Return when the roles are there.
+
+    Raises:
+        ApiError: AuthFailure.ServiceLinkedRoleCreationNotPermitted for the first that is not.
+    """
+    for name in names:
+        try:
+            clients.direct("iam").get_role(RoleName=name)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "NoSuchEntity":
+                raise
+            raise ApiError(
+                "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+                "The provided credentials do not have permission to create the service-linked role for "
+                f"{_SERVICES[name]}.",
+                403,
+            ) from error

@@ -1,0 +1,122 @@
+"""The pools of a fleet: which templates, types, and places it may launch, and the launch that each stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from localcloud.api import ApiError
+from localcloud.compute.capacity import Market
+from localcloud.compute.fleets.model import FleetMember, Kind, Pool
+from localcloud.compute.launch import LaunchResolver, LaunchTemplateVersion
+
+_OVERRIDES = {
+    "ec2": frozenset({"InstanceType", "MaxPrice", "SubnetId", "AvailabilityZone", "WeightedCapacity", "Priority"}
+                     | {"Placement", "ImageId"}),
+    "spot": frozenset({"InstanceType", "SpotPrice", "SubnetId", "AvailabilityZone", "WeightedCapacity", "Priority"}),
+}  # fmt: skip
+_LEAST_PRIORITY = float("inf")
+
+
+def read_pools(
+    configs: Sequence[Mapping[str, Any]], kind: Kind, resolver: LaunchResolver, max_price: str | None = None
+) -> list[Pool]:
+    """Return the pools of LaunchTemplateConfigs; an override with several subnets is several pools.
+
+    Args:
+        max_price: Maximum spot price for pools that have none of their own, USD an hour for each unit.
+
+    Raises:
+        ApiError: no configuration, a template that does not exist or cannot be used, an override that is not emulated.
+    """
+    code = "InvalidFleetConfig" if kind == "ec2" else "InvalidSpotFleetRequestConfig"
+    pools = list(_read(configs, kind, code, resolver, max_price))
+    if not pools:
+        raise ApiError(code, "LaunchTemplateConfigs: at least one launch template is needed")
+    return pools
+
+
+def _read(
+    configs: Sequence[Mapping[str, Any]], kind: Kind, code: str, resolver: LaunchResolver, max_price: str | None
+) -> Iterator[Pool]:
+    for config in configs:
+        template = config.get("LaunchTemplateSpecification") or {}
+        version = resolver.template(template)
+        if version.data.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
+            raise ApiError(
+                code,
+                f"Launch template {version.template_id} requests Spot Instances (InstanceMarketOptions); in a fleet "
+                "the target capacity says what is spot. Remove the option from the launch template.",
+            )
+        for override in config.get("Overrides") or [{}]:
+            if unknown := sorted(set(override) - _OVERRIDES[kind]):
+                raise ApiError(
+                    code, f"Overrides: {', '.join(unknown)} is not emulated; name instance types and subnets"
+                )
+            for subnet_id in _subnets(override):
+                yield _pool(template, version, override, subnet_id, code, resolver, max_price)
+
+
+def _subnets(override: Mapping[str, Any]) -> list[str | None]:
+    named = [one.strip() for one in str(override.get("SubnetId") or "").split(",") if one.strip()]
+    return [*named] or [None]
+
+
+def _pool(
+    template: Mapping[str, Any], version: LaunchTemplateVersion, override: Mapping[str, Any], subnet_id: str | None,
+    code: str, resolver: LaunchResolver, max_price: str | None,
+) -> Pool:  # fmt: skip
+    data = version.data
+    instance_type = override.get("InstanceType") or data.get("InstanceType")
+    if not instance_type:
+        raise ApiError(code, f"Launch template {version.template_id} names no instance type, and no override does")
+    resolver.types.facts(instance_type)
+    interfaces = data.get("NetworkInterfaces") or [{}]
+    subnet = subnet_id or data.get("SubnetId") or interfaces[0].get("SubnetId")
+    zone = override.get("AvailabilityZone") or (override.get("Placement") or {}).get("AvailabilityZone")
+    weight = float(override.get("WeightedCapacity") or 1)
+    if weight <= 0:
+        raise ApiError(code, f"Overrides: WeightedCapacity {weight:g} must be above 0")
+    price = override.get("MaxPrice") or override.get("SpotPrice") or max_price
+    return Pool(
+        template=dict(template),
+        override=dict(override),
+        instance_type=instance_type,
+        zone=resolver.zone_of(subnet) if subnet else zone,
+        subnet_id=subnet_id,
+        weight=weight,
+        priority=float(override["Priority"]) if override.get("Priority") is not None else _LEAST_PRIORITY,
+        max_usd_per_unit_hour=float(price) if price else None,
+    )
+
+
+def launch_parameters(pool: Pool, market: Market, tags: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the RunInstances parameters of one launch from a pool."""
+    parameters: dict[str, Any] = {
+        "LaunchTemplate": dict(pool.template), "TagSpecifications": list(tags), "InstanceType": pool.instance_type
+    }  # fmt: skip
+    placement = dict(pool.override.get("Placement") or {})
+    if "AvailabilityZone" in pool.override:
+        placement["AvailabilityZone"] = pool.override["AvailabilityZone"]
+    if placement:
+        parameters["Placement"] = placement
+    if pool.subnet_id:
+        parameters["SubnetId"] = pool.subnet_id
+    if pool.override.get("ImageId"):
+        parameters["ImageId"] = pool.override["ImageId"]
+    if market == "spot":
+        options: dict[str, Any] = {"MarketType": "spot"}
+        if pool.max_usd_per_unit_hour is not None:
+            options["SpotOptions"] = {"MaxPrice": f"{pool.max_usd_per_unit_hour * pool.weight:g}"}
+        parameters["InstanceMarketOptions"] = options
+    return parameters
+
+
+def shown_pool(pool: Pool) -> dict[str, Any]:
+    """Return a pool as LaunchTemplateAndOverrides shows it."""
+    return {"LaunchTemplateSpecification": dict(pool.template), "Overrides": dict(pool.override)}
+
+
+def launched_from(member: FleetMember, pool: Pool) -> bool:
+    """Tell whether an instance came from the pool (type and place), also after the pools were read anew."""
+    return member.pool.instance_type == pool.instance_type and member.zone == (pool.zone or member.zone)

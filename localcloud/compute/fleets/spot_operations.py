@@ -1,0 +1,196 @@
+"""The API calls of Spot Fleet."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from localcloud.api import ApiError, Call, Clients, Handler
+from localcloud.compute.fleets.ec2_operations import activity_status
+from localcloud.compute.fleets.history import FleetHistory
+from localcloud.compute.fleets.keeper import FleetKeeper
+from localcloud.compute.fleets.linked_roles import require_linked_roles
+from localcloud.compute.fleets.model import Fleet, FleetStore
+from localcloud.compute.fleets.plan import spot_fleet_plan
+from localcloud.compute.fleets.pools import read_pools
+from localcloud.compute.launch import LaunchResolver
+from localcloud.compute.moto_record import MotoRecord
+from localcloud.compute.paging import page
+
+_STATES = {
+    "deleted": "cancelled", "deleted_running": "cancelled_running", "deleted_terminating": "cancelled_terminating",
+}  # fmt: skip
+_EVENTS = {"instance-change": "instanceChange", "fleet-change": "fleetRequestChange", "service-error": "error"}
+_INVALID = "InvalidSpotFleetRequestConfig"
+
+
+class SpotFleetOperations:
+    """Handlers of the calls about Spot Fleets."""
+
+    def __init__(
+        self, store: FleetStore, clients: Clients, resolver: LaunchResolver, record: MotoRecord, keeper: FleetKeeper,
+        history: FleetHistory, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._clients = clients
+        self._resolver = resolver
+        self._record = record
+        self._keeper = keeper
+        self._history = history
+        self._clock = clock
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by operation."""
+        return {
+            "RequestSpotFleet": self.request,
+            "ModifySpotFleetRequest": self.modify,
+            "CancelSpotFleetRequests": self.cancel,
+            "DescribeSpotFleetRequests": self.describe,
+            "DescribeSpotFleetInstances": self.describe_instances,
+            "DescribeSpotFleetRequestHistory": self.describe_history,
+        }
+
+    def request(self, call: Call) -> Mapping[str, Any]:
+        """Answer RequestSpotFleet; the fleet fills by and by."""
+        config = dict(call.parameters["SpotFleetRequestConfig"])
+        self._check_role(str(config.get("IamFleetRole") or ""))
+        pools = read_pools(config.get("LaunchTemplateConfigs", []), "spot", self._resolver, config.get("SpotPrice"))
+        plan = spot_fleet_plan(config, pools)
+        require_linked_roles(self._clients, "AWSServiceRoleForEC2SpotFleet", "AWSServiceRoleForEC2Spot")
+        if call.parameters.get("DryRun"):
+            raise ApiError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
+        fleet = Fleet(f"sfr-{uuid.uuid4()}", plan, config, self._clock())
+        tags = [tag for one in config.get("TagSpecifications", []) for tag in one.get("Tags", [])]
+        self._record.add_tags(fleet.fleet_id, {tag["Key"]: tag.get("Value", "") for tag in tags})
+        with self._store.lock:
+            self._store.fleets[fleet.fleet_id] = fleet
+            self._history.changed(fleet, "submitted")
+            self._history.changed(fleet, "active")
+        self._store.wake.set()
+        return {"SpotFleetRequestId": fleet.fleet_id}
+
+    def modify(self, call: Call) -> Mapping[str, Any]:
+        """Answer ModifySpotFleetRequest: another size, policy, or other launch templates."""
+        changes = call.parameters
+        with self._store.lock:
+            fleet = self._store.get(changes["SpotFleetRequestId"], "spot")
+            if fleet.plan.fleet_type != "maintain":
+                raise ApiError("InvalidParameterValue", f"{fleet.fleet_id}: only fleets of type maintain are modified")
+            if not fleet.is_active:
+                raise ApiError("InvalidParameterValue", f"{fleet.fleet_id} is {_state(fleet)} and cannot be modified")
+        names = ("TargetCapacity", "OnDemandTargetCapacity", "ExcessCapacityTerminationPolicy", "Context")
+        config = fleet.request | {name: changes[name] for name in names if changes.get(name) is not None}
+        if changes.get("LaunchTemplateConfigs"):
+            config["LaunchTemplateConfigs"] = changes["LaunchTemplateConfigs"]
+            pools = read_pools(config["LaunchTemplateConfigs"], "spot", self._resolver, config.get("SpotPrice"))
+        else:
+            pools = list(fleet.plan.pools)
+        plan = spot_fleet_plan(config, pools)
+        with self._store.lock:
+            fleet.request = config
+            fleet.plan = replace(
+                fleet.plan, targets=plan.targets, pools=pools, terminates_excess=plan.terminates_excess
+            )
+            fleet.retry_at, fleet.failures = 0.0, 0
+            self._history.changed(fleet, "modify_succeeded")
+        self._store.wake.set()
+        return {"Return": True}
+
+    def cancel(self, call: Call) -> Mapping[str, Any]:
+        """Answer CancelSpotFleetRequests."""
+        done, failed = [], []
+        for fleet_id in call.parameters["SpotFleetRequestIds"]:
+            try:
+                with self._store.lock:
+                    fleet = self._store.get(fleet_id, "spot")
+                    previous = _state(fleet)
+            except ApiError as error:
+                refusal = {"Code": "fleetRequestIdDoesNotExist", "Message": error.message}
+                failed.append({"SpotFleetRequestId": fleet_id, "Error": refusal})
+                continue
+            if fleet.is_active:
+                self._keeper.end(fleet, terminates=bool(call.parameters["TerminateInstances"]))
+            done.append({
+                "SpotFleetRequestId": fleet_id, "CurrentSpotFleetRequestState": _state(fleet),
+                "PreviousSpotFleetRequestState": previous,
+            })  # fmt: skip
+        return {"SuccessfulFleetRequests": done, "UnsuccessfulFleetRequests": failed}
+
+    def describe(self, call: Call) -> Mapping[str, Any]:
+        """Answer DescribeSpotFleetRequests."""
+        with self._store.lock:
+            named = [self._store.get(one, "spot") for one in call.parameters.get("SpotFleetRequestIds", [])]
+            shown = [self._view(one) for one in named or self._store.of_kind("spot")]
+        return page(shown, call.parameters, "SpotFleetRequestConfigs")
+
+    def describe_instances(self, call: Call) -> Mapping[str, Any]:
+        """Answer DescribeSpotFleetInstances with the instances that run."""
+        with self._store.lock:
+            fleet = self._store.get(call.parameters["SpotFleetRequestId"], "spot")
+            shown = [
+                {"InstanceId": one.instance_id, "InstanceType": one.pool.instance_type,
+                 "InstanceHealth": "healthy" if one.is_healthy else "unhealthy"}
+                | ({"SpotInstanceRequestId": one.spot_request_id} if one.spot_request_id else {})
+                for one in fleet.live()
+            ]  # fmt: skip
+        return {"SpotFleetRequestId": fleet.fleet_id} | page(shown, call.parameters, "ActiveInstances")
+
+    def describe_history(self, call: Call) -> Mapping[str, Any]:
+        """Answer DescribeSpotFleetRequestHistory: what happened from StartTime on, the oldest first."""
+        since: datetime = call.parameters["StartTime"]
+        wanted = call.parameters.get("EventType")
+        with self._store.lock:
+            fleet = self._store.get(call.parameters["SpotFleetRequestId"], "spot")
+            events = list(fleet.events)
+        shown = [
+            {
+                "EventType": _EVENTS.get(one.kind, one.kind),
+                "Timestamp": datetime.fromtimestamp(one.unix_seconds, timezone.utc),
+                "EventInformation": {"EventSubType": one.sub_type, "EventDescription": one.description}
+                | ({"InstanceId": one.instance_id} if one.instance_id else {}),
+            }
+            for one in events
+            if one.unix_seconds >= since.timestamp() and wanted in (None, _EVENTS.get(one.kind, one.kind))
+        ]  # fmt: skip
+        return {"SpotFleetRequestId": fleet.fleet_id, "StartTime": since} | page(
+            shown, call.parameters, "HistoryRecords"
+        )
+
+    def _check_role(self, arn: str) -> None:
+        """The fleet's role tags its instances, so Spot Fleet has to be able to assume it."""
+        invalid = ApiError(_INVALID, "Parameter: SpotFleetRequestConfig.IamFleetRole is invalid.")
+        try:
+            role = self._clients.direct("iam").get_role(RoleName=arn.rpartition("/")[2] or "-")["Role"]
+        except ClientError as error:
+            raise invalid from error
+        if role["Arn"] != arn or "spotfleet.amazonaws.com" not in str(role["AssumeRolePolicyDocument"]):
+            raise invalid
+
+    def _view(self, fleet: Fleet) -> dict[str, Any]:
+        tags = self._record.tags(fleet.fleet_id)
+        defaults = {
+            "AllocationStrategy": "lowestPrice", "OnDemandAllocationStrategy": "lowestPrice", "Type": "maintain",
+            "ExcessCapacityTerminationPolicy": "default", "OnDemandTargetCapacity": 0,
+            "ReplaceUnhealthyInstances": False, "TerminateInstancesWithExpiration": False,
+            "InstanceInterruptionBehavior": "terminate",
+        }  # fmt: skip
+        return {
+            "SpotFleetRequestId": fleet.fleet_id, "SpotFleetRequestState": _state(fleet),
+            "ActivityStatus": activity_status(fleet),
+            "CreateTime": datetime.fromtimestamp(fleet.created, timezone.utc),
+            "SpotFleetRequestConfig": defaults | fleet.request | {
+                "FulfilledCapacity": sum(one.pool.weight for one in fleet.live()),
+                "OnDemandFulfilledCapacity": sum(one.pool.weight for one in fleet.live("on-demand")),
+            },
+            "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+        }  # fmt: skip
+
+
+def _state(fleet: Fleet) -> str:
+    return _STATES.get(fleet.state, fleet.state)

@@ -1,0 +1,231 @@
+"""EC2 Fleets and Spot Fleets with real instances: filling, keeping, changing, ending."""
+
+from __future__ import annotations
+
+import datetime
+import json
+
+import pytest
+from botocore.exceptions import ClientError
+
+LONG_AGO = datetime.datetime(2020, 1, 1)
+TRUST = {"Effect": "Allow", "Principal": {"Service": "spotfleet.amazonaws.com"}, "Action": "sts:AssumeRole"}
+
+
+def refusal(call, **parameters) -> tuple[str, str]:
+    with pytest.raises(ClientError) as caught:
+        call(**parameters)
+    error = caught.value.response["Error"]
+    return error["Code"], error["Message"]
+
+
+@pytest.fixture(scope="module")
+def role(cloud) -> str:
+    """Make the roles that fleets want; return the ARN of the Spot Fleet's own. Without them fleets are refused."""
+    iam = cloud.client("iam")
+    code, message = refusal(cloud.ec2.create_fleet, **request(cloud, 0))
+    assert code == "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+    assert "EC2 Fleet" in message
+    for service in ("ec2fleet", "spotfleet", "spot"):
+        iam.create_service_linked_role(AWSServiceName=f"{service}.amazonaws.com")
+    document = json.dumps({"Version": "2012-10-17", "Statement": [TRUST]})
+    return iam.create_role(RoleName="spot-fleet", AssumeRolePolicyDocument=document)["Role"]["Arn"]
+
+
+def configs(cloud, *types: str, subnets: int = 1, template: str | None = None, **more) -> list[dict]:
+    overrides = [
+        {"InstanceType": name, "SubnetId": subnet, "Priority": float(priority)} | more
+        for priority, name in enumerate(types or ("m5.large",))
+        for subnet in cloud.subnets[:subnets]
+    ]
+    reference = {"LaunchTemplateId": template or cloud.template(), "Version": "1"}
+    return [{"LaunchTemplateSpecification": reference, "Overrides": overrides}]
+
+
+def request(cloud, total: int, market: str = "spot", **more) -> dict:
+    target = {"TotalTargetCapacity": total, "DefaultTargetCapacityType": market}
+    return {"LaunchTemplateConfigs": configs(cloud), "TargetCapacitySpecification": target} | more
+
+
+def active(cloud, fleet: str) -> list[dict]:
+    if fleet.startswith("sfr-"):
+        return cloud.ec2.describe_spot_fleet_instances(SpotFleetRequestId=fleet)["ActiveInstances"]
+    return cloud.ec2.describe_fleet_instances(FleetId=fleet)["ActiveInstances"]
+
+
+def until_active(cloud, fleet: str, count: int, but: set[str] = frozenset()) -> list[str]:
+    def settled() -> list[str] | None:
+        ids = [one["InstanceId"] for one in active(cloud, fleet)]
+        return ids if len(ids) == count and not but & set(ids) else None
+
+    return cloud.until(lambda: settled() if count else settled() == [], f"{count} instances in {fleet}")
+
+
+def described(cloud, fleet: str) -> dict:
+    if fleet.startswith("sfr-"):
+        return cloud.ec2.describe_spot_fleet_requests(SpotFleetRequestIds=[fleet])["SpotFleetRequestConfigs"][0]
+    return cloud.ec2.describe_fleets(FleetIds=[fleet])["Fleets"][0]
+
+
+def instances(cloud, ids: list[str]) -> list[dict]:
+    answer = cloud.ec2.describe_instances(InstanceIds=ids)
+    return [one for reservation in answer["Reservations"] for one in reservation["Instances"]]
+
+
+def test_a_fleet_fills_replaces_what_ends_changes_its_size_and_ends(cloud, role):
+    tags = [{"ResourceType": "fleet", "Tags": [{"Key": "team", "Value": "ml"}]}]
+    target = {"TotalTargetCapacity": 3, "OnDemandTargetCapacity": 1, "DefaultTargetCapacityType": "spot"}
+    fleet = cloud.ec2.create_fleet(**request(cloud, 3, TargetCapacitySpecification=target, TagSpecifications=tags))[
+        "FleetId"
+    ]
+    ids = until_active(cloud, fleet, 3)
+    found = instances(cloud, ids)
+    assert sorted(one.get("InstanceLifecycle", "on-demand") for one in found) == ["on-demand", "spot", "spot"]
+    assert all({"Key": "aws:ec2:fleet-id", "Value": fleet} in one["Tags"] for one in found)
+    cloud.until(lambda: described(cloud, fleet)["ActivityStatus"] == "fulfilled", "the fleet to be filled")
+    shown = described(cloud, fleet)
+    assert (shown["FulfilledCapacity"], shown["FulfilledOnDemandCapacity"]) == (3.0, 1.0)
+    assert shown["Tags"] == tags[0]["Tags"]
+    (spot, *_) = [one["InstanceId"] for one in found if one.get("InstanceLifecycle") == "spot"]
+    cloud.order("interrupt", {"instance_id": spot, "notice_seconds": None})
+    until_active(cloud, fleet, 3, but={spot})
+    cloud.ec2.modify_fleet(FleetId=fleet, TargetCapacitySpecification={"TotalTargetCapacity": 1})
+    (left,) = until_active(cloud, fleet, 1)
+    assert instances(cloud, [left])[0]["InstanceLifecycle"] == "spot"
+    history = cloud.ec2.describe_fleet_history(FleetId=fleet, StartTime=LONG_AGO)["HistoryRecords"]
+    assert [one["EventInformation"]["EventSubType"] for one in history[:3]] == ["submitted", "active", "launched"]
+    assert cloud.bus.of("EC2 Fleet Instance Change", sub_type="terminated")
+    done = cloud.ec2.delete_fleets(FleetIds=[fleet, "fleet-none"], TerminateInstances=True)
+    assert done["SuccessfulFleetDeletions"][0]["CurrentFleetState"] == "deleted_terminating"
+    assert done["UnsuccessfulFleetDeletions"][0]["Error"]["Code"] == "fleetIdDoesNotExist"
+    cloud.until(lambda: described(cloud, fleet)["FleetState"] == "deleted", "the fleet to be deleted")
+    cloud.until_state(left, "terminated")
+    assert refusal(cloud.ec2.modify_fleet, FleetId=fleet)[0] == "InvalidFleetState"
+
+
+def test_a_fleet_without_capacity_fills_as_soon_as_there_is_some(cloud, role):
+    pool = {"instance_type": "g5.12xlarge", "zone": "eu-west-1a"}
+    cloud.order("capacity", {**pool, "available": 0})
+    fleet = cloud.ec2.create_fleet(**request(cloud, 1, LaunchTemplateConfigs=configs(cloud, "g5.12xlarge")))["FleetId"]
+    cloud.until(lambda: described(cloud, fleet)["ActivityStatus"] == "error", "a refusal")
+    (event,) = cloud.bus.of("EC2 Fleet Error")
+    assert "g5.12xlarge, eu-west-1a, spot: InsufficientInstanceCapacity" in event["detail"]["description"]
+    assert event["resources"][0].endswith(f":fleet/{fleet}")
+    cloud.order("capacity", {**pool, "available": None})
+    (instance,) = until_active(cloud, fleet, 1)
+    cloud.ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=False)
+    assert described(cloud, fleet)["FleetState"] == "deleted_running"
+    assert cloud.state_of(instance) in ("pending", "running")
+    cloud.ec2.terminate_instances(InstanceIds=[instance])
+    cloud.until(lambda: described(cloud, fleet)["FleetState"] == "deleted", "the fleet to be deleted")
+
+
+def test_weights_count_and_the_allocation_strategy_orders_the_pools(cloud, role):
+    weighted = configs(cloud, "g5.xlarge", subnets=2, WeightedCapacity=2.0)
+    spread = request(
+        cloud, 3, LaunchTemplateConfigs=weighted, SpotOptions={"AllocationStrategy": "diversified"}, Type="instant"
+    )
+    answer = cloud.ec2.create_fleet(**spread)
+    ids = [one["InstanceIds"][0] for one in answer["Instances"]]
+    assert sorted(one["Placement"]["AvailabilityZone"] for one in instances(cloud, ids)) == ["eu-west-1a", "eu-west-1b"]
+    assert described(cloud, answer["FleetId"])["FulfilledCapacity"] == 4.0
+    assert answer["FleetId"] not in [one["FleetId"] for one in cloud.ec2.describe_fleets()["Fleets"]]
+    cloud.ec2.delete_fleets(FleetIds=[answer["FleetId"]], TerminateInstances=True)
+    cloud.order(
+        "capacity", {"instance_type": "g5.4xlarge", "zone": "eu-west-1a", "available": 1, "market": "on-demand"}
+    )
+    prioritized = request(
+        cloud, 2, "on-demand", Type="instant", OnDemandOptions={"AllocationStrategy": "prioritized"},
+        LaunchTemplateConfigs=configs(cloud, "g5.4xlarge", "g5.8xlarge"),
+    )  # fmt: skip
+    answer = cloud.ec2.create_fleet(**prioritized)
+    assert [one["InstanceType"] for one in answer["Instances"]] == ["g5.4xlarge", "g5.8xlarge"]
+    assert answer["Errors"][0]["ErrorCode"] == "InsufficientInstanceCapacity"
+    assert refusal(cloud.ec2.modify_fleet, FleetId=answer["FleetId"])[0] == "InvalidParameterValue"
+    cloud.ec2.delete_fleets(FleetIds=[answer["FleetId"]], TerminateInstances=True)
+
+
+def test_an_instant_fleet_below_its_minimum_is_nothing(cloud):
+    cloud.order("capacity", {"instance_type": "g5.24xlarge", "zone": "eu-west-1a", "available": 1})
+    answer = cloud.ec2.create_fleet(
+        **request(
+            cloud, 2, Type="instant", LaunchTemplateConfigs=configs(cloud, "g5.24xlarge"),
+            SpotOptions={"MinTargetCapacity": 2},
+        )
+    )  # fmt: skip
+    assert answer["Instances"] == []
+
+
+def test_a_maximum_price_below_the_market_gets_nothing(cloud):
+    wanted = request(cloud, 1, Type="instant", LaunchTemplateConfigs=configs(cloud, MaxPrice="0.0001"))
+    answer = cloud.ec2.create_fleet(**wanted)
+    assert [one["ErrorCode"] for one in answer["Errors"]] == ["SpotMaxPriceTooLow"]
+    assert answer["Instances"] == []
+
+
+def test_rebalancing_replaces_first_and_ends_the_old_instance_after_the_delay(cloud, role):
+    rebalance = {"ReplacementStrategy": "launch-before-terminate", "TerminationDelay": 120}
+    options = {"MaintenanceStrategies": {"CapacityRebalance": rebalance}}
+    fleet = cloud.ec2.create_fleet(**request(cloud, 1, SpotOptions=options))["FleetId"]
+    (old,) = until_active(cloud, fleet, 1)
+    cloud.until_state(old, "running")
+    cloud.order("rebalance", {"instance_id": old})
+    both = until_active(cloud, fleet, 2)
+    assert old in both
+    cloud.advance(121)
+    until_active(cloud, fleet, 1, but={old})
+    cloud.ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=True)
+
+
+def test_a_fleet_ends_when_its_time_is_over_and_a_one_time_request_is_not_replaced(cloud, role):
+    until = datetime.datetime.fromtimestamp(cloud.now() + 3600, datetime.timezone.utc)
+    wanted = request(cloud, 1, Type="request", ValidUntil=until, TerminateInstancesWithExpiration=True)
+    fleet = cloud.ec2.create_fleet(**wanted)["FleetId"]
+    (first,) = until_active(cloud, fleet, 1)
+    cloud.ec2.terminate_instances(InstanceIds=[first])
+    cloud.until_state(first, "terminated")
+    until_active(cloud, fleet, 0)
+    assert described(cloud, fleet)["ActivityStatus"] == "fulfilled"
+    cloud.advance(3601)
+    cloud.until(lambda: described(cloud, fleet)["FleetState"] == "deleted", "the fleet to expire")
+
+
+def test_every_mistake_of_a_request_is_told(cloud, role):
+    wrong = request(
+        cloud, 1, SpotOptions={"AllocationStrategy": "capacity-optimized", "InstancePoolsToUseCount": 2,
+                               "MinTargetCapacity": 1},
+        TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "b"}]}],
+    )  # fmt: skip
+    code, message = refusal(cloud.ec2.create_fleet, **wrong)
+    assert code == "InvalidFleetConfig"
+    assert all(word in message for word in ("MinTargetCapacity", "TagSpecifications", "InstancePoolsToUseCount"))
+    spot = cloud.template(InstanceMarketOptions={"MarketType": "spot"})
+    code, message = refusal(
+        cloud.ec2.create_fleet, **request(cloud, 1, LaunchTemplateConfigs=configs(cloud, template=spot))
+    )
+    assert (code, "InstanceMarketOptions" in message) == ("InvalidFleetConfig", True)
+
+
+def test_a_spot_fleet_lives_like_a_fleet(cloud, role):
+    config = {
+        "IamFleetRole": role, "TargetCapacity": 2, "AllocationStrategy": "priceCapacityOptimized", "Type": "maintain",
+        "LaunchTemplateConfigs": configs(cloud, subnets=2),
+        "TagSpecifications": [{"ResourceType": "spot-fleet-request", "Tags": [{"Key": "team", "Value": "ml"}]}],
+    }  # fmt: skip
+    broken = config | {"IamFleetRole": role.replace("spot-fleet", "node")}
+    assert refusal(cloud.ec2.request_spot_fleet, SpotFleetRequestConfig=broken)[0] == "InvalidSpotFleetRequestConfig"
+    fleet = cloud.ec2.request_spot_fleet(SpotFleetRequestConfig=config)["SpotFleetRequestId"]
+    ids = until_active(cloud, fleet, 2)
+    assert all({"Key": "aws:ec2spot:fleet-request-id", "Value": fleet} in one["Tags"] for one in instances(cloud, ids))
+    larger = configs(cloud, "m5.xlarge")
+    cloud.ec2.modify_spot_fleet_request(SpotFleetRequestId=fleet, TargetCapacity=3, LaunchTemplateConfigs=larger)
+    until_active(cloud, fleet, 3)
+    assert sorted(one["InstanceType"] for one in active(cloud, fleet)) == ["m5.large", "m5.large", "m5.xlarge"]
+    shown = described(cloud, fleet)
+    assert (shown["SpotFleetRequestState"], shown["SpotFleetRequestConfig"]["TargetCapacity"]) == ("active", 3)
+    assert shown["Tags"] == [{"Key": "team", "Value": "ml"}]
+    history = cloud.ec2.describe_spot_fleet_request_history(SpotFleetRequestId=fleet, StartTime=LONG_AGO)
+    assert history["HistoryRecords"][0]["EventType"] == "fleetRequestChange"
+    answer = cloud.ec2.cancel_spot_fleet_requests(SpotFleetRequestIds=[fleet], TerminateInstances=True)
+    assert answer["SuccessfulFleetRequests"][0]["CurrentSpotFleetRequestState"] == "cancelled_terminating"
+    cloud.until(lambda: described(cloud, fleet)["SpotFleetRequestState"] == "cancelled", "the request to be cancelled")
