@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--supervised-cycles", type=int, default=15, help="faults at real supervisors and torchrun (default 15)"
     )
+    parser.add_argument("--steps", type=int, default=300, help="length of a run of forked ranks (default 300)")
     parser.add_argument("--fault", choices=faults, help="do only this one")
     parser.add_argument("--least-cycles", type=int, default=300, help="fewer interruptions are a failure (default 300)")
     parser.add_argument("--directory", type=Path, help="where temporary files go; default: the system's place")
@@ -140,6 +141,7 @@ class Experiment:
         self.s3 = s3
         self._s3_url = url
         self._references: dict[int, Reference] = {}
+        self._config = {**CONFIG, "steps": options.steps}
         self.restart_seconds: list[float] = []
         self._cycles = 0
 
@@ -176,7 +178,7 @@ class Experiment:
 
     def _campaign(self, number: int, world_size: int, kind: str, until_monotonic: float) -> None:
         if world_size not in self._references:
-            self._references[world_size] = unbroken(self._parent, self._root, world_size, CONFIG)
+            self._references[world_size] = unbroken(self._parent, self._root, world_size, self._config)
         name = f"{self._seed}-{number}"
         on_s3 = kind == "s3"
         url = f"s3://{BUCKET}/{name}" if on_s3 else str(self._root / f"{name}-checkpoints")
@@ -184,7 +186,7 @@ class Experiment:
             name=name,
             parent=self._parent,
             root=self._root,
-            config=CONFIG,
+            config=self._config,
             world_size=world_size,
             reference=self._references[world_size],
             report=self._report,
