@@ -14,6 +14,14 @@ def _known(config: DeploymentConfig) -> list[InstanceType]:
     return [types[name] for name in config.capacity.instance_types if name in types]
 
 
+def one_choice(config: DeploymentConfig) -> Iterator[Problem]:
+    """Types are listed, or chosen from what the work needs."""
+    capacity = config.capacity
+    if not capacity.instance_types and capacity.auto is None:
+        rule = "names no type, and there is no capacity.auto that says what the work needs"
+        yield Problem("capacity.instance_types", [], rule, "list at least one; `python -m stacks catalogue` has them")
+
+
 def known_types(config: DeploymentConfig) -> Iterator[Problem]:
     """Every type must be in the catalogue, once."""
     listed = config.capacity.instance_types
@@ -77,4 +85,4 @@ def price(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem("capacity.max_price_usd", limit, rule, "raise it, drop it, or drop the type")
 
 
-RULES = (known_types, one_kind, placement, gang, price)
+RULES = (one_choice, known_types, one_kind, placement, gang, price)
