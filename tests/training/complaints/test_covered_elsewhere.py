@@ -1,0 +1,164 @@
+"""What users of other trainers complained of, and the test that holds that it does not happen here.
+
+Most are tests of a part of ours that would be there anyway; this table keeps them from being lost.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+HERE = "tests/training/complaints"
+REQUESTS = "tests/training/test_requests.py"
+STOP = "tests/training/test_stop.py"
+DATA = "tests/training/test_data.py"
+SUPERVISORS = "tests/bootstrap/test_supervisors.py"
+
+COVERED: dict[str, tuple[str, list[str]]] = {
+    "https://github.com/pytorch/pytorch/issues/119856": (
+        "torchrun kills 30 s after SIGTERM, and a save that takes longer is lost",
+        [
+            f"{STOP}::test_last_save",
+            f"{HERE}/test_stopping.py::test_save_under_way_is_kept_when_a_new_one_would_be_cut",
+        ],
+    ),
+    "https://github.com/pytorch/pytorch/issues/154849": (
+        "torchrun does not pass SIGUSR1 on",
+        [
+            f"{STOP}::test_every_signal_that_means_stop_is_a_request",
+            f"{REQUESTS}::test_stop_during_validation",  # by the stop file, which needs no signal
+        ],
+    ),
+    "https://github.com/pytorch/pytorch/issues/150916": (
+        "an elastic job hangs when one agent is killed",
+        [
+            f"{SUPERVISORS}::test_silent_node_is_noticed_and_its_trainers_die_with_it",
+            f"{HERE}/test_stopping.py::test_gangs_are_static",
+        ],
+    ),
+    "https://github.com/goodfire-ai/spd/pull/677": (
+        "a stop is not noticed during validation, warm-up and compilation",
+        [
+            f"{REQUESTS}::test_stop_during_validation",
+            f"{REQUESTS}::test_stop_before_the_first_step_ends_the_start_with_nothing_to_save",
+            f"{HERE}/test_stopping.py::test_stop_is_noticed_between_the_passes_that_warm_up_and_compile",
+        ],
+    ),
+    "https://github.com/kyutai-labs/pocket-tts/pull/277": (
+        "ranks that stop at different steps wait for each other for ever",
+        [f"{REQUESTS}::test_sigterm_on_one_rank_stops_all_and_a_second_one_changes_nothing"],
+    ),
+    "https://github.com/aws/sagemaker-training-toolkit/issues/173": (
+        "the signal of a spot interruption never reaches the trainer",
+        [
+            f"{SUPERVISORS}::test_notice_saves_and_the_replacement_goes_on",
+            f"{HERE}/test_stopping.py::test_signal_to_torchrun_reaches_the_ranks",
+        ],
+    ),
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/688": (
+        "a kill during a save leaves an unreadable file",
+        [
+            "tests/training/test_checkpoint_store.py::test_crash_at_every_write_leaves_the_newest_committed_one",
+            "tests/benchmarks/test_chaos.py::test_short_experiment",
+        ],
+    ),
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/21431": (
+        "a corrupt checkpoint is not said to be one",
+        [
+            "tests/training/test_damage.py::test_damage_that_one_rank_finds_makes_all_fall_back",
+            f"{HERE}/test_storing.py::test_cut_off_chunk_is_named",
+        ],
+    ),
+    "https://github.com/pytorch/torchtitan/pull/315": (
+        "a half-written newest checkpoint is resumed from",
+        [
+            "tests/training/test_checkpoint_store.py::test_crash_at_every_write_leaves_the_newest_committed_one",
+            f"{HERE}/test_storing.py::test_chunks_without_a_commit_are_no_checkpoint",
+        ],
+    ),
+    "https://github.com/marin-community/marin/issues/9213": (
+        "a storage error on one rank leaves the others waiting",
+        ["tests/training/test_damage.py::test_one_rank_that_cannot_upload_fails_all_and_none_hangs"],
+    ),
+    "https://github.com/awslabs/s3-connector-for-pytorch/issues/219": (
+        "the real error of an upload is hidden",
+        [f"{HERE}/test_storing.py::test_code_of_the_service_is_in_the_message"],
+    ),
+    "https://github.com/mlcommons/storage/issues/642": (
+        "a process forked after the S3 client started its threads hangs",
+        [f"{HERE}/test_storing.py::test_forked_process_can_use_s3"],
+    ),
+    "https://github.com/boto/boto3/issues/4839": (
+        "the endpoint that was given is ignored",
+        [f"{HERE}/test_storing.py::test_every_request_goes_to_the_given_endpoint"],
+    ),
+    "https://github.com/peak/s5cmd/issues/419": (
+        "copies fail silently or mix two versions of a file",
+        [
+            "tests/bootstrap/test_steps.py::test_damaged_dataset_is_refused",
+            "tests/bootstrap/test_steps.py::test_staging_is_complete_incremental_and_follows_a_new_index",
+        ],
+    ),
+    "https://github.com/pytorch/torchtitan/issues/146": (
+        "the gradient scaler's state is lost on resume",
+        [f"{HERE}/test_resuming.py::test_gradient_scaler_goes_on_where_it_was"],
+    ),
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/1772": (
+        "the learning rate is one step off after a resume",
+        [f"{HERE}/test_resuming.py::test_every_record_after_a_resume_is_that_of_the_unbroken_run"],
+    ),
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/18828": (
+        "a step that the scaler skips moves schedule and data apart",
+        [f"{HERE}/test_resuming.py::test_skipped_step_moves_schedule_and_data_together_and_no_weight"],
+    ),
+    "https://github.com/huggingface/transformers/issues/17032": (
+        "random generators are not restored; a changed number of ranks fails",
+        [
+            f"{HERE}/test_resuming.py::test_every_record_after_a_resume_is_that_of_the_unbroken_run",  # with dropout
+            "tests/training/test_bit_equal_resume.py::test_other_world_size_goes_on_with_the_same_batches",
+        ],
+    ),
+    "https://github.com/huggingface/accelerate/issues/2016": (
+        "a resume within an epoch skips the wrong samples",
+        [f"{DATA}::test_order_is_a_function_of_the_position"],
+    ),
+    "https://github.com/paiml/entrenar/issues/294": (
+        "every resume reads the first shard again",
+        [f"{HERE}/test_resuming.py::test_batches_after_a_resume_are_those_that_were_not_seen"],
+    ),
+    "https://github.com/mosaicml/streaming/issues/437": (
+        "a restored data state is wrong after the first epoch",
+        [
+            f"{DATA}::test_an_epoch_has_every_sample_once_and_the_next_another_order",
+            f"{HERE}/test_resuming.py::test_batches_after_a_resume_are_those_that_were_not_seen",
+        ],
+    ),
+    "https://github.com/huggingface/transformers/issues/40500": (
+        "what was saved cannot be loaded by the safe loader",
+        [f"{HERE}/test_resuming.py::test_nothing_is_unpickled_from_a_store"],
+    ),
+    "https://github.com/pytorch/pytorch/issues/104767": (
+        "the optimizer's step count comes back on the wrong device",
+        [f"{HERE}/test_resuming.py::test_optimizer_state_comes_back_to_where_the_parameter_is"],
+    ),
+    "https://github.com/pytorch/pytorch/issues/170163": (
+        "asynchronous saves use more memory each time",
+        [f"{HERE}/test_storing.py::test_memory_does_not_grow_with_the_number_of_saves"],
+    ),
+}
+
+
+def functions_of(path: Path) -> set[str]:
+    return {node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("url", COVERED)
+def test_complaint_has_its_tests(url: str) -> None:
+    complaint, names = COVERED[url]
+    assert complaint and names
+    for name in names:
+        file, _, test = name.partition("::")
+        assert test in functions_of(ROOT / file), f"{complaint}: {name} is gone"

@@ -1,0 +1,167 @@
+"""Complaints about runs that go on from somewhere else than where they stopped."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from training import trainer
+from training.checkpoint.manifest import Manifest
+from training.checkpoint.state import TrainingState
+from training.config import ModelShape, TrainingConfig
+from training.data.batches import TrainBatches
+from training.data.dataset import open_dataset
+from training.distributed import Gang, join_gang
+from training.model import GPT
+from training.optimization import build_optimizer, learning_rate
+from training.precision import Precision
+
+SHAPE = ModelShape(layers=2, heads=2, embedding=32, context=32)
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+
+
+@pytest.fixture
+def alone() -> Iterator[Gang]:
+    gang = join_gang()
+    yield gang
+    gang.leave()
+
+
+def state_of(device: str = "cpu", scaler: torch.amp.GradScaler | None = None) -> TrainingState:
+    torch.manual_seed(0)
+    model = GPT(SHAPE, 300).to(device)
+    optimizer = build_optimizer(model, TrainingConfig().optimizer)
+    return TrainingState(model, optimizer, scaler or torch.amp.GradScaler("cpu", enabled=False))
+
+
+def run_of(gang: Gang, dataset: Path, state: TrainingState) -> Any:
+    config = TrainingConfig.model_validate(
+        {"global_batch_sequences": 8, "micro_batch_sequences": 8, "model": SHAPE._asdict()}
+    )
+    return SimpleNamespace(
+        config=config,
+        gang=gang,
+        state=state,
+        model=state.model,
+        replicated=torch.nn.parallel.DistributedDataParallel(state.model, gradient_as_bucket_view=True),
+        precision=Precision("fp32", "cpu"),
+        writer=SimpleNamespace(before_update=lambda: None),
+        train_batches=TrainBatches(open_dataset(dataset).split("train"), 32, 1, gang.device),
+    )
+
+
+def test_gradient_scaler_goes_on_where_it_was() -> None:
+    """https://github.com/pytorch/torchtitan/issues/146: by way of the manifest, which is where it is kept."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7)
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for gradient in (float("inf"), 1.0, 1.0):
+        weight.grad = None
+        scaler.scale(weight.sum() * gradient).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    kept = {name: {} for name in ("subject", "config")}
+    manifest = Manifest.model_construct(scaler=scaler.state_dict(), **kept)
+    restored = torch.amp.GradScaler("cpu")
+    restored.load_state_dict(json.loads(manifest.model_dump_json(include={"scaler"}))["scaler"])
+    assert restored.state_dict() == scaler.state_dict()
+    assert restored.get_scale() == 512.0
+    assert restored.state_dict()["_growth_tracker"] == 2
+
+
+def test_skipped_step_moves_schedule_and_data_together_and_no_weight(alone: Gang, tiny_dataset: Path) -> None:
+    """https://github.com/Lightning-AI/pytorch-lightning/issues/18828.
+
+    Here the schedule is a function of the data consumed. A skipped step consumes its batch, as on every other rank and
+    in every repetition, and changes neither weights nor the optimizer's own count of steps.
+    """
+    state = state_of(scaler=torch.amp.GradScaler("cpu", init_scale=4.0))
+    run = run_of(alone, tiny_dataset, state)
+    trainer._take_step(run, 1e-3)
+    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+    overflow = state.model.final_norm.weight.register_hook(lambda gradient: gradient * float("inf"))
+    trainer._take_step(run, 1e-3)
+    overflow.remove()
+    assert (state.step, state.position) == (2, 16)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors().items())
+    assert state.scaler.get_scale() == 2.0
+    trainer._take_step(run, learning_rate(state.step, run.config))
+    assert not torch.equal(state.tensors()["model/final_norm.weight"], before["model/final_norm.weight"])
+
+
+def test_every_record_after_a_resume_is_that_of_the_unbroken_run(gangs: Any, tiny_config: dict[str, Any]) -> None:
+    """Learning rate, gradient norm and loss, with dropout; at every place within warm-up and decay.
+
+    https://github.com/Lightning-AI/pytorch-lightning/issues/1772, https://github.com/huggingface/transformers/issues/17032
+    """
+    config = {**tiny_config, "steps": 12, "checkpoint": {"interval_steps": 3}, "schedule": {"warmup_steps": 5}}
+    unbroken = gangs.finish("unbroken", config, checkpoints=str(gangs._root / "unbroken-checkpoints"))
+    seen: dict[int, tuple[float, ...]] = {}
+    for generation, stop_after in enumerate((2, 3, 12), start=1):
+        run = gangs.start(f"run-{generation}", config, generation=generation)
+        run.wait_for(lambda run=run, stop_after=stop_after: len(run.losses()) >= stop_after or run.records("end"))
+        (run.directory / "stop").touch()
+        run.wait()
+        seen |= values(run)
+    gangs.finish("last", config, generation=9)
+    assert seen.items() <= values(unbroken).items()
+
+
+def values(run: Any) -> dict[int, tuple[float, ...]]:
+    names = ("loss", "learning_rate", "gradient_norm")
+    return {record["step"]: tuple(record[name] for name in names) for record in run.records("step")}
+
+
+def test_batches_after_a_resume_are_those_that_were_not_seen(alone: Gang, tiny_dataset: Path) -> None:
+    """In the first epoch and after it: https://github.com/paiml/entrenar/issues/294."""
+
+    def batches() -> TrainBatches:
+        return TrainBatches(open_dataset(tiny_dataset).split("train"), 32, 1, alone.device)
+
+    once, again = batches(), batches()
+    epoch = once.samples
+    unbroken = [once.samples_at(position, range(8)).tolist() for position in range(0, 2 * epoch, 8)]
+    for step in (3, epoch // 8, epoch // 8 + 1, len(unbroken) - 1):
+        assert again.samples_at(step * 8, range(8)).tolist() == unbroken[step]
+    first_epoch = [sample for batch in unbroken for sample in batch][:epoch]
+    assert sorted(first_epoch) == list(range(epoch)), "each sample once"
+
+
+def test_nothing_is_unpickled_from_a_store() -> None:
+    """https://github.com/huggingface/transformers/issues/40500: no loader could refuse, or run, anything."""
+    root = Path(__file__).resolve().parents[3] / "training"
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                called = f"{node.value.id}.{node.attr}"
+                assert called not in {"torch.load", "torch.save", "pickle.load", "pickle.loads", "numpy.load"}, path
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_optimizer_state_comes_back_to_where_the_parameter_is(device: str) -> None:
+    """The step count too, and the next step works: https://github.com/pytorch/pytorch/issues/104767."""
+
+    def step(state: TrainingState) -> None:
+        tokens = torch.ones(1, 4, dtype=torch.long, device=device)
+        state.model(tokens, tokens).backward()
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+
+    state = state_of(device)
+    step(state)
+    saved = {name: tensor.detach().cpu().clone() for name, tensor in state.tensors().items()}
+    restored = state_of(device)
+    restored.load(saved)
+    for parameter, kept in restored.optimizer.state.items():
+        assert {value.device for value in kept.values()} == {parameter.device}
+    step(state)
+    step(restored)
+    expected = state.tensors()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in restored.tensors().items())

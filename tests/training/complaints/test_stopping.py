@@ -1,0 +1,125 @@
+"""Complaints about stops that come too late, to the wrong process, or to one rank alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environment
+from bootstrap.supervise.launch import torchrun_command
+from tests.training.conftest import free_port
+from training import assembly
+from training.config import TrainingConfig
+from training.distributed import Gang, join_gang
+from training.precision import Precision
+from training.stopping import StopBeforeStepsError
+
+LONG = {"steps": 100000, "schedule": {"kind": "constant", "warmup_steps": 4}}
+
+
+@pytest.fixture
+def slow_s3(s3_endpoint: str) -> Iterator[FaultyS3]:
+    proxy = FaultyS3(s3_endpoint, "seed")
+    yield proxy
+    proxy.close()
+
+
+def test_save_under_way_is_kept_when_a_new_one_would_be_cut(
+    gangs: Any, tiny_config: dict[str, Any], bucket: str, slow_s3: FaultyS3
+) -> None:
+    """The smaller form of the emergency save: https://github.com/pytorch/pytorch/issues/119856."""
+    slow_s3.misbehaviour = Misbehaviour(delay_seconds=0.7)  # three writes one after the other: chunk, manifest, log
+    config = {**tiny_config, **LONG, "checkpoint": {"interval_steps": 20}}
+    environment = endpoint_environment(slow_s3.endpoint)
+    run = gangs.start("run", config, checkpoints=f"s3://{bucket}/x", environment=environment)
+    run.wait_for(lambda: run.records("checkpoint"))
+    (first,) = run.records("checkpoint")[:1]
+    # By the time that it is asked, the next save has begun; half of one and a half times its duration is left.
+    run.wait_for(lambda: max(run.losses()) >= first["step"] + 40)
+    run.wait_for(lambda: time.time() >= first["unix_seconds"] + 0.6 * first["seconds"])
+    request = run.directory / "request"
+    deadline = time.time() + 1.2 * first["seconds"]
+    request.write_text(json.dumps({"reason": "reclaimed", "deadline_unix_seconds": deadline}))
+    request.rename(run.directory / "stop")
+    assert run.wait() == [75], run.errors()
+    (outcome,) = run.outcomes()
+    assert "would not be through in time" in outcome["message"], (outcome, run.records("checkpoint"))
+    assert first["step"] < outcome["checkpoint_step"] < outcome["step"]
+
+
+def test_gangs_are_static() -> None:
+    """No elastic rendezvous that outlives its host: https://github.com/pytorch/pytorch/issues/147064."""
+    launch = SimpleNamespace(
+        interpreter="python",
+        rank=1,
+        record=SimpleNamespace(members=("a", "b"), master_address="10.0.0.1", master_port=29500, generation=3),
+        run=SimpleNamespace(processes_per_node=8, run="r", dataset="d"),
+        node=SimpleNamespace(checkpoint_bucket="b"),
+        layout=SimpleNamespace(dataset=lambda name: Path(name)),
+        directory=Path("gen-3"),
+    )
+    command = torchrun_command(launch)  # type: ignore[arg-type]
+    assert {"--nnodes=2", "--node-rank=1", "--max-restarts=0"} <= set(command)
+    assert not any("c10d" in argument or "--rdzv-endpoint" in argument for argument in command)
+
+
+@pytest.fixture
+def alone() -> Iterator[Gang]:
+    gang = join_gang()
+    yield gang
+    gang.leave()
+
+
+def test_stop_is_noticed_between_the_passes_that_warm_up_and_compile(alone: Gang) -> None:
+    """https://github.com/goodfire-ai/spd/pull/677."""
+    passes: list[int] = []
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            passes.append(1)  # it would compile here
+            return self.weight * tokens.sum()
+
+    asked = SimpleNamespace(wants_stop=True, reason=lambda: "received SIGTERM")
+    config = TrainingConfig.model_validate({"global_batch_sequences": 1, "micro_batch_sequences": 1})
+    with pytest.raises(StopBeforeStepsError, match="received SIGTERM; stopped before the first step"):
+        assembly._prime(Model(), Precision("fp32", "cpu"), 300, config, alone, asked)  # type: ignore[arg-type]
+    assert len(passes) == 1 < assembly.PRIMING_PASSES
+
+
+@pytest.mark.slow
+def test_signal_to_torchrun_reaches_the_ranks(tiny_config: dict[str, Any], tiny_dataset: Path, tmp_path: Path) -> None:
+    """https://github.com/aws/sagemaker-training-toolkit/issues/173."""
+    (tmp_path / "config.json").write_text(json.dumps({**tiny_config, **LONG}))
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--max-restarts", "0"),
+        *("--master-addr", "127.0.0.1", "--master-port", str(free_port()), "-m", "training", "train"),
+        *("--config", str(tmp_path / "config.json"), "--dataset", str(tiny_dataset)),
+        *("--checkpoints", str(tmp_path / "checkpoints"), "--run-directory", str(tmp_path / "run")),
+    ]
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) as torchrun:
+        deadline = time.monotonic() + 120
+        while not (metrics.exists() and '"record": "step"' in metrics.read_text()):
+            assert torchrun.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(torchrun.pid, signal.SIGTERM)
+        torchrun.communicate(timeout=60)
+    outcome = json.loads((tmp_path / "run" / "outcomes" / "rank-00000.json").read_text())
+    assert outcome["outcome"] == "stopped" and "SIGTERM" in outcome["message"]
+    assert outcome["step"] == outcome["checkpoint_step"] >= 1

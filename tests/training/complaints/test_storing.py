@@ -1,0 +1,131 @@
+"""Complaints about checkpoints that are half there, errors that say nothing, and memory that grows."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour
+from training.checkpoint.backend import open_backend
+from training.checkpoint.directory import DirectoryBackend
+from training.checkpoint.s3 import S3Backend
+from training.checkpoint.store import checkpoint_entries, read_manifest, read_part
+from training.errors import CorruptCheckpointError, StoreError
+
+
+@pytest.fixture
+def proxy(s3_endpoint: str, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+    made = FaultyS3(s3_endpoint, "seed")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", made.endpoint)
+    monkeypatch.setattr("training.checkpoint.s3.ATTEMPTS", 2)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("fault", "code"), [("errors", "InternalError"), ("slow-down", "SlowDown")])
+def test_code_of_the_service_is_in_the_message(proxy: FaultyS3, bucket: str, fault: Any, code: str) -> None:
+    """https://github.com/awslabs/s3-connector-for-pytorch/pull/232: the error of a part was hidden."""
+    backend = S3Backend(bucket, "p")
+    proxy.misbehaviour = Misbehaviour(fault, 1.0)
+    with pytest.raises(StoreError) as caught:
+        backend.put("key", b"x")
+    told = str(caught.value)
+    assert f"s3://{bucket}/p/key" in told and code in told and "s3:PutObject" in told
+
+
+def test_every_request_goes_to_the_given_endpoint(proxy: FaultyS3, bucket: str) -> None:
+    """https://github.com/boto/boto3/issues/4839: transfers went to AWS all the same."""
+    backend = S3Backend(bucket, "p")
+    proxy.misbehaviour = Misbehaviour("errors", 1.0)
+    for request in (
+        lambda: backend.put("key", b"x"),
+        lambda: backend.put("large", bytes(20 << 20)),
+        lambda: backend.create("key", b"x"),
+        lambda: backend.get("key"),
+        lambda: backend.keys(""),
+        lambda: backend.delete(["key"]),
+    ):
+        befallen = proxy.done["errors"]
+        with pytest.raises(StoreError):
+            request()
+        assert proxy.done["errors"] > befallen
+
+
+def _write_in_child(bucket: str) -> None:
+    backend = S3Backend(bucket, "p")
+    backend.put("child", b"x")
+    assert backend.get("parent") == b"x"
+
+
+def test_forked_process_can_use_s3(s3_environment: dict[str, str], bucket: str) -> None:
+    """https://github.com/mlcommons/storage/issues/642: a fork while the client's threads lived hung its writer."""
+    backend = S3Backend(bucket, "p")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: backend.put("parent", b"x"), range(8)))
+        child = multiprocessing.get_context("fork").Process(target=_write_in_child, args=(bucket,))
+        child.start()
+        child.join(30)
+        hangs = child.is_alive()
+        child.kill()
+        child.join()
+    assert not hangs and child.exitcode == 0
+    assert backend.get("child") == b"x"
+
+
+def test_cut_off_chunk_is_named(gangs: Any, tiny_config: dict[str, Any]) -> None:
+    """https://github.com/pytorch/pytorch/pull/170244: the message did not say that a file was cut off."""
+    run = gangs.finish("run", {**tiny_config, "steps": 2})
+    backend = DirectoryBackend(Path(run.checkpoints))
+    manifest = read_manifest(backend, next(checkpoint_entries(backend)))
+    chunk = max(manifest.chunks, key=lambda each: each.bytes)
+    path = Path(run.checkpoints) / chunk.key
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(CorruptCheckpointError, match=f"{chunk.blake3}.* is damaged"):
+        for part in manifest.parts:
+            read_part(backend, part)
+
+
+def test_chunks_without_a_commit_are_no_checkpoint(gangs: Any, tiny_config: dict[str, Any]) -> None:
+    """https://github.com/pytorch/torchtitan/pull/315: the newest folder was resumed from, half written or not."""
+    first = gangs.finish("first", {**tiny_config, "steps": 6})
+    log = sorted((Path(first.checkpoints) / "log").glob("*.json"))
+    log[-1].unlink()  # all of the last save is there but its commit
+    second = gangs.finish("second", {**tiny_config, "steps": 7}, generation=2)
+    assert second.records("start")[0]["resumed_from_step"] == 5
+    assert [entry.step for entry in checkpoint_entries(open_backend(first.checkpoints))][0] == 7
+
+
+def resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_memory_does_not_grow_with_the_number_of_saves(gangs: Any, tiny_config: dict[str, Any]) -> None:
+    """https://github.com/pytorch/pytorch/issues/170163: each asynchronous save kept memory."""
+    shape = {"layers": 2, "heads": 2, "embedding": 128, "context": 16}
+    config = {
+        **tiny_config,
+        "steps": 100000,
+        "schedule": {"kind": "constant", "warmup_steps": 4},
+        "global_batch_sequences": 1,
+        "micro_batch_sequences": 1,
+        "model": shape,
+        "checkpoint": {"interval_steps": 1},
+    }
+    run = gangs.start("run", config)
+    run.wait_for(lambda: len(run.records("checkpoint")) >= 5)
+    (process,) = run.processes
+    before, saves_before = resident_bytes(process.pid), len(run.records("checkpoint"))
+    run.wait_for(lambda: len(run.records("checkpoint")) >= saves_before + 20)
+    grown = resident_bytes(process.pid) - before
+    entry = next(checkpoint_entries(open_backend(run.checkpoints)))
+    assert entry.bytes is not None and entry.bytes > 5_000_000
+    # Twenty saves: even one copy kept every tenth time would be seen.
+    assert grown < 2 * entry.bytes, f"{grown} bytes more after 20 saves of {entry.bytes} bytes"
