@@ -14,9 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training.ballot import Ballot
 from training.checkpoint.backend import open_backend
+from training.checkpoint.hosts import choose_placement
 from training.checkpoint.log import LogWriter
 from training.checkpoint.manifest import Manifest, Subject
 from training.checkpoint.resume import Resumed, resume, rng_name
+from training.checkpoint.saving import SavePlan
 from training.checkpoint.state import TrainingState, random_state, seed_random_state
 from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.config import TrainingConfig
@@ -253,16 +255,18 @@ def _open_checkpoints(
     epoch = gang.ask_rank_zero(raise_fence)
     resumed = resume(gang, backend, state, subject, job.config.seed)
     usable: list[Any] = [resumed.manifest] if resumed is not None and resumed.chunks_are_kept else []
-    writer = CheckpointWriter(
-        backend,
-        gang.rank,
-        gang.world_size,
-        key_values=gang.store,
-        log=log[0] if log else None,
+    placement = choose_placement(
+        gang.local_rank, gang.local_world_size, torch.get_num_threads(), on_gpu=gang.device.type == "cuda"
+    )
+    plan = SavePlan(
+        rank=gang.rank,
+        world_size=gang.world_size,
         epoch=epoch,
         keep_last=job.config.checkpoint.keep_last,
         known=known_chunks(usable),
+        threads=placement.threads,
         distrusted=frozenset() if resumed is None else resumed.passed_over,
     )
+    writer = CheckpointWriter(backend, plan, log[0] if log else None, placement, gang.store)
     writer.committed_step = None if resumed is None else resumed.manifest.step
     return writer, resumed

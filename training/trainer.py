@@ -27,6 +27,10 @@ from training.stopping import SaveTimes, StopBeforeStepsError, choose_last_save
 logger = logging.getLogger(__name__)
 
 
+SAVE_FAILURE_SECONDS = 10
+"""How long the other ranks' shares of a save that failed on one may still take; then they are given up."""
+
+
 @dataclass
 class Progress:
     """How far the run is, kept up to date for whoever has to report its end.
@@ -114,6 +118,7 @@ def _take_step(run: Run, rate: float) -> tuple[Tensor, Tensor]:
     state.scaler.unscale_(state.optimizer)
     limit = config.optimizer.gradient_clip
     gradient_norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), math.inf if limit is None else limit)
+    run.writer.before_update()
     state.scaler.step(state.optimizer)
     state.scaler.update()
     state.optimizer.zero_grad()
@@ -164,8 +169,9 @@ def _begin_save(run: Run, reason: str) -> None:
 
 
 def _raise_save_failure(run: Run) -> None:
-    run.writer.wait()
-    run.gang.raise_together(run.writer.error)
+    run.writer.wait(time.time() + SAVE_FAILURE_SECONDS)
+    error = run.writer.error
+    run.gang.raise_together(None if isinstance(error, SaveCancelledError) else error)
     raise PeerError("a rank voted that its save failed, and then had no error; this is a bug")
 
 

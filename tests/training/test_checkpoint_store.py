@@ -19,6 +19,7 @@ from training.checkpoint.inspection import run_inspection
 from training.checkpoint.layout import lay_out, share_out, tensor_at
 from training.checkpoint.log import LogWriter, entry_key, newest_first, sequences
 from training.checkpoint.manifest import LogEntry, Manifest, Subject
+from training.checkpoint.saving import SavePlan
 from training.checkpoint.store import checkpoint_entries, collect_garbage, list_checkpoints, read_manifest, read_part
 from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.errors import (
@@ -52,25 +53,6 @@ SUBJECT = Subject(
 )
 
 
-class Shelf:
-    """The part of a rendezvous store that the writer uses."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-
-    def set(self, key: str, value: str) -> None:
-        self._values[key] = value.encode()
-
-    def get(self, key: str) -> bytes:
-        return self._values[key]
-
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self._values for key in keys)
-
-    def delete_key(self, key: str) -> bool:
-        return self._values.pop(key, None) is not None
-
-
 def manifest(step: int, world_size: int = 1) -> Manifest:
     return Manifest(
         subject=SUBJECT,
@@ -90,16 +72,8 @@ def manifest(step: int, world_size: int = 1) -> Manifest:
 
 def writer_on(backend: Backend, generation: int = 1, **options: Any) -> CheckpointWriter:
     log = LogWriter(backend, generation)
-    chosen = {
-        "rank": 0,
-        "world_size": 1,
-        "key_values": Shelf(),
-        "log": log,
-        "epoch": log.epoch,
-        "keep_last": 2,
-        "known": {},
-    }
-    return CheckpointWriter(backend, **{**chosen, **options})
+    plan = SavePlan(**{"rank": 0, "world_size": 1, "epoch": log.epoch, "keep_last": 2, **options})
+    return CheckpointWriter(backend, plan, log)
 
 
 def tensors_of(step: int) -> dict[str, torch.Tensor]:
@@ -419,13 +393,15 @@ def test_retention_leaves_a_newer_owners_chunks_alone(tmp_path: Path) -> None:
 
 class Refusing(DirectoryBackend):
     def put(self, key: str, content: bytes) -> None:
-        raise StoreError("s3://bucket: s3:PutObject was answered with AccessDenied")
+        if key.startswith("chunks/"):
+            raise StoreError("s3://bucket: s3:PutObject was answered with AccessDenied")
+        super().put(key, content)
 
 
 def test_failure_of_one_rank_is_an_error_on_rank_zero_with_its_reason(tmp_path: Path) -> None:
-    shelf = Shelf()
-    first = writer_on(DirectoryBackend(tmp_path), world_size=2, key_values=shelf)
-    second = CheckpointWriter(Refusing(tmp_path), 1, 2, key_values=shelf, log=None, epoch=0, keep_last=2, known={})
+    first = writer_on(DirectoryBackend(tmp_path), world_size=2)
+    plan = SavePlan(rank=1, world_size=2, epoch=0, keep_last=2)
+    second = CheckpointWriter(Refusing(tmp_path), plan, log=None)
     for writer in (first, second):
         writer.begin(tensors_of(1), {}, manifest(1, 2), "interval")
     for writer in (first, second):

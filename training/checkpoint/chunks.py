@@ -40,6 +40,14 @@ Buffer = Union[bytes, bytearray, memoryview]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
+class ChunkSpan(NamedTuple):
+    """A stretch of a rank's flat space that becomes one chunk."""
+
+    offset_bytes: int
+    bytes: int
+    element_bytes: int
+
+
 class _Plane(NamedTuple):
     width: int
     codec: int
@@ -76,10 +84,11 @@ def encode(plain: Buffer, element_bytes: int, compress: bool = True) -> bytes:
     widths = _PLANE_WIDTHS.get(element_bytes, (1,)) if compress else (1,)
     if len(widths) == 1 and not (compress and _pays(content)):
         return b"".join([_header(1, [_Plane(1, RAW, content.size)]), plain])
-    planes, pieces = [], []
+    planes: list[_Plane] = []
+    pieces: list[Buffer] = []
     elements = content[: content.size // sum(widths) * sum(widths)]
     for plane in _split(elements, widths):
-        compressed = _tools.compressor.compress(plane) if _pays(plane) else None
+        compressed = _tools.compressor.compress(plane.data) if _pays(plane) else None
         pieces.append(plane.data if compressed is None else compressed)
         width = widths[len(planes)]
         planes.append(_Plane(width, RAW if compressed is None else ZSTD, len(pieces[-1])))
@@ -132,7 +141,7 @@ def _pays(plane: Bytes) -> bool:
     else:
         starts = np.linspace(0, plane.size - _SAMPLE_BYTES, _SAMPLES).astype(int)
         sample = np.concatenate([plane[start : start + _SAMPLE_BYTES] for start in starts])
-    return len(_tools.compressor.compress(sample)) < PAYS_BELOW * sample.size
+    return len(_tools.compressor.compress(sample.data)) < PAYS_BELOW * sample.size
 
 
 def _split(elements: Bytes, widths: tuple[int, ...]) -> list[Bytes]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from training.checkpoint.chunks import CHUNK_BYTES
+from training.checkpoint.chunks import CHUNK_BYTES, ChunkSpan
 from training.checkpoint.manifest import TensorRecord
 
 ALIGNMENT_BYTES = 64
@@ -20,15 +20,6 @@ ALIGNMENT_BYTES = 64
 SMALL_TENSOR_BYTES = 256 * 1024
 """Tensors below this share a chunk, so that hundreds of biases are not hundreds of requests; larger ones begin a chunk
 of their own, so that one that does not change is stored once."""
-
-
-@dataclass(frozen=True)
-class ChunkSpan:
-    """A stretch of the flat space that becomes one chunk."""
-
-    offset_bytes: int
-    bytes: int
-    element_bytes: int
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -51,6 +51,15 @@ def newest_first(backend: Backend) -> Iterator[LogEntry]:
         yield read_entry(backend, sequence)
 
 
+class LogRight(NamedTuple):
+    """A LogWriter without its backend, to be handed to another process, which then is the only one to use it."""
+
+    generation: int
+    writer: str
+    epoch: int
+    last: int
+
+
 class LogWriter:
     """The right to append, of one process in one generation.
 
@@ -71,6 +80,24 @@ class LogWriter:
         self._writer = uuid.uuid4().hex
         self.epoch = self._raise_fence()
         self._last = self.epoch
+
+    @classmethod
+    def take_over(cls, backend: Backend, right: LogRight) -> LogWriter:
+        """Go on where the process left off that had this right."""
+        writer = cls.__new__(cls)
+        writer._backend = backend
+        writer._generation, writer._writer, writer.epoch, writer._last = right
+        return writer
+
+    @property
+    def right(self) -> LogRight:
+        """What :meth:`take_over` needs in another process."""
+        return LogRight(self._generation, self._writer, self.epoch, self._last)
+
+    @property
+    def next_sequence(self) -> int:
+        """Place of the next entry; another writer's entry there means that this one is superseded."""
+        return self._last + 1
 
     def _raise_fence(self) -> int:
         while True:

@@ -50,6 +50,14 @@ class PartRecord(_Record):
         return sum(chunk.bytes for chunk in self.chunks)
 
 
+class PartMessage(_Record):
+    """What one rank tells rank 0 of its part of a save: the part, or why there is none."""
+
+    part: PartRecord | None = None
+    error: str | None = None
+    cancelled: bool = False
+
+
 class Subject(_Record):
     """What a checkpoint is of: a run may resume from it only if all of this is the same."""
 

@@ -45,7 +45,7 @@ def read_manifest(backend: Backend, entry: LogEntry) -> Manifest:
         raise CorruptCheckpointError(f"{entry.manifest.key}: is not a manifest ({error})") from error
 
 
-def read_chunk(backend: Backend, record: ChunkRecord) -> bytes:
+def read_chunk(backend: Backend, record: ChunkRecord) -> bytearray:
     """Read a chunk's plain bytes.
 
     Raises:
