@@ -18,7 +18,7 @@ export AWS_CDK_DISABLE_VERSION_CHECK := true
 export CDK_DISABLE_CLI_TELEMETRY := true
 
 help: ## print this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: requirements.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v[0]}.{v[1]}: make PYTHON=/path/to/python3.11 ...")'
@@ -30,7 +30,10 @@ node_modules/.installed: package-lock.json $(VENV)/.installed
 	npm ci --silent --no-audit --no-fund
 	touch $@
 
-.PHONY: help install demo test test-flow check synth diff deploy destroy clean
+CHAOS_MINUTES ?= 8
+SEED ?= 1
+
+.PHONY: help install demo test test-flow test-deploy chaos bench-checkpoint bench-synth check synth diff deploy destroy clean
 
 install: node_modules/.installed ## install what the project needs into .venv and node_modules
 
@@ -38,10 +41,22 @@ demo: install ## deploy to the embedded cloud, train, lose a node, resume, repor
 	python -m localcloud.demo $(if $(DATA),--data "$(DATA)") --fault $(FAULT)
 
 test: install ## run the tests
-	python -m pytest -n 2 --dist loadgroup -m "not root and not flow"
+	python -m pytest -n 2 --dist loadgroup -m "not root and not flow and not deploy"
 
 test-flow: install ## run the test of a changed deployment from diff to destroy (it trains meanwhile: nothing beside it)
 	python -m pytest -m flow
+
+test-deploy: install ## deploy, change in place and destroy every example on the embedded cloud
+	python -m pytest -n 2 tests/deploy
+
+chaos: install ## kill runs and break their storage at random, about 8 minutes [CHAOS_MINUTES=8] [SEED=1]
+	python -m benchmarks.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
+
+bench-checkpoint: install ## measure saving and loading against torch and DCP: build/bench/checkpoint.json
+	python -m benchmarks.checkpoint
+
+bench-synth: install ## measure synthesis and check: build/bench/synth.json
+	python -m benchmarks.synth
 
 check: install ## lint, format, types, shell
 	ruff check .

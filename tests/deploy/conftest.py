@@ -1,0 +1,121 @@
+"""A person's copy of the project beside an empty cloud without machines, and the unmodified CDK CLI."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.localcloud.core.command_line import NO_MARK, ROOT, Cli
+
+CDK = ROOT / "node_modules" / ".bin" / "cdk"
+DEADLINE_SECONDS = 300.0
+
+
+@dataclass
+class Outcome:
+    """How a command ended, and what it said."""
+
+    exit_code: int
+    output: str
+
+
+@dataclass
+class Workplace:
+    """The project, a deployment file that changes, and the cloud."""
+
+    project: Path
+    cloud: Cli
+
+    def cdk(self, verb: str, *arguments: str) -> Outcome:
+        """Run the CDK on the deployment file as it is now."""
+        reach = json.loads(self.cloud.good("env", "--json"))
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**NO_MARK, **reach, "PATH": path, "CDK_DISABLE_CLI_TELEMETRY": "true", "NO_COLOR": "1"}
+        done = subprocess.run(
+            [str(CDK), verb, *arguments, "--context", "config=config/deployed.yaml", "--context", "allow-destroy=true"],
+            cwd=self.project,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+        )
+        return Outcome(done.returncode, done.stdout)
+
+    def deploy(self, config: Mapping[str, Any]) -> Outcome:
+        """Write the deployment file and deploy every stack of it."""
+        (self.project / "config" / "deployed.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
+        return self.cdk("deploy", "--all", "--require-approval", "never", "--concurrency", "2")
+
+    def destroy(self) -> Outcome:
+        return self.cdk("destroy", "--all", "--force")
+
+    def no_machines(self, instance_types: list[str], region: str) -> None:
+        """Take the capacity of these types away: what is deployed is looked at, nothing is booted."""
+        endpoint = json.loads((self.cloud.state / "cloud.json").read_text())["endpoint"]
+        for name in instance_types:
+            for letter in "abcdef":
+                for market in ("spot", "on-demand"):
+                    order = {"instance_type": name, "zone": region + letter, "market": market, "available": 0}
+                    request = urllib.request.Request(
+                        f"{endpoint}/_localcloud/compute/capacity", json.dumps(order).encode(), method="POST"
+                    )
+                    with urllib.request.urlopen(request, timeout=10) as answer:
+                        assert answer.status == 200
+
+    def physical_ids(self, stack: str) -> dict[str, tuple[str, str]]:
+        """Return type and physical id of each resource of a stack, by logical id."""
+        pages = self.cloud.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)
+        return {
+            each["LogicalResourceId"]: (each["ResourceType"], each["PhysicalResourceId"])
+            for page in pages
+            for each in page["StackResourceSummaries"]
+        }
+
+    def stacks(self) -> list[str]:
+        """Return the names of the stacks that are there, without the toolkit's."""
+        described = self.cloud.client("cloudformation").describe_stacks()["Stacks"]
+        return sorted(stack["StackName"] for stack in described if stack["StackName"] != "CDKToolkit")
+
+    def template_versions(self) -> dict[str, int]:
+        """Return the latest version of each launch template: a new one replaces nodes."""
+        described = self.cloud.client("ec2").describe_launch_templates()["LaunchTemplates"]
+        return {each["LaunchTemplateId"]: each["LatestVersionNumber"] for each in described}
+
+    def denied(self) -> list[dict[str, Any]]:
+        path = self.cloud.state / "calls.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
+    """The project in a folder of its own, and one empty, bootstrapped cloud."""
+    project = tmp_path / "project"
+    (project / "config").mkdir(parents=True)
+    for name in ("app.py", "cdk.json"):
+        shutil.copy(ROOT / name, project)
+    for name in ("bootstrap", "stacks", "training"):
+        shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "config", project / "config", dirs_exist_ok=True)
+    shutil.copy(ROOT / "config" / "demo.yaml", project / "config" / "deployed.yaml")
+    cloud = Cli(tmp_path / "cloud")
+    cloud.good("up", "--port", "0")
+    try:
+        workplace = Workplace(project, cloud)
+        toolkit = workplace.cdk("bootstrap")
+        assert toolkit.exit_code == 0, toolkit.output
+        yield workplace
+    finally:
+        cloud.run("down")

@@ -1,0 +1,87 @@
+"""Another value for each key that claims to change in place, and the way to write one into a deployment file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from stacks.config import DeploymentConfig
+from stacks.reference import fields
+
+IN_PLACE: dict[str, Any] = {
+    "network.existing.cidr": "10.0.0.0/15",
+    "network.existing.route_table_ids": None,  # what there is depends on the account: see the example's preparation
+    "network.existing.create_endpoints": None,
+    "network.nat": True,
+    "network.flow_log_retention_days": 14,
+    "storage.transfer_acceleration": True,
+    "storage.archive_after_days": 60,
+    "storage.access_log_days": 45,
+    "storage.node_report_days": 20,
+    "storage.checkpoint_volume.gib": 300,
+    "storage.checkpoint_volume.iops": 4000,
+    "storage.checkpoint_volume.throughput": 300,
+    "storage.checkpoint_volume.snapshot_every_hours": 12,
+    "storage.checkpoint_volume.snapshots_kept": 6,
+    "storage.shared_volume.gib": 200,
+    "storage.shared_volume.iops": 12000,
+    "storage.lustre.capacity_gib": 4800,
+    "storage.lustre.throughput_mib_per_second_per_tib": 500,
+    "storage.lustre.compression": "NONE",
+    "capacity.boot_failure_limit": 5,
+    "capacity.maintenance.max_lifetime_days": 30,
+    "capacity.reservation.create.count": None,
+    "capacity.reservation.create.end": None,
+    "node.session_manager": False,
+    "node.extra_policies": ["arn:aws:iam::aws:policy/CloudWatchReadOnlyAccess"],
+    "node.permissions_boundary": "arn:aws:iam::aws:policy/PowerUserAccess",
+    "observability.log_retention_days": 14,
+    "observability.dashboard": False,
+    "observability.emails": ["team@example.com"],
+    "observability.alarms.heartbeat_missing_minutes": 20,
+    "observability.alarms.gpu_utilization_below_percent": 20,
+    "observability.alarms.gpu_idle_minutes": 60,
+    "observability.alarms.boot_failures": 3,
+    "observability.alarms.interruptions_per_hour": 8,
+    "budget.monthly_usd": 900.0,
+    "budget.warn_at_percent": [60, 90],
+}
+"""Every key that claims to change in place, with another value than the examples have; None: edited by nobody here."""
+
+
+def in_place_keys() -> set[str]:
+    """Return the dotted paths of all keys whose edit claims to be in place."""
+    return {path for path, _, edit in fields(DeploymentConfig) if edit == "in place"}
+
+
+def edited(config: Mapping[str, Any], edits: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the file with these keys changed, and which were: not those of optional sections that it leaves out."""
+    result = copy.deepcopy(dict(config))
+    done = []
+    for path, value in edits.items():
+        if value is None or not _applies(result, path):
+            continue
+        *parents, last = path.split(".")
+        place = result
+        for name in parents:
+            place = place.setdefault(name, {})
+        place[last] = value
+        done.append(path)
+    return result, done
+
+
+OPTIONAL = ("network.existing", "storage.checkpoint_volume", "storage.shared_volume", "storage.lustre")
+
+
+def _applies(config: Mapping[str, Any], path: str) -> bool:
+    if path == "network.nat" and "existing" in config.get("network", {}):
+        return False
+    if path == "capacity.maintenance.max_lifetime_days":
+        backend: str = config["capacity"].get("backend", "auto_scaling_group")
+        return backend == "auto_scaling_group"
+    for optional in OPTIONAL:
+        if path.startswith(optional + "."):
+            first, second = optional.split(".")
+            return second in config.get(first, {})
+    return True
