@@ -20,6 +20,7 @@ from localcloud.compute.instance import Instance
 from localcloud.compute.inventory import Inventory
 from localcloud.compute.launch import LaunchResolver, as_api_error
 from localcloud.compute.moto_record import STATE_CODES, MotoRecord
+from localcloud.compute.network_cards import with_cards
 from localcloud.compute.placement import PlacementGroups
 
 CONSOLE_BYTES = 64 * 1024
@@ -32,6 +33,9 @@ _OWN_FILTERS = {
     "spot-instance-request-id": "SpotInstanceRequestId",
     "metadata-options.http-tokens": "MetadataOptions.HttpTokens",
     "private-dns-name": "PrivateDnsName",
+    "capacity-reservation-id": "CapacityReservationId",
+    "placement-partition-number": "Placement.PartitionNumber",
+    "tenancy": "Placement.Tenancy",
 }
 _REFUSED = {
     "RequestSpotInstances": "use RunInstances with InstanceMarketOptions",
@@ -219,11 +223,40 @@ class Ec2Service:
             raise as_api_error(error) from error
         reservations = []
         for reservation in answer["Reservations"]:
-            kept = [one for one in reservation["Instances"] if matches(own, one, _OWN_FILTERS)]
+            shown_instances = [self._overlaid(one) for one in reservation["Instances"]]
+            kept = [one for one in shown_instances if matches(own, one, _OWN_FILTERS)]
             if kept:
                 reservations.append(reservation | {"Instances": kept})
         shown = {"Reservations": reservations}
         return shown | ({"NextToken": answer["NextToken"]} if answer.get("NextToken") else {})
+
+    def _overlaid(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a described instance with what moto does not know of it."""
+        instance = self._inventory.get(shown["InstanceId"])
+        purchase = instance.specification.purchase
+        placement = dict(shown.get("Placement", {})) | {"Tenancy": purchase.tenancy}
+        if instance.partition is not None:
+            placement["PartitionNumber"] = instance.partition
+        reservation: dict[str, Any] = {"CapacityReservationPreference": purchase.preference}
+        targets = {
+            "CapacityReservationId": purchase.reservation_id,
+            "CapacityReservationResourceGroupArn": purchase.reservation_group_arn,
+        }
+        if target := {name: value for name, value in targets.items() if value}:
+            reservation = {"CapacityReservationTarget": target}
+        overlay: dict[str, Any] = {
+            "Placement": placement,
+            "CapacityReservationSpecification": reservation,
+            "MaintenanceOptions": {"AutoRecovery": "default"} | dict(purchase.maintenance or {}),
+            "NetworkInterfaces": with_cards(
+                shown.get("NetworkInterfaces", []), instance.specification.network_interfaces
+            ),
+        }
+        if instance.capacity_reservation_id is not None:
+            overlay["CapacityReservationId"] = instance.capacity_reservation_id
+        if purchase.lifecycle != "on-demand":
+            overlay["InstanceLifecycle"] = purchase.lifecycle
+        return {**shown, **overlay}
 
     def _chosen(self, call: Call) -> list[Instance]:
         instances = [self._inventory.get(instance_id) for instance_id in call.parameters.get("InstanceIds", [])]

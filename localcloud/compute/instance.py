@@ -51,6 +51,8 @@ class Instance:
     reclaim_unix_seconds: float | None = None
     rebalance_unix_seconds: float | None = None
     target_lifecycle_state: str | None = None
+    capacity_reservation_id: str | None = None
+    partition: int | None = None
 
     @property
     def market(self) -> Market:

@@ -34,6 +34,7 @@ from localcloud.compute.metadata_server import MetadataServers
 from localcloud.compute.moto_record import MotoRecord, run_parameters
 from localcloud.compute.placement import PlacementGroups
 from localcloud.compute.records import RecordLog
+from localcloud.compute.reservations.model import Demand, ReservationStore
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Inventory:
 
     def __init__(
         self, clients: Clients, bus: EventBus, records: RecordLog, record: MotoRecord, placement: PlacementGroups,
-        pools: CapacityPools, servers: MetadataServers, state_directory: Path,
+        pools: CapacityPools, reservations: ReservationStore, servers: MetadataServers, state_directory: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._clients = clients
@@ -57,6 +58,7 @@ class Inventory:
         self._record = record
         self._placement = placement
         self._pools = pools
+        self._reservations = reservations
         self._servers = servers
         self._state_directory = state_directory
         self._clock = clock
@@ -99,7 +101,8 @@ class Inventory:
         except ApiError:
             for instance in launched:
                 self._forget(instance)
-                self._pools.give_back(specification.market, specification.instance_type, specification.zone)
+                if instance.capacity_reservation_id is None:
+                    self._pools.give_back(specification.market, specification.instance_type, specification.zone)
             raise
         self._record.join_reservation([instance.id for instance in launched])
         for instance in launched:
@@ -194,13 +197,29 @@ class Inventory:
         self._workers.shutdown(wait=True)
 
     def _launch_one(self, specification: LaunchSpecification, group: str | None) -> Instance:
+        token = secrets.token_hex(8)
+        reservation_id = self._reservations.take(self._demand(specification), token)
         pool = specification.market, specification.instance_type, specification.zone
-        self._pools.take(*pool, group)
+        if reservation_id is None:
+            self._pools.take(*pool, group)
         try:
-            return self._recorded(specification, group)
+            instance = self._recorded(specification, group)
         except ApiError:
-            self._pools.give_back(*pool)
+            self._reservations.release(token)
+            if reservation_id is None:
+                self._pools.give_back(*pool)
             raise
+        instance.capacity_reservation_id = reservation_id
+        self._reservations.assign(token, instance.id)
+        return instance
+
+    def _demand(self, specification: LaunchSpecification) -> Demand:
+        purchase, group = specification.purchase, specification.placement_group
+        return Demand(
+            specification.instance_type, specification.zone, purchase.tenancy,
+            None if group is None else self._placement.arn(group),
+            purchase.lifecycle, purchase.preference, purchase.reservation_id, purchase.reservation_group_arn,
+        )  # fmt: skip
 
     def _recorded(self, specification: LaunchSpecification, group: str | None) -> Instance:
         """Make the instance in moto's record, with its address and its place in the placement group."""
@@ -239,7 +258,9 @@ class Inventory:
         )
         if specification.placement_group is not None:
             try:
-                self._placement.admit(specification.placement_group, instance.id, specification.zone)
+                instance.partition = self._placement.admit(
+                    specification.placement_group, instance.id, specification.zone, specification.purchase.partition
+                )
             except ApiError:
                 self._forget(instance)
                 raise
@@ -254,6 +275,7 @@ class Inventory:
     def _forget(self, instance: Instance) -> None:
         """Undo the record of a launch that did not come to a boot."""
         self._record.terminate(instance.id)
+        self._reservations.release(instance.id)
         self._placement.leave(instance.id)
         self._addresses.give_back(instance.specification.subnet_id, instance.private_address)
 
@@ -287,6 +309,7 @@ class Inventory:
             self._record.terminate(instance.id)
             self._move(instance, "terminated", instance.reason)
         self._placement.leave(instance.id)
+        self._reservations.release(instance.id)
         self._addresses.give_back(instance.specification.subnet_id, instance.private_address)
         assert instance.reason is not None
         shown = instance.as_json()

@@ -19,6 +19,9 @@ from localcloud.compute import user_data
 from localcloud.compute.capacity import Market
 from localcloud.compute.errors import UserDataError
 from localcloud.compute.instance_types import InstanceTypes
+from localcloud.compute.network_cards import check_interfaces, primary_address
+from localcloud.compute.placement import PlacementGroups
+from localcloud.compute.purchase import PurchaseOptions, read_purchase
 
 _SSM_PREFIX = "resolve:ssm:"
 _PASSED_ON = ("KeyName", "EbsOptimized", "DisableApiTermination", "DisableApiStop", "HibernationOptions")
@@ -66,6 +69,7 @@ class LaunchSpecification:
     metadata_options: Mapping[str, Any]
     shutdown_behavior: str
     placement_group: str | None
+    purchase: PurchaseOptions
     instance_tags: Mapping[str, str]
     volume_tags: Mapping[str, str]
     network_interfaces: Sequence[Mapping[str, Any]]
@@ -80,10 +84,10 @@ class LaunchSpecification:
 class LaunchResolver:
     """Resolves launch parameters against the account's resources."""
 
-    def __init__(self, clients: Clients, types: InstanceTypes, placement_group_name: Any) -> None:
+    def __init__(self, clients: Clients, types: InstanceTypes, placement: PlacementGroups) -> None:
         self._clients = clients
+        self._placement = placement
         self.types = types
-        self._placement_group_name = placement_group_name
 
     def template(self, reference: Mapping[str, Any]) -> LaunchTemplateVersion:
         """Return the version that a LaunchTemplateSpecification names ($Default when it names none).
@@ -126,16 +130,19 @@ class LaunchResolver:
             raise ApiError("MissingParameter", "The request must contain the parameter ImageId")
         subnet = self._subnet(merged)
         interfaces = _interfaces(merged, subnet["SubnetId"])
-        market, max_price = _market(merged)
+        purchase, max_price = read_purchase(merged)
         instance_type = str(merged.get("InstanceType") or "m1.small")
-        self.types.facts(instance_type)
+        check_interfaces(interfaces, instance_type, self.types.facts(instance_type))
         self._check_price(instance_type, subnet["AvailabilityZone"], max_price)
         placement = merged.get("Placement", {})
+        placement_group = self._placement.resolve(placement.get("GroupName"), placement.get("GroupId"))
+        if placement_group is not None:
+            self._placement.check_type(placement_group, instance_type, self.types.facts(instance_type))
         data = _user_data(merged.get("UserData"))
         return LaunchSpecification(
             image_id=self._image(merged["ImageId"]),
             instance_type=instance_type,
-            market=market,
+            market=purchase.market,
             zone=subnet["AvailabilityZone"],
             subnet_id=subnet["SubnetId"],
             subnet_cidr=subnet["CidrBlock"],
@@ -145,7 +152,8 @@ class LaunchResolver:
             user_data=data,
             metadata_options=_DEFAULT_METADATA_OPTIONS | dict(merged.get("MetadataOptions", {})),
             shutdown_behavior=merged.get("InstanceInitiatedShutdownBehavior") or "stop",
-            placement_group=self._placement_group_name(placement.get("GroupName"), placement.get("GroupId")),
+            placement_group=placement_group,
+            purchase=purchase,
             instance_tags=_tags(merged, "instance")
             | (
                 {
@@ -158,7 +166,7 @@ class LaunchResolver:
             volume_tags=_tags(merged, "volume"),
             network_interfaces=interfaces,
             block_device_mappings=merged.get("BlockDeviceMappings", []),
-            private_address=merged.get("PrivateIpAddress") or _primary_address(interfaces),
+            private_address=merged.get("PrivateIpAddress") or primary_address(interfaces),
             is_monitored=bool(merged.get("Monitoring", {}).get("Enabled")),
             spot_max_price=max_price,
             template=template,
@@ -293,30 +301,6 @@ def _interfaces(merged: Mapping[str, Any], subnet_id: str) -> list[dict[str, Any
         if not interface.get("NetworkInterfaceId"):
             interface["SubnetId"] = interface.get("SubnetId") or subnet_id
     return interfaces
-
-
-def _primary_address(interfaces: Sequence[Mapping[str, Any]]) -> str | None:
-    for interface in interfaces:
-        if interface.get("DeviceIndex", 0) == 0 and interface.get("NetworkCardIndex", 0) == 0:
-            return interface.get("PrivateIpAddress")
-    return None
-
-
-def _market(merged: Mapping[str, Any]) -> tuple[Market, str | None]:
-    options = merged.get("InstanceMarketOptions") or {}
-    kind = options.get("MarketType")
-    if kind is None:
-        return "on-demand", None
-    if kind != "spot":
-        raise ApiError("InvalidParameterValue", f"MarketType '{kind}' is not emulated by the local cloud; use 'spot'")
-    spot = options.get("SpotOptions", {})
-    if spot.get("InstanceInterruptionBehavior", "terminate") != "terminate":
-        raise ApiError(
-            "UnsupportedOperation",
-            f"InstanceInterruptionBehavior '{spot['InstanceInterruptionBehavior']}' is not emulated by the local "
-            "cloud; use 'terminate'",
-        )
-    return "spot", spot.get("MaxPrice")
 
 
 def _user_data(encoded: str | None) -> bytes:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moto.ec2.models import ec2_backends
+from moto.ec2.utils import EC2_RESOURCE_TO_PREFIX
 
-from localcloud.compute.launch import LaunchSpecification
+from localcloud.compute.network_cards import numbered
+
+if TYPE_CHECKING:
+    from localcloud.compute.launch import LaunchSpecification
 
 STATE_CODES: Mapping[str, int] = {
     "pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80,
@@ -23,6 +27,8 @@ class MotoRecord:
     """moto's EC2 record of one account and region."""
 
     def __init__(self, account: str, region: str) -> None:
+        # moto refuses to tag resources whose kind it does not know.
+        EC2_RESOURCE_TO_PREFIX.update({"capacity-reservation": "cr", "placement-group": "pg"})
         self._account = account
         self._region = region
 
@@ -147,7 +153,7 @@ def run_parameters(specification: LaunchSpecification, address: str) -> dict[str
         tags = [{"Key": key, "Value": value} for key, value in specification.volume_tags.items()]
         parameters["TagSpecifications"] = [{"ResourceType": "volume", "Tags": tags}]
     if specification.network_interfaces:
-        parameters["NetworkInterfaces"] = interfaces = [dict(one) for one in specification.network_interfaces]
+        parameters["NetworkInterfaces"] = interfaces = numbered(specification.network_interfaces)
         for interface in interfaces:
             if interface.get("DeviceIndex", 0) == 0 and not interface.get("NetworkInterfaceId"):
                 interface["PrivateIpAddress"] = address

@@ -40,9 +40,10 @@ class PlacementGroups:
         self._lock = threading.Lock()
         self._groups: dict[str, PlacementGroup] = {}
         self._members: dict[str, dict[str, str]] = {}
+        self._partitions: dict[str, int] = {}
 
-    def admit(self, name: str, instance_id: str, zone: str) -> None:
-        """Put an instance into a group.
+    def admit(self, name: str, instance_id: str, zone: str, partition: int | None = None) -> int | None:
+        """Put an instance into a group; return its partition when the group has some.
 
         Raises:
             ApiError: no such group, or the strategy does not allow the instance in this zone.
@@ -67,7 +68,48 @@ class PlacementGroups:
                     f"Placement group '{name}' already has {_SPREAD_INSTANCES_PER_ZONE} instances in {zone}.",
                     500,
                 )
+            number = self._partition(group, partition, members)
             members[instance_id] = zone
+            if number is not None:
+                self._partitions[instance_id] = number
+            return number
+
+    def _partition(self, group: PlacementGroup, wanted: int | None, members: Mapping[str, str]) -> int | None:
+        """Return the partition asked for, or else the emptiest."""
+        if wanted is not None and not 1 <= wanted <= group.partitions:
+            raise ApiError(
+                "InvalidParameterValue",
+                f"PartitionNumber {wanted} is invalid for placement group '{group.name}' with {group.partitions} "
+                "partitions.",
+            )
+        if not group.partitions:
+            return None
+        used = [self._partitions.get(one, 0) for one in members]
+        return wanted or min(range(1, group.partitions + 1), key=used.count)
+
+    def check_type(self, name: str, instance_type: str, facts: Mapping[str, Any]) -> None:
+        """Refuse an instance type that the group's strategy does not take.
+
+        Raises:
+            ApiError: InvalidParameterCombination.
+        """
+        with self._lock:
+            strategy = self._by_name(name).strategy
+        if strategy not in facts["PlacementGroupInfo"]["SupportedStrategies"]:
+            raise ApiError(
+                "InvalidParameterCombination",
+                f"{strategy.capitalize()} placement groups are not supported by the '{instance_type}' instance type. "
+                "Specify a supported instance type or change the placement group strategy, and try again.",
+            )
+
+    def arn(self, name: str) -> str:
+        """Return the ARN of a group.
+
+        Raises:
+            ApiError: no such group.
+        """
+        with self._lock:
+            return self._by_name(name).arn
 
     def resolve(self, name: str | None, group_id: str | None) -> str | None:
         """Return the name of the group given by name or id.
@@ -85,6 +127,7 @@ class PlacementGroups:
         with self._lock:
             for members in self._members.values():
                 members.pop(instance_id, None)
+            self._partitions.pop(instance_id, None)
 
     def create(self, call: Call) -> Mapping[str, Any]:
         """Answer CreatePlacementGroup."""

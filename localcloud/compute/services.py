@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from localcloud import api
@@ -38,7 +38,13 @@ from localcloud.compute.metadata_server import MetadataServers
 from localcloud.compute.moto_record import MotoRecord
 from localcloud.compute.placement import PlacementGroups
 from localcloud.compute.records import RecordLog
-from localcloud.compute.spot import SpotMarket
+from localcloud.compute.reservations.blocks import CapacityBlocks
+from localcloud.compute.reservations.keeper import ReservationKeeper
+from localcloud.compute.reservations.model import ReservationStore
+from localcloud.compute.reservations.operations import ReservationOperations
+from localcloud.compute.spot import NOTICE_SECONDS, SpotMarket
+from localcloud.compute.zones import Zones
+from localcloud.resource_groups import ResourceGroups
 
 
 class ComputeServices:
@@ -58,7 +64,8 @@ class ComputeServices:
     ) -> None:  # fmt: skip
         state_directory = state_directory.resolve()
         self._clients = clients
-        self._zone_ids: dict[str, str] = {}
+        self._groups = ResourceGroups(clients)
+        zones = Zones(clients)
         self._vpc_cidrs: dict[str, str] = {}
         records = RecordLog(state_directory / "records.jsonl", clock)
         record = MotoRecord(clients.account, clients.region)
@@ -69,22 +76,30 @@ class ComputeServices:
             InstanceCredentials(credentials, clock),
             clients.region,
             clients.account,
-            self._zones,
+            zones.ids,
             self._vpc_cidr,
         )
         self._servers = MetadataServers(sources, clock)
+        reservations = ReservationStore(self._groups.members, clock)
         self.inventory = Inventory(
-            clients, bus, records, record, placement, pools, self._servers, state_directory, clock
+            clients, bus, records, record, placement, pools, reservations, self._servers, state_directory, clock
         )
         types = InstanceTypes(clients)
-        resolver = LaunchResolver(clients, types, placement.resolve)
+        resolver = LaunchResolver(clients, types, placement)
         self._spot = SpotMarket(self.inventory, clients, bus, records, clock)
         fleets = FleetStore()
         fleet_history = FleetHistory(clients, bus, records, clock)
         fleet_launcher = FleetLauncher(fleets, self.inventory, resolver, types, pools, fleet_history, clock)
         self._fleet_keeper = FleetKeeper(fleets, self.inventory, fleet_launcher, fleet_history, clock)
+        self._reservation_keeper = ReservationKeeper(reservations, self.inventory, clock)
+        reserving = ReservationOperations(
+            reservations, pools, types, zones, record,
+            lambda instance_id: self._spot.interrupt(instance_id, NOTICE_SECONDS), clock,
+        )  # fmt: skip
         self._ec2 = Ec2Service(
             clients, self.inventory, resolver, placement, record,
+            reserving.handlers(),
+            CapacityBlocks(reservations, reserving, types, zones, clock).handlers(),
             Ec2FleetOperations(
                 fleets, clients, self.inventory, resolver, record, fleet_launcher, self._fleet_keeper, fleet_history,
                 clock,
@@ -109,12 +124,13 @@ class ComputeServices:
             RefreshOperations(store, resolver, clock).handlers(),
             TagOperations(store).handlers(),
         )
-        self._wakes = (store.wake, fleets.wake)
+        self._wakes = (store.wake, fleets.wake, reservations.wake)
         self._control = ComputeControl(self.inventory, self._spot, pools, self._capacity_changed, self._close)
         for keeper in (self._reconciler, self._fleet_keeper):
             self.inventory.listen(keeper.instance_changed)
             self._spot.listen(keeper.rebalance_recommended)
             keeper.start()
+        self._reservation_keeper.start()
 
     def wake(self) -> None:
         """Let groups and fleets look at the time."""
@@ -127,21 +143,16 @@ class ComputeServices:
 
     def services(self) -> list[api.Service]:
         """Return the services for the gateway; closing them all ends every instance."""
-        return [self._control, self._ec2, self._autoscaling]
+        return [self._control, self._ec2, self._autoscaling, self._groups]
 
     def _close(self) -> None:
         self._reconciler.close()
         self._fleet_keeper.close()
+        self._reservation_keeper.close()
         self._spot.close()
         self.inventory.close()
         self._servers.close()
         self._notifier.close()
-
-    def _zones(self) -> Mapping[str, str]:
-        if not self._zone_ids:
-            answer = self._clients.direct("ec2").describe_availability_zones()
-            self._zone_ids = {one["ZoneName"]: one["ZoneId"] for one in answer["AvailabilityZones"]}
-        return self._zone_ids
 
     def _vpc_cidr(self, vpc_id: str) -> str:
         if vpc_id not in self._vpc_cidrs:

@@ -1,5 +1,7 @@
 """What AWS does to spot instances: rebalance recommendations, interruption notices, reclaiming.
 
+Instances of interruptible capacity reservations are reclaimed in the same way.
+
 Not here: how a fleet answers (`autoscaling`).
 """
 
@@ -46,7 +48,7 @@ class SpotMarket:
         Raises:
             ApiError: no such instance, not spot, not running, or noticed already.
         """
-        instance = self._spot(instance_id)
+        instance = self._interruptible(instance_id)
         if notice_seconds is not None and notice_seconds < 0:
             raise ApiError("InvalidParameterValue", f"notice_seconds: {notice_seconds} is negative; give 0 or more")
         with self._lock:
@@ -65,11 +67,12 @@ class SpotMarket:
         if notice_seconds is None:
             self._inventory.terminate([instance_id], SPOT_TERMINATION, at_once=True)
             return
-        self._publish(
-            "EC2 Spot Instance Interruption Warning",
-            instance,
-            {"instance-id": instance_id, "instance-action": "terminate"},
-        )
+        detail = {"instance-id": instance_id, "instance-action": "terminate"}
+        if instance.market == "spot":
+            self._publish("EC2 Spot Instance Interruption Warning", instance, detail)
+        else:
+            detail["instance-lifecycle"] = instance.specification.purchase.lifecycle
+            self._publish("EC2 Capacity Reservation Instance Interruption Warning", instance, detail)
         self._timers[instance_id].start()
 
     def recommend_rebalance(self, instance_id: str) -> None:
@@ -93,6 +96,12 @@ class SpotMarket:
     def _spot(self, instance_id: str) -> Instance:
         instance = self._inventory.get(instance_id)
         if instance.market != "spot":
+            raise ApiError("UnsupportedOperation", f"{instance_id}: is an on-demand instance; only spot is interrupted")
+        return self._interruptible(instance_id)
+
+    def _interruptible(self, instance_id: str) -> Instance:
+        instance = self._inventory.get(instance_id)
+        if instance.specification.purchase.lifecycle not in ("spot", "interruptible-capacity-reservation"):
             raise ApiError("UnsupportedOperation", f"{instance_id}: is an on-demand instance; only spot is interrupted")
         if instance.state not in ("pending", "running"):
             raise ApiError("IncorrectInstanceState", f"{instance_id}: is {instance.state}; only running ones are taken")

@@ -46,6 +46,7 @@ RESOURCE_ID = re.compile(r"^([a-z]+)-[0-9a-f-]+$")
 MADE: Mapping[str, str] = {
     "CreateFlowLogs": "vpc-flow-log",
     "CreateImage": "image",
+    "CreateInterruptibleCapacityReservationAllocation": "",
     "CreateFleet": "fleet",
     "CreateLaunchTemplateVersion": "",
     "CreateNatGateway": "natgateway",

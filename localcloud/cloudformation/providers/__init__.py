@@ -26,6 +26,7 @@ _GROUPS = (
     "lambda_",
     "logs",
     "messaging",
+    "resource_groups",
     "s3",
     "ssm",
 )

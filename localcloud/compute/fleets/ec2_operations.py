@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from localcloud.api import ApiError, Call, Clients, Handler
@@ -21,6 +21,7 @@ from localcloud.compute.fleets.plan import ec2_fleet_plan, read_targets
 from localcloud.compute.fleets.pools import read_pools, shown_pool
 from localcloud.compute.inventory import Inventory
 from localcloud.compute.launch import LaunchResolver
+from localcloud.compute.moments import moment_of, unix_seconds
 from localcloud.compute.moto_record import MotoRecord
 from localcloud.compute.paging import page
 
@@ -173,10 +174,10 @@ class Ec2FleetOperations:
         with self._store.lock:
             fleet = self._store.get(call.parameters["FleetId"], "ec2")
             events = list(fleet.events)
-        kept = [one for one in events if one.unix_seconds >= since.timestamp() and wanted in (None, one.kind)]
+        kept = [one for one in events if one.unix_seconds >= unix_seconds(since) and wanted in (None, one.kind)]
         shown = [
             {
-                "EventType": one.kind, "Timestamp": datetime.fromtimestamp(one.unix_seconds, timezone.utc),
+                "EventType": one.kind, "Timestamp": moment_of(one.unix_seconds),
                 "EventInformation": {"EventSubType": one.sub_type, "EventDescription": one.description}
                 | ({"InstanceId": one.instance_id} if one.instance_id else {}),
             }
@@ -190,7 +191,7 @@ class Ec2FleetOperations:
         shown: dict[str, Any] = {
             "FleetId": fleet.fleet_id, "FleetState": fleet.state, "Type": fleet.plan.fleet_type,
             "ActivityStatus": activity_status(fleet),
-            "CreateTime": datetime.fromtimestamp(fleet.created, timezone.utc),
+            "CreateTime": moment_of(fleet.created),
             "FulfilledCapacity": sum(one.pool.weight for one in fleet.live()),
             "FulfilledOnDemandCapacity": sum(one.pool.weight for one in fleet.live("on-demand")),
             "TargetCapacitySpecification": {

@@ -13,6 +13,7 @@ from typing import Any
 
 from localcloud.api import ApiError
 from localcloud.compute.fleets.model import Kind, Plan, Pool, Rebalance, Targets
+from localcloud.compute.moments import unix_seconds
 
 SPOT_STRATEGIES = (
     "lowest-price", "diversified", "capacity-optimized", "capacity-optimized-prioritized", "price-capacity-optimized",
@@ -195,4 +196,4 @@ def _number(text: str | None) -> float | None:
 
 
 def _unix(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()
+    return None if moment is None else unix_seconds(moment)

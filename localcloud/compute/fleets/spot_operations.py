@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -20,6 +20,7 @@ from localcloud.compute.fleets.model import Fleet, FleetStore
 from localcloud.compute.fleets.plan import spot_fleet_plan
 from localcloud.compute.fleets.pools import read_pools
 from localcloud.compute.launch import LaunchResolver
+from localcloud.compute.moments import moment_of, unix_seconds
 from localcloud.compute.moto_record import MotoRecord
 from localcloud.compute.paging import page
 
@@ -151,12 +152,12 @@ class SpotFleetOperations:
         shown = [
             {
                 "EventType": _EVENTS.get(one.kind, one.kind),
-                "Timestamp": datetime.fromtimestamp(one.unix_seconds, timezone.utc),
+                "Timestamp": moment_of(one.unix_seconds),
                 "EventInformation": {"EventSubType": one.sub_type, "EventDescription": one.description}
                 | ({"InstanceId": one.instance_id} if one.instance_id else {}),
             }
             for one in events
-            if one.unix_seconds >= since.timestamp() and wanted in (None, _EVENTS.get(one.kind, one.kind))
+            if one.unix_seconds >= unix_seconds(since) and wanted in (None, _EVENTS.get(one.kind, one.kind))
         ]  # fmt: skip
         return {"SpotFleetRequestId": fleet.fleet_id, "StartTime": since} | page(
             shown, call.parameters, "HistoryRecords"
@@ -183,7 +184,7 @@ class SpotFleetOperations:
         return {
             "SpotFleetRequestId": fleet.fleet_id, "SpotFleetRequestState": _state(fleet),
             "ActivityStatus": activity_status(fleet),
-            "CreateTime": datetime.fromtimestamp(fleet.created, timezone.utc),
+            "CreateTime": moment_of(fleet.created),
             "SpotFleetRequestConfig": defaults | fleet.request | {
                 "FulfilledCapacity": sum(one.pool.weight for one in fleet.live()),
                 "OnDemandFulfilledCapacity": sum(one.pool.weight for one in fleet.live("on-demand")),

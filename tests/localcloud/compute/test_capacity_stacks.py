@@ -85,3 +85,52 @@ def test_a_spot_fleet_takes_another_launch_in_place(cloud, roles):
     assert sorted(types) == ["m5.large", "m5.xlarge"]
     cloud.destroy("spot-fleet")
     until_running(cloud, "aws:ec2spot:fleet-request-id", first, 0)
+
+
+def test_a_reservation_with_its_placement_group_and_pool(cloud):
+    def resources(count: int) -> dict:
+        reservation = {
+            "InstanceType": "p4d.24xlarge", "InstancePlatform": "Linux/UNIX", "AvailabilityZone": "eu-west-1a",
+            "InstanceCount": count, "InstanceMatchCriteria": "targeted", "EndDateType": "unlimited",
+            "PlacementGroupArn": {
+                "Fn::Sub": "arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:placement-group/${Near}"
+            },
+        }  # fmt: skip
+        arn = {"Fn::GetAtt": ["Reservation", "CapacityReservationArn"]}
+        pool = {
+            "Name": "training-pool", "Resources": [arn],
+            "Configuration": [
+                {
+                    "Type": "AWS::ResourceGroups::Generic",
+                    "Parameters": [
+                        {"Name": "allowed-resource-types", "Values": ["AWS::EC2::CapacityReservation"]}
+                    ],
+                },
+                {"Type": "AWS::EC2::CapacityReservationPool"},
+            ],
+        }  # fmt: skip
+        return {
+            "Near": {"Type": "AWS::EC2::PlacementGroup", "Properties": {"Strategy": "cluster"}},
+            "Reservation": {"Type": "AWS::EC2::CapacityReservation", "Properties": reservation},
+            "Pool": {"Type": "AWS::ResourceGroups::Group", "Properties": pool},
+        }
+
+    made = cloud.deploy("reserved", resources(1))
+    group = cloud.client("resource-groups").get_group(GroupName="training-pool")["Group"]["GroupArn"]
+    launch = {
+        "InstanceType": "p4d.24xlarge", "Placement": {"GroupName": made["Near"]},
+        "CapacityReservationSpecification": {
+            "CapacityReservationTarget": {"CapacityReservationResourceGroupArn": group}
+        },
+    }  # fmt: skip
+    (node,) = cloud.run(**launch)
+    shown = cloud.ec2.describe_instances(InstanceIds=[node])["Reservations"][0]["Instances"][0]
+    assert shown["CapacityReservationId"] == made["Reservation"]
+    assert cloud.deploy("reserved", resources(2)) == made
+    found = cloud.ec2.describe_capacity_reservations(CapacityReservationIds=[made["Reservation"]])
+    assert found["CapacityReservations"][0]["TotalInstanceCount"] == 2
+    cloud.ec2.terminate_instances(InstanceIds=[node])
+    cloud.until_state(node, "terminated")
+    cloud.destroy("reserved")
+    found = cloud.ec2.describe_capacity_reservations(CapacityReservationIds=[made["Reservation"]])
+    assert found["CapacityReservations"][0]["State"] == "cancelled"
