@@ -66,4 +66,3 @@ def _snapshot(config: Config, workplace: Workplace, gib: int) -> str:
     ec2 = workplace.cloud.client("ec2")
     volume = ec2.create_volume(AvailabilityZone=_zone(config, "a"), Size=gib, VolumeType="gp3")["VolumeId"]
     return str(ec2.create_snapshot(VolumeId=volume)["SnapshotId"])
-
