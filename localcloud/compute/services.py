@@ -43,6 +43,7 @@ from localcloud.compute.reservations.keeper import ReservationKeeper
 from localcloud.compute.reservations.model import ReservationStore
 from localcloud.compute.reservations.operations import ReservationOperations
 from localcloud.compute.spot import NOTICE_SECONDS, SpotMarket
+from localcloud.compute.volumes import VolumeOperations
 from localcloud.compute.zones import Zones
 from localcloud.resource_groups import ResourceGroups
 
@@ -99,6 +100,7 @@ class ComputeServices:
         self._ec2 = Ec2Service(
             clients, self.inventory, resolver, placement, record,
             reserving.handlers(),
+            VolumeOperations(clients, self.inventory, types, clock).handlers(),
             CapacityBlocks(reservations, reserving, types, zones, clock).handlers(),
             Ec2FleetOperations(
                 fleets, clients, self.inventory, resolver, record, fleet_launcher, self._fleet_keeper, fleet_history,

@@ -1,0 +1,303 @@
+"""EBS where moto stops: attachments and their limits, multi-attach, initialisation rates, fast snapshot restore.
+
+The volumes themselves, and all that is not here, are moto's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from localcloud.api import ApiError, Call, Clients, Handler
+from localcloud.compute.filters import matches
+from localcloud.compute.instance_types import InstanceTypes
+from localcloud.compute.inventory import Inventory
+from localcloud.compute.launch import as_api_error
+from localcloud.compute.moments import moment_of
+from localcloud.compute.paging import page
+
+MULTI_ATTACH_INSTANCES = 16
+"""Source: docs.aws.amazon.com/ebs/latest/userguide/ebs-volumes-multi.html, 2026-11."""
+INITIALIZATION_RATES_MIB = (100, 300)
+"""Source: docs.aws.amazon.com/ebs/latest/userguide/initalize-volume.html, 2026-11."""
+RESTORE_SECONDS = 1.0
+"""How long the local cloud takes to enable fast snapshot restore; AWS takes an hour for each TiB."""
+_RESTORE_FILTERS = {
+    "availability-zone": "AvailabilityZone", "snapshot-id": "SnapshotId", "state": "State", "owner-id": "OwnerId",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Initialization:
+    """How a volume is filled from its snapshot."""
+
+    rate_mib: int | None
+    is_fast_restored: bool
+    started: float
+    size_gib: int
+
+    def remaining_seconds(self, now: float) -> float:
+        """Return how long the volume still loads; a volume without a rate has no promise."""
+        if self.is_fast_restored or self.rate_mib is None:
+            return 0.0
+        return max(0.0, self.started + self.size_gib * 1024 / self.rate_mib - now)
+
+
+class VolumeOperations:
+    """Handlers of the calls about volumes that moto does not answer as EC2 does."""
+
+    def __init__(
+        self, clients: Clients, inventory: Inventory, types: InstanceTypes, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clients = clients
+        self._inventory = inventory
+        self._types = types
+        self._clock = clock
+        self._lock = threading.RLock()
+        # Attachments of multi-attach volumes beyond the one that moto can hold.
+        self._further: dict[str, list[dict[str, Any]]] = {}
+        self._initializations: dict[str, _Initialization] = {}
+        self._restores: dict[tuple[str, str], float] = {}
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers by operation."""
+        return {
+            "CreateVolume": self.create,
+            "AttachVolume": self.attach,
+            "DetachVolume": self.detach,
+            "DescribeVolumes": self.describe,
+            "DescribeVolumeStatus": self.status,
+            "DeleteVolume": self.delete,
+            "EnableFastSnapshotRestores": self.enable_restores,
+            "DisableFastSnapshotRestores": self.disable_restores,
+            "DescribeFastSnapshotRestores": self.describe_restores,
+        }
+
+    def create(self, call: Call) -> Mapping[str, Any]:
+        """Answer CreateVolume: moto's volume, with how it is initialised from its snapshot."""
+        asked = dict(call.parameters)
+        rate = asked.pop("VolumeInitializationRate", None)
+        if rate is not None:
+            least, most = INITIALIZATION_RATES_MIB
+            if not asked.get("SnapshotId"):
+                raise ApiError("InvalidParameterCombination", "VolumeInitializationRate needs a SnapshotId")
+            if not least <= int(rate) <= most:
+                raise ApiError("InvalidParameterValue", f"VolumeInitializationRate {rate} must be {least} to {most}")
+        made: dict[str, Any] = self._moto("create_volume", **asked)
+        made.pop("ResponseMetadata", None)
+        if asked.get("SnapshotId"):
+            is_fast = rate is None and self._state(asked["SnapshotId"], made["AvailabilityZone"]) == "enabled"
+            with self._lock:
+                self._initializations[made["VolumeId"]] = _Initialization(
+                    None if rate is None else int(rate), is_fast, self._clock(), int(made["Size"])
+                )
+        return self._overlaid(made)
+
+    def attach(self, call: Call) -> Mapping[str, Any]:
+        """Answer AttachVolume: in one zone, within the type's limit, to several instances only where allowed."""
+        asked = call.parameters
+        instance = self._inventory.get(asked["InstanceId"])
+        with self._lock:
+            volume = self._volume(asked["VolumeId"])
+            if volume["AvailabilityZone"] != instance.zone:
+                raise ApiError(
+                    "InvalidVolume.ZoneMismatch",
+                    f"The volume '{asked['VolumeId']}' is not in the same availability zone as instance "
+                    f"'{instance.id}'",
+                )
+            if instance.state not in ("running", "stopped"):
+                raise ApiError("IncorrectState", f"Instance '{instance.id}' is not 'running'.")
+            self._check_room(volume, instance.id, instance.specification.instance_type, asked["Device"])
+            if not volume["Attachments"]:
+                found: dict[str, Any] = self._moto("attach_volume", **asked)
+                found.pop("ResponseMetadata", None)
+                return found
+            link = {
+                "VolumeId": volume["VolumeId"], "InstanceId": instance.id, "Device": asked["Device"],
+                "State": "attached", "DeleteOnTermination": False, "AttachTime": moment_of(self._clock()),
+            }  # fmt: skip
+            self._further.setdefault(volume["VolumeId"], []).append(link)
+            return link
+
+    def _check_room(self, volume: Mapping[str, Any], instance_id: str, instance_type: str, device: str) -> None:
+        links = volume["Attachments"]
+        if any(link["InstanceId"] == instance_id for link in links):
+            raise ApiError("VolumeInUse", f"{volume['VolumeId']} is already attached to an instance")
+        if links and not volume.get("MultiAttachEnabled"):
+            raise ApiError("VolumeInUse", f"{volume['VolumeId']} is already attached to an instance")
+        if len(links) >= MULTI_ATTACH_INSTANCES:
+            raise ApiError(
+                "AttachmentLimitExceeded", f"{volume['VolumeId']} is attached to {MULTI_ATTACH_INSTANCES} instances"
+            )
+        mine = [link for one in self.describe_all() for link in one["Attachments"] if link["InstanceId"] == instance_id]
+        if any(link["Device"] == device for link in mine):
+            raise ApiError(
+                "InvalidParameterValue",
+                f"Invalid value '{device}' for unixDevice. Attachment point {device} is already in use",
+            )
+        most = self._types.facts(instance_type)["EbsInfo"].get("MaximumEbsAttachments")
+        if most is not None and len(mine) >= most:
+            raise ApiError("AttachmentLimitExceeded", f"{instance_id}: {instance_type} takes {most} volumes")
+
+    def detach(self, call: Call) -> Mapping[str, Any]:
+        """Answer DetachVolume."""
+        asked = call.parameters
+        with self._lock:
+            links = self._volume(asked["VolumeId"])["Attachments"]
+            wanted = asked.get("InstanceId") or (links[0]["InstanceId"] if len(links) == 1 else None)
+            if wanted is None and links:
+                raise ApiError("MissingParameter", f"{asked['VolumeId']} has several attachments: name the InstanceId")
+            further = self._further.get(asked["VolumeId"], [])
+            for link in further:
+                if link["InstanceId"] == wanted:
+                    further.remove(link)
+                    return link | {"State": "detached"}
+            answer: dict[str, Any] = self._moto("detach_volume", **asked)
+            answer.pop("ResponseMetadata", None)
+            if further:  # moto holds one attachment: let it hold one that is still there
+                one = further.pop(0)
+                self._moto(
+                    "attach_volume", VolumeId=one["VolumeId"], InstanceId=one["InstanceId"], Device=one["Device"]
+                )
+            return answer
+
+    def delete(self, call: Call) -> Mapping[str, Any]:
+        """Answer DeleteVolume; a volume in use stays."""
+        volume = self._volume(call.parameters["VolumeId"])
+        if volume["Attachments"]:
+            ids = ", ".join(link["InstanceId"] for link in volume["Attachments"])
+            raise ApiError("VolumeInUse", f"Volume {volume['VolumeId']} is currently attached to {ids}")
+        self._moto("delete_volume", **call.parameters)
+        with self._lock:
+            self._initializations.pop(volume["VolumeId"], None)
+            self._further.pop(volume["VolumeId"], None)
+        return {}
+
+    def describe(self, call: Call) -> Mapping[str, Any]:
+        """Answer DescribeVolumes: moto's answer with all attachments and how volumes were initialised."""
+        passed = {name: value for name, value in call.parameters.items() if name not in ("MaxResults", "NextToken")}
+        shown = [self._overlaid(one) for one in self._moto("describe_volumes", **passed)["Volumes"]]
+        return page(shown, call.parameters, "Volumes", 500)
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        """Return every volume as DescribeVolumes shows it."""
+        return [self._overlaid(one) for one in self._moto("describe_volumes")["Volumes"]]
+
+    def status(self, call: Call) -> Mapping[str, Any]:
+        """Answer DescribeVolumeStatus, with how far volumes are initialised."""
+        ids = call.parameters.get("VolumeIds")
+        found = self._moto("describe_volumes", **({"VolumeIds": ids} if ids else {}))["Volumes"]
+        shown = []
+        for volume in found:
+            one: dict[str, Any] = {
+                "VolumeId": volume["VolumeId"], "AvailabilityZone": volume["AvailabilityZone"], "Actions": [],
+                "Events": [],
+                "VolumeStatus": {"Status": "ok", "Details": [{"Name": "io-enabled", "Status": "passed"}]},
+            }  # fmt: skip
+            with self._lock:
+                loading = self._initializations.get(volume["VolumeId"]) or self._launched(volume)
+            if loading is not None:
+                left = loading.remaining_seconds(self._clock())
+                total = loading.size_gib * 1024 / (loading.rate_mib or 1)
+                one["InitializationStatusDetails"] = {
+                    "InitializationType": "provisioned-rate" if loading.rate_mib else "default",
+                    "Progress": 100 if left == 0 else int(100 * (1 - left / total)),
+                    "EstimatedTimeToCompleteInSeconds": int(left),
+                }
+            shown.append(one)
+        return page(shown, call.parameters, "VolumeStatuses")
+
+    def enable_restores(self, call: Call) -> Mapping[str, Any]:
+        """Answer EnableFastSnapshotRestores."""
+        done = []
+        for snapshot, zone in self._pairs(call):
+            self._moto("describe_snapshots", SnapshotIds=[snapshot])
+            with self._lock:
+                self._restores.setdefault((snapshot, zone), self._clock())
+            done.append(self._restore(snapshot, zone, call.account))
+        return {"Successful": done, "Unsuccessful": []}
+
+    def disable_restores(self, call: Call) -> Mapping[str, Any]:
+        """Answer DisableFastSnapshotRestores."""
+        done, failed = [], []
+        for snapshot, zone in self._pairs(call):
+            with self._lock:
+                known = self._restores.pop((snapshot, zone), None)
+            if known is None:
+                error = {"Code": "InvalidFastSnapshotRestore.NotFound", "Message": "not enabled in this zone"}
+                errors = [{"AvailabilityZone": zone, "Error": error}]
+                failed.append({"SnapshotId": snapshot, "FastSnapshotRestoreStateErrors": errors})
+            else:
+                done.append({"SnapshotId": snapshot, "AvailabilityZone": zone, "State": "disabling"})
+        return {"Successful": done, "Unsuccessful": failed}
+
+    def describe_restores(self, call: Call) -> Mapping[str, Any]:
+        """Answer DescribeFastSnapshotRestores."""
+        with self._lock:
+            pairs = list(self._restores)
+        shown = [self._restore(snapshot, zone, call.account) for snapshot, zone in pairs]
+        kept = [one for one in shown if matches(call.parameters.get("Filters", []), one, _RESTORE_FILTERS)]
+        return page(kept, call.parameters, "FastSnapshotRestores")
+
+    @staticmethod
+    def _pairs(call: Call) -> list[tuple[str, str]]:
+        zones = call.parameters.get("AvailabilityZones", [])
+        return [(snapshot, zone) for snapshot in call.parameters["SourceSnapshotIds"] for zone in zones]
+
+    def _state(self, snapshot: str, zone: str) -> str | None:
+        with self._lock:
+            since = self._restores.get((snapshot, zone))
+        if since is None:
+            return None
+        return "enabled" if self._clock() >= since + RESTORE_SECONDS else "optimizing"
+
+    def _restore(self, snapshot: str, zone: str, account: str) -> dict[str, Any]:
+        since = self._restores[snapshot, zone]
+        shown: dict[str, Any] = {
+            "SnapshotId": snapshot, "AvailabilityZone": zone, "State": self._state(snapshot, zone),
+            "StateTransitionReason": "Client.UserInitiated", "OwnerId": account, "EnablingTime": moment_of(since),
+        }  # fmt: skip
+        return shown
+
+    def _volume(self, volume_id: str) -> dict[str, Any]:
+        return self._overlaid(self._moto("describe_volumes", VolumeIds=[volume_id])["Volumes"][0])
+
+    def _overlaid(self, volume: Mapping[str, Any]) -> dict[str, Any]:
+        shown = dict(volume)
+        with self._lock:
+            live = {one.id for one in self._inventory.all() if one.state != "terminated"}
+            further = [link for link in self._further.get(shown["VolumeId"], []) if link["InstanceId"] in live]
+            loading = self._initializations.get(shown["VolumeId"]) or self._launched(shown)
+        shown["Attachments"] = [*shown.get("Attachments", []), *further]
+        if further:
+            shown["State"] = "in-use"
+        if loading is not None:
+            shown["FastRestored"] = loading.is_fast_restored
+            if loading.rate_mib is not None:
+                shown["VolumeInitializationRate"] = loading.rate_mib
+        return shown
+
+    def _launched(self, volume: Mapping[str, Any]) -> _Initialization | None:
+        """Return how a volume is filled that a launch made from a snapshot."""
+        for link in volume.get("Attachments", []):
+            instance = self._inventory.get(link["InstanceId"])
+            for mapping in instance.specification.block_device_mappings:
+                ebs = mapping.get("Ebs") or {}
+                if mapping.get("DeviceName") == link["Device"] and ebs.get("SnapshotId"):
+                    rate = ebs.get("VolumeInitializationRate")
+                    is_fast = rate is None and self._state(ebs["SnapshotId"], instance.zone) == "enabled"
+                    return _Initialization(
+                        None if rate is None else int(rate), is_fast, instance.launched_unix_seconds, volume["Size"]
+                    )
+        return None
+
+    def _moto(self, operation: str, **parameters: Any) -> Any:
+        try:
+            return getattr(self._clients.direct("ec2"), operation)(**parameters)
+        except ClientError as error:
+            raise as_api_error(error) from error
