@@ -268,5 +268,6 @@ def _open_checkpoints(
         distrusted=frozenset() if resumed is None else resumed.passed_over,
     )
     writer = CheckpointWriter(backend, plan, log[0] if log else None, placement, gang.store)
+    state.optimizer.register_step_pre_hook(lambda *_: writer.before_update())
     writer.committed_step = None if resumed is None else resumed.manifest.step
     return writer, resumed

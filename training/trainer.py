@@ -118,7 +118,6 @@ def _take_step(run: Run, rate: float) -> tuple[Tensor, Tensor]:
     state.scaler.unscale_(state.optimizer)
     limit = config.optimizer.gradient_clip
     gradient_norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), math.inf if limit is None else limit)
-    run.writer.before_update()
     state.scaler.step(state.optimizer)
     state.scaler.update()
     state.optimizer.zero_grad()

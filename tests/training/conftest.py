@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.training.rank_process import PRELOADED, run_rank
+from training.checkpoint.backend import open_backend
+from training.checkpoint.store import checkpoint_entries
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -88,6 +90,14 @@ class Trained:
 
     def wait_for_step(self, step: int) -> None:
         self.wait_for(lambda: max(self.losses(), default=0) >= step)
+
+    def committed_steps(self, seconds: float = 60.0) -> list[int]:
+        """Steps of the checkpoints, newest first, when there is one: writer processes outlive their trainers."""
+        deadline = time.monotonic() + seconds
+        while not (steps := [entry.step for entry in checkpoint_entries(open_backend(self.checkpoints))]):
+            assert time.monotonic() < deadline, self.errors()
+            time.sleep(0.02)
+        return steps
 
     def wait(self, seconds: float = 120.0) -> list[int | None]:
         deadline = time.monotonic() + seconds

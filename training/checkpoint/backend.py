@@ -6,7 +6,7 @@ There is no rename and no append. The one strong operation is :meth:`Backend.cre
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from training.errors import ConfigurationError
@@ -39,6 +39,27 @@ class Backend(Protocol):
 
     def delete(self, keys: list[str]) -> None:
         """Remove objects; those that are gone already are no error."""
+
+
+@runtime_checkable
+class ReadsInPlace(Protocol):
+    """A backend that can read to memory that is there already."""
+
+    def read_into(self, key: str, buffers: list[memoryview]) -> int:
+        """Fill the buffers, one after another, from the beginning of an object.
+
+        Returns:
+            Bytes of the whole object, which may be more or fewer than the buffers hold.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+
+
+def tiers_of(backend: Backend) -> tuple[Backend, ...]:
+    """The places in which a chunk may be, the fastest first."""
+    tiers: tuple[Backend, ...] = getattr(backend, "tiers", (backend,))
+    return tiers
 
 
 def open_backend(url: str) -> Backend:

@@ -50,6 +50,19 @@ class DirectoryBackend:
             except FileNotFoundError as error:
                 raise NotFoundError(f"{path}: does not exist") from error
 
+    def read_into(self, key: str, buffers: list[memoryview]) -> int:
+        """Read from the beginning of a file; return its size, or what was read if the system stopped early."""
+        path = self.root / key
+        with _in_words(f"{path}: cannot be read"):
+            try:
+                with path.open("rb", buffering=0) as file:
+                    wanted = sum(len(buffer) for buffer in buffers)
+                    found = os.readv(file.fileno(), buffers)
+                    size = os.fstat(file.fileno()).st_size
+                    return size if found == min(wanted, size) else found
+            except FileNotFoundError as error:
+                raise NotFoundError(f"{path}: does not exist") from error
+
     def keys(self, prefix: str) -> list[str]:
         """Walk the deepest directory that the prefix names."""
         start = self.root / prefix.rpartition("/")[0]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from training.checkpoint.chunks import CHUNK_BYTES, ChunkSpan
 from training.checkpoint.manifest import TensorRecord
+from training.errors import CorruptCheckpointError
 
 ALIGNMENT_BYTES = 64
 """Start of each tensor in the flat space: a multiple of any element's size, and of a cache line."""
@@ -83,9 +84,22 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 def tensor_at(flat: Tensor, record: TensorRecord) -> Tensor:
     """The tensor that a record places in a flat space: a view of ``flat`` [bytes] uint8."""
-    dtype = getattr(torch, record.dtype)
-    assert isinstance(dtype, torch.dtype), "records are made by lay_out"
-    return flat[record.offset_bytes : record.offset_bytes + record.bytes].view(dtype).view(record.shape)
+    content = flat[record.offset_bytes : record.offset_bytes + record.bytes]
+    return content.view(dtype_of(record)).view(record.shape)
+
+
+def dtype_of(record: TensorRecord) -> torch.dtype:
+    """Type of a recorded tensor's elements.
+
+    Raises:
+        CorruptCheckpointError: this torch has no such type, or its elements do not make up the recorded bytes.
+    """
+    dtype = getattr(torch, record.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CorruptCheckpointError(f"tensors of type {record.dtype!r} are unknown to torch {torch.__version__}")
+    if math.prod(record.shape) * dtype.itemsize != record.bytes:
+        raise CorruptCheckpointError(f"a tensor of {record.dtype} {record.shape} cannot have {record.bytes} bytes")
+    return dtype
 
 
 def _record(tensor: Tensor, offset: int) -> TensorRecord:

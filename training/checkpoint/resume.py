@@ -13,15 +13,18 @@ import torch
 from torch import Tensor
 
 from training.checkpoint.backend import Backend
-from training.checkpoint.layout import tensor_at
-from training.checkpoint.manifest import LogEntry, Manifest, Subject
+from training.checkpoint.layout import bytes_of, dtype_of
+from training.checkpoint.manifest import LogEntry, Manifest, Subject, TensorRecord
+from training.checkpoint.reading import read_tensors
 from training.checkpoint.state import TrainingState, restore_random_state, seed_random_state
-from training.checkpoint.store import checkpoint_entries, read_manifest, read_part
+from training.checkpoint.store import checkpoint_entries, read_manifest
 from training.distributed import Gang
 from training.errors import ConfigurationError, CorruptCheckpointError, StoreError
 
 logger = logging.getLogger(__name__)
 
+RANDOM = "rng/"
+"""What names of random states begin with; each rank has its own."""
 TRUSTED_ENTRIES = 2
 """Checkpoints that no earlier writer's retention removes, even one that does not know yet that it was superseded."""
 
@@ -57,16 +60,17 @@ def resume(gang: Gang, backend: Backend, state: TrainingState, subject: Subject,
         try:
             manifest = _manifest_together(gang, backend, entry)
             _refuse_other_subject(manifest, subject, backend.url)
-            flats = _read_parts_together(gang, backend, manifest)
+            landing = _Landing(gang, manifest, state.targets(_records(manifest)))
+            _read_parts_together(gang, backend, manifest, landing)
         except CorruptCheckpointError as error:
             logger.warning("checkpoint of step %s (log entry %d) is passed over: %s", entry.step, entry.sequence, error)
             passed_over.add(entry.sequence)
             continue
-        state.load(_exchange(gang, manifest, flats))
+        landing.exchange()
         if state.scaler.is_enabled() and manifest.scaler:
             state.scaler.load_state_dict(manifest.scaler)
         state.step, state.position = manifest.step, manifest.position
-        _restore_random(gang, manifest, flats, seed)
+        _restore_random(gang, manifest, landing.own, seed)
         return Resumed(manifest, frozenset(passed_over))
     if passed_over:
         raise StoreError(
@@ -87,17 +91,73 @@ def _refuse_other_subject(manifest: Manifest, subject: Subject, url: str) -> Non
         raise ConfigurationError([f"{where}: {problem}; undo the change, or name a new run" for problem in problems])
 
 
-def _read_parts_together(gang: Gang, backend: Backend, manifest: Manifest) -> dict[int, Tensor]:
+def _records(manifest: Manifest) -> dict[str, TensorRecord]:
+    """Tensors that all ranks share, by name."""
+    return {
+        name: record for part in manifest.parts for name, record in part.tensors.items() if not name.startswith(RANDOM)
+    }
+
+
+class _Landing:
+    """Where tensors are read to: into the state itself where it has the same form, else beside it.
+
+    Attributes:
+        own: random state of this rank, once it has been read.
+    """
+
+    def __init__(self, gang: Gang, manifest: Manifest, targets: dict[str, Tensor]) -> None:
+        self._gang = gang
+        self._manifest = manifest
+        self._targets = targets
+        self._read: dict[str, Tensor] = {}
+        self.own: dict[str, Tensor] = {}
+
+    def memory(self, number: int) -> dict[str, memoryview]:
+        """Bytes to which a part's tensors are to be read, on the host."""
+        memory = {}
+        for name, record in self._manifest.parts[number].tensors.items():
+            if name.startswith(RANDOM):
+                if number != self._gang.rank:
+                    continue
+                tensor = self.own[name] = torch.empty(record.shape, dtype=dtype_of(record))
+            else:
+                tensor = self._targets[name].detach()
+                if tensor.device.type != "cpu" or tensor.dtype != dtype_of(record) or not tensor.is_contiguous():
+                    tensor = torch.empty(record.shape, dtype=dtype_of(record))
+                self._read[name] = tensor
+            memory[name] = bytes_of(tensor).numpy().data
+        return memory
+
+    def exchange(self) -> None:
+        """Bring every tensor into the state, on every rank, from the rank that read it."""
+        for number, part in enumerate(self._manifest.parts):
+            source = number % self._gang.world_size
+            for name, record in part.tensors.items():
+                if not name.startswith(RANDOM):
+                    self._bring(name, record, source)
+
+    def _bring(self, name: str, record: TensorRecord, source: int) -> None:
+        target = self._targets[name].detach()
+        same_form = target.dtype == dtype_of(record) and target.is_contiguous()
+        landed = target if same_form else torch.empty(record.shape, dtype=dtype_of(record), device=self._gang.device)
+        read = self._read.pop(name, None)
+        if read is not None and read.data_ptr() != landed.data_ptr():
+            landed.copy_(read)
+        if self._gang.world_size > 1:
+            self._gang.broadcast_(landed, source)
+        if landed is not target:
+            target.copy_(landed)
+
+
+def _read_parts_together(gang: Gang, backend: Backend, manifest: Manifest, landing: _Landing) -> None:
     """Read this rank's parts; what goes wrong on any rank is raised on all."""
-    flats: dict[int, Tensor] = {}
     failure: StoreError | None = None
     try:
-        for part in _parts_of(gang, manifest):
-            flats[part] = _as_tensor(read_part(backend, manifest.parts[part]))
+        for number in _parts_of(gang, manifest):
+            read_tensors(backend, manifest.parts[number], landing.memory(number))
     except StoreError as error:
         failure = error
     gang.raise_together(failure)
-    return flats
 
 
 def _parts_of(gang: Gang, manifest: Manifest) -> range:
@@ -105,33 +165,12 @@ def _parts_of(gang: Gang, manifest: Manifest) -> range:
     return range(gang.rank, len(manifest.parts), gang.world_size)
 
 
-def _as_tensor(flat: bytearray) -> Tensor:
-    return torch.frombuffer(flat, dtype=torch.uint8) if flat else torch.empty(0, dtype=torch.uint8)
-
-
-def _exchange(gang: Gang, manifest: Manifest, flats: dict[int, Tensor]) -> dict[str, Tensor]:
-    """Send every tensor from the rank that read it to all others; they end up on the device."""
-    tensors = {}
-    for number, part in enumerate(manifest.parts):
-        for name, record in part.tensors.items():
-            if name.startswith("rng/"):
-                continue
-            dtype = getattr(torch, record.dtype)
-            if number in flats:
-                tensor = tensor_at(flats[number], record).to(gang.device)
-            else:
-                tensor = torch.empty(record.shape, dtype=dtype, device=gang.device)
-            gang.broadcast_(tensor, number % gang.world_size)
-            tensors[name] = tensor
-    return tensors
-
-
 def rng_name(rank: int, generator: str) -> str:
     """Name of a rank's random state among the tensors of its part."""
-    return f"rng/rank-{rank:05d}/{generator}"
+    return f"{RANDOM}rank-{rank:05d}/{generator}"
 
 
-def _restore_random(gang: Gang, manifest: Manifest, flats: dict[int, Tensor], seed: int) -> None:
+def _restore_random(gang: Gang, manifest: Manifest, own: dict[str, Tensor], seed: int) -> None:
     if manifest.world_size != gang.world_size:
         if gang.rank == 0:
             logger.warning(
@@ -142,11 +181,6 @@ def _restore_random(gang: Gang, manifest: Manifest, flats: dict[int, Tensor], se
             )
         seed_random_state(seed, gang.rank, manifest.step)
         return
-    prefix = f"rng/rank-{gang.rank:05d}/"
-    part = manifest.parts[gang.rank]
-    states = {
-        name.removeprefix(prefix): tensor_at(flats[gang.rank], record).clone()
-        for name, record in part.tensors.items()
-        if name.startswith(prefix)
-    }
+    prefix = f"{RANDOM}rank-{gang.rank:05d}/"
+    states = {name.removeprefix(prefix): state for name, state in own.items() if name.startswith(prefix)}
     restore_random_state(states, gang.device)

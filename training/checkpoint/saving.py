@@ -29,7 +29,8 @@ from training.checkpoint.manifest import (
     PartRecord,
     TensorRecord,
 )
-from training.checkpoint.store import TRANSFER_THREADS, collect_garbage
+from training.checkpoint.reading import TRANSFER_THREADS
+from training.checkpoint.store import collect_garbage
 from training.errors import PeerError, SaveCancelledError, StoreError, SupersededError
 
 logger = logging.getLogger(__name__)

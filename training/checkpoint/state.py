@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,18 @@ WRAPPERS = re.compile(r"(^|(?<=\.))(module|_orig_mod)\.")
 def bare_name(name: str) -> str:
     """A parameter's name without the parts that wrappers add."""
     return WRAPPERS.sub("", name)
+
+
+class Form(Protocol):
+    """What a tensor and the record of one have in common."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Lengths of its dimensions."""
+
+    @property
+    def dtype(self) -> torch.dtype | str:
+        """Type of its elements."""
 
 
 @dataclass
@@ -58,45 +71,73 @@ class TrainingState:
         named = {**dict(self.model.named_parameters()), **buffers}
         return {bare_name(name): tensor for name, tensor in named.items()}
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what :meth:`tensors` gave.
+    def targets(self, records: Mapping[str, Form]) -> dict[str, Tensor]:
+        """Tensors of this state, by the names of a checkpoint's; the optimizer's are made anew.
+
+        Args:
+            records: the checkpoint's tensors, or anything else with their shapes.
 
         Raises:
             ConfigurationError: names or shapes are not this model's; nothing was changed.
         """
         own = self._model_tensors()
         given = {
-            bare_name(name.removeprefix("model/")): tensor
-            for name, tensor in tensors.items()
+            bare_name(name.removeprefix("model/")): (name, record)
+            for name, record in records.items()
             if name.startswith("model/")
         }
+        moments = self._moments(records)
         problems = [f"checkpoint: has no tensor {name} of the model" for name in sorted(own.keys() - given.keys())]
         problems += [f"checkpoint: has {name}, the model does not" for name in sorted(given.keys() - own.keys())]
         problems += [
-            f"checkpoint: {name} has shape {list(given[name].shape)}, the model's has {list(own[name].shape)}"
+            f"checkpoint: {name} has shape {list(given[name][1].shape)}, the model's has {list(own[name].shape)}"
             for name in sorted(own.keys() & given.keys())
-            if own[name].shape != given[name].shape
+            if list(own[name].shape) != list(given[name][1].shape)
+        ]
+        problems += [
+            f"checkpoint: has {name}, which is state of no parameter of the model"
+            for name in sorted(set(records) - {name for name, _ in given.values()} - moments.keys())
         ]
         if problems:
             raise ConfigurationError(
                 [f"{problem}; resume with the same model, or name a new run" for problem in problems]
             )
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(given[name])
-        self._load_optimizer(tensors)
+        return {given[name][0]: tensor for name, tensor in own.items()} | self._make_moments(moments, records)
 
-    def _load_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, parameter in self.model.named_parameters():
-            prefix = f"optimizer/{bare_name(name)}/"
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what :meth:`tensors` gave.
+
+        Raises:
+            ConfigurationError: names or shapes are not this model's; nothing was changed.
+        """
+        with torch.no_grad():
+            for name, target in self.targets(tensors).items():
+                target.copy_(tensors[name])
+
+    def _moments(self, records: Mapping[str, Form]) -> dict[str, tuple[nn.Parameter, str]]:
+        """Of the checkpoint's tensors, those that are optimizer state: parameter and key."""
+        parameters = {bare_name(name): parameter for name, parameter in self.model.named_parameters()}
+        found = {}
+        for name in records:
+            if name.startswith("optimizer/"):
+                owner, _, key = name.removeprefix("optimizer/").rpartition("/")
+                if bare_name(owner) in parameters:
+                    found[name] = (parameters[bare_name(owner)], key)
+        return found
+
+    def _make_moments(
+        self, moments: Mapping[str, tuple[nn.Parameter, str]], records: Mapping[str, Form]
+    ) -> dict[str, Tensor]:
+        made: dict[str, Tensor] = {}
+        for parameter in self.model.parameters():
+            self.optimizer.state.pop(parameter, None)
+        for name, (parameter, key) in moments.items():
+            record = records[name]
+            dtype = record.dtype if isinstance(record.dtype, torch.dtype) else getattr(torch, record.dtype)
             # Everything goes where the parameter is, the step count too: that is where the fused kernel wants it.
-            restored = {
-                key.removeprefix(prefix): value.to(parameter.device).clone()
-                for key, value in tensors.items()
-                if key.startswith(prefix)
-            }
-            if restored:
-                self.optimizer.state[parameter] = restored
+            made[name] = torch.empty(tuple(record.shape), dtype=dtype, device=parameter.device)
+            self.optimizer.state[parameter][key] = made[name]
+        return made
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from training.checkpoint import chunks
 from training.checkpoint.backend import Backend
 from training.checkpoint.log import newest_first
-from training.checkpoint.manifest import ChunkRecord, LogEntry, Manifest, PartRecord
-from training.errors import CorruptCheckpointError, NotFoundError
+from training.checkpoint.manifest import ChunkRecord, LogEntry, Manifest
+from training.checkpoint.reading import read_chunk, read_part
+from training.errors import CorruptCheckpointError
+
+__all__ = ["checkpoint_entries", "collect_garbage", "list_checkpoints", "read_chunk", "read_manifest", "read_part"]
 
 logger = logging.getLogger(__name__)
 
 CHUNK_PREFIX = "chunks/"
-TRANSFER_THREADS = 8
-"""Transfers in flight per process. One connection to S3 carries some 90 MB/s, so that eight fill 5 Gb/s.
-Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html (2025-06)."""
 
 
 def checkpoint_entries(backend: Backend) -> Iterator[LogEntry]:
@@ -43,41 +41,6 @@ def read_manifest(backend: Backend, entry: LogEntry) -> Manifest:
         return Manifest.model_validate_json(read_chunk(backend, record))
     except ValidationError as error:
         raise CorruptCheckpointError(f"{entry.manifest.key}: is not a manifest ({error})") from error
-
-
-def read_chunk(backend: Backend, record: ChunkRecord) -> bytearray:
-    """Read a chunk's plain bytes.
-
-    Raises:
-        CorruptCheckpointError: it is missing or damaged.
-    """
-    try:
-        stored = backend.get(record.key)
-    except NotFoundError as error:
-        raise CorruptCheckpointError(f"{backend.url}/{record.key}: is missing") from error
-    return chunks.decode(stored, record.blake3, record.bytes)
-
-
-def read_part(backend: Backend, part: PartRecord) -> bytearray:
-    """Read a part's flat space, several chunks at a time, every hash checked.
-
-    Raises:
-        CorruptCheckpointError: a chunk is missing or damaged.
-    """
-    flat = bytearray(part.plain_bytes)
-
-    def read_into(offset: int, record: ChunkRecord) -> None:
-        flat[offset : offset + record.bytes] = read_chunk(backend, record)
-
-    with ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="checkpoint-read") as pool:
-        offset = 0
-        pending = []
-        for record in part.chunks:
-            pending.append(pool.submit(read_into, offset, record))
-            offset += record.bytes
-        for future in pending:
-            future.result()
-    return flat
 
 
 @dataclass(frozen=True)
