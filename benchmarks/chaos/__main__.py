@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -34,6 +35,7 @@ from training.checkpoint.backend import open_backend
 from training.checkpoint.s3 import S3Backend
 
 CYCLES_PER_RUN = 30
+PATIENCE = 3.0
 BUCKET = "chaos"
 SUPERVISED_STEPS_PER_CYCLE = 120
 """How far a run must be able to go between two faults, machines being found silent and started meanwhile."""
@@ -87,7 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     faults = sorted({fault for kind in FAULTS.values() for fault in kind})
     parser.add_argument("--seed", type=int, help="of all choices; random unless given")
-    parser.add_argument("--minutes", type=float, default=8.0, help="when to stop (default 8)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=8.0,
+        help=f"when to stop, once --least-cycles are done; at the latest after {PATIENCE:g} times as long (default 8)",
+    )
     parser.add_argument("--cycles", type=int, help="stop after so many cycles of forked ranks")
     parser.add_argument(
         "--supervised-cycles", type=int, default=15, help="faults at real supervisors and torchrun (default 15)"
@@ -144,11 +151,20 @@ class Experiment:
         self._config = {**CONFIG, "steps": options.steps}
         self.restart_seconds: list[float] = []
         self._cycles = 0
+        self._started = time.monotonic()
 
     def run(self, until_monotonic: float) -> None:
-        """Run the supervised part, then campaigns until the time or the cycles are up."""
-        if self._options.supervised_cycles:
-            self._supervised(until_monotonic)
+        """Run campaigns until the time or the cycles are up, and the supervised part beside them: it waits a lot."""
+        with ThreadPoolExecutor(1, thread_name_prefix="supervised") as pool:
+            supervised = None
+            if self._options.supervised_cycles:
+                run = self._supervised_run()
+                supervised = pool.submit(run.run, self._options.supervised_cycles, until_monotonic, self._show)
+            self._campaigns(until_monotonic)
+            if supervised is not None:
+                supervised.result()
+
+    def _campaigns(self, until_monotonic: float) -> None:
         number = 0
         while not self._is_over(until_monotonic):
             world_size, kind = KINDS[number % len(KINDS)]
@@ -156,25 +172,24 @@ class Experiment:
                 self._campaign(number, world_size, kind, until_monotonic)
             number += 1
 
-    def _supervised(self, until_monotonic: float) -> None:
+    def _supervised_run(self) -> SupervisedRun:
         config = {**CONFIG, "steps": SUPERVISED_STEPS_PER_CYCLE * (self._options.supervised_cycles + 1)}
         keys = client_options(self._s3_url)
         account = Account(
             boto3.client("s3", **keys), boto3.client("ssm", **keys), boto3.client("logs", **keys), BUCKET, self._s3_url
         )
-        supervised = SupervisedRun(
+        return SupervisedRun(
             folder=self._root / "machines",
             account=account,
             code=account.fill(self._dataset),
             dataset=self._dataset.name,
             config=config,
-            reference=unbroken(self._parent, self._root / "supervised", NODES, config),
+            reference=unbroken(self._parent, self._root, NODES, config),
             backend=S3Backend(BUCKET, f"runs/{RUN}/checkpoints", account.s3),
             report=self._report,
             seed=f"{self._seed}-supervised",
             restart_seconds=self.restart_seconds,
         )
-        supervised.run(self._options.supervised_cycles, until_monotonic, lambda: self._show("supervised", NODES, "s3"))
 
     def _campaign(self, number: int, world_size: int, kind: str, until_monotonic: float) -> None:
         if world_size not in self._references:
@@ -200,7 +215,7 @@ class Experiment:
             for cycle in range(CYCLES_PER_RUN):
                 done = campaign.cycle(cycle, self._options.fault)
                 self._cycles += 1
-                self._show(name, world_size, kind)
+                self._show()
                 if done or self._is_over(until_monotonic):
                     break
             campaign.finish()
@@ -208,15 +223,17 @@ class Experiment:
             campaign.close()
 
     def _is_over(self, until_monotonic: float) -> bool:
-        limit = self._options.cycles
-        return time.monotonic() >= until_monotonic or (limit is not None and self._cycles >= limit)
-
-    def _show(self, name: str, world_size: int, kind: str) -> None:
-        report = self._report
-        sys.stderr.write(
-            f"run {name} ({world_size} ranks, {kind}): {report.cycles} cycles, {report.kills} kills, "
-            f"{report.violations} violations\n"
+        limit, now = self._options.cycles, time.monotonic()
+        if limit is not None and self._cycles >= limit:
+            return True
+        enough = self._report.cycles >= self._options.least_cycles
+        return now >= until_monotonic and (
+            enough or now >= self._started + PATIENCE * (until_monotonic - self._started)
         )
+
+    def _show(self) -> None:
+        told = f"{self._report.cycles} interruptions, {self._report.violations} violations"
+        sys.stderr.write(f"{time.monotonic() - self._started:5.0f} s: {told}\n")
 
 
 def client_options(endpoint: str) -> dict[str, str]:
@@ -234,7 +251,7 @@ def client_options(endpoint: str) -> dict[str, str]:
 def _experiment(
     root: Path, dataset: Path, seed: int, options: argparse.Namespace, report: Report
 ) -> Iterator[Experiment]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

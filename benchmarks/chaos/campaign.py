@@ -11,14 +11,17 @@ from typing import Any
 from benchmarks.chaos.contents import checkpoints, differences, newest_whole_step
 from benchmarks.chaos.faults import FAULTS, HANG_SECONDS, Aftermath, Scene, StoreKind
 from benchmarks.chaos.faulty_s3 import FaultyS3, endpoint_environment
+from benchmarks.chaos.metrics import longest_save_steps, read_records
 from benchmarks.chaos.ranks import Gang, WarmParent
 from benchmarks.chaos.tally import Report
 from training.checkpoint.backend import Backend, open_backend
 from training.checkpoint.log import newest_first
 
 INTERVAL_STEPS = 10
-LOST_INTERVALS = 3
-"""A save begins every interval and may itself take one; on a machine that is busy with many gangs, two."""
+LOST_INTERVALS = 2
+LOST_SAVES = 2
+"""What a kill may cost: an interval, the save before it and the one that was under way, which may be longer than any
+that was committed; and an interval because a wish for a save is put to the vote."""
 MOST_STEPS_PER_CYCLE = 25
 EARLY_SHARE = 0.15
 """Of the cycles, how many meet the gang while it starts."""
@@ -35,6 +38,15 @@ CONFIG: dict[str, Any] = {
 }
 
 
+def most_lost_steps(run_directory: Path) -> int:
+    """What a kill of this generation may cost at most; one that has not saved yet may lose its own steps, no more."""
+    steps, starts = read_records(run_directory, "step"), read_records(run_directory, "start")
+    if steps and starts and not read_records(run_directory, "checkpoint"):
+        done: int = steps[-1]["step"] - (starts[0]["resumed_from_step"] or 0)
+        return max(done, LOST_INTERVALS * INTERVAL_STEPS)
+    return LOST_INTERVALS * INTERVAL_STEPS + LOST_SAVES * longest_save_steps(run_directory)
+
+
 @dataclass(frozen=True)
 class Reference:
     """The unbroken run of one world size: every loss, and the store with its end."""
@@ -49,8 +61,9 @@ def unbroken(parent: WarmParent, root: Path, world_size: int, config: Mapping[st
     Raises:
         RuntimeError: even that does not work.
     """
-    store = root / f"unbroken-{world_size}-checkpoints"
-    gang = parent.start(f"unbroken-{world_size}", config, world_size, 1, str(store))
+    name = f"unbroken-{world_size}-ranks-{config['steps']}-steps"
+    store = root / f"{name}-checkpoints"
+    gang = parent.start(name, config, world_size, 1, str(store))
     ended = gang.wait(HANG_SECONDS * 2)
     losses = gang.losses()
     errors = gang.errors()
@@ -187,7 +200,7 @@ class Campaign:
         self._last_fault = fault
         self._done_step = max([*losses, *steps_told], default=self._expected_step or 0)
         self._expected_step = newest_whole_step(self.backend)
-        self._bound = None if aftermath.heir is not None else self._bound_after(aftermath)
+        self._bound = None if aftermath.heir is not None else self._bound_after(aftermath, gang.directory)
 
     def _judge_start(self, gang: Gang) -> None:
         """Hold where the gang went on against what the store had when the one before had ended."""
@@ -203,10 +216,10 @@ class Campaign:
         lost = max(0, self._done_step - (resumed or 0))
         self.report.note_lost(self._last_fault, lost, self._bound, f"{self.name}, generation {gang.generation}")
 
-    def _bound_after(self, aftermath: Aftermath) -> int:
+    def _bound_after(self, aftermath: Aftermath, directory: Path) -> int:
         if aftermath.loses_nothing:
             return 0
-        bound = LOST_INTERVALS * INTERVAL_STEPS * (2 if aftermath.damaged else 1)
+        bound = most_lost_steps(directory) * (2 if aftermath.damaged else 1)
         return bound if aftermath.onset_step is None else bound + max(0, self._done_step - aftermath.onset_step)
 
     def _stale_commits(self) -> list[str]:

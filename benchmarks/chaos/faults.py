@@ -24,7 +24,9 @@ NOTICE_SECONDS = 30.0
 LARGEST_FILE_BYTES = 3000
 """Of a process whose disk is full: its next chunk ends short."""
 CLOCK_JUMP_SECONDS = 3600.0
-FAULTY_SHARE = 0.3
+FAULTY_SHARE = 0.5
+LEAST_BEFALLEN = 3
+"""Requests that a fault of S3 must have befallen before the gang is killed in the midst of it."""
 
 
 @dataclass
@@ -160,6 +162,18 @@ def _full_disk(scene: Scene) -> Aftermath:
     return Aftermath(scene.gang.wait(HANG_SECONDS), onset_step=onset)
 
 
+def _kill_writer(scene: Scene) -> Aftermath:
+    """Kill what writes checkpoints beside a rank; without it there can be no further save, so all ranks must fail."""
+    process = scene.choice.choice(scene.gang.processes)
+    assert process.pid is not None, "it was started"
+    onset, writers = _newest_step(scene.gang), _children(process.pid)
+    for pid in writers:
+        os.kill(pid, signal.SIGKILL)
+    if not writers:  # it had not come so far
+        return _kill_all(scene)
+    return Aftermath(scene.gang.wait(HANG_SECONDS), kills=len(writers), onset_step=onset)
+
+
 def _children(pid: int) -> list[int]:
     listing = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(child) for child in listing.read_text().split()] if listing.exists() else []
@@ -203,7 +217,8 @@ def _misbehave(fault: S3Fault) -> Callable[[Scene], Aftermath]:
             heir.wait_until(heir.losses, HANG_SECONDS)
             scene.s3.misbehaviour = Misbehaviour()
             return Aftermath(killed.ended, killed.kills, heir=heir)
-        _run_on(scene)
+        goal = scene.s3.done[fault] + LEAST_BEFALLEN
+        scene.gang.wait_until(lambda: scene.s3 is not None and scene.s3.done[fault] >= goal, HANG_SECONDS)
         killed = _kill_all(scene)
         scene.s3.misbehaviour = Misbehaviour()
         return Aftermath(killed.ended, killed.kills, onset_step=onset)
@@ -222,6 +237,7 @@ FAULTS: dict[StoreKind, dict[str, tuple[int, Callable[[Scene], Aftermath]]]] = {
         "superseded writer": (1, _superseded_writer),
         "clock jump": (1, _clock_jump),
         "full disk": (1, _full_disk),
+        "kill checkpoint writer": (1, _kill_writer),
         "flipped bit": (1, _damage(_flip_bit)),
         "truncated file": (1, _damage(_truncate)),
         "lost object": (1, _damage(_remove)),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 PRELOADED = ["training.trainer", "training.assembly", "training.config", "torch._dynamo", "training.checkpoint.s3"]
 COLLECTIVE_TIMEOUT_SECONDS = 8
 """In place of the trainer's minutes, so that a stopped rank costs the experiment seconds."""
+RENDEZVOUS_TIMEOUT_SECONDS = 20
 READ_TIMEOUT_SECONDS = 1
 """In place of the trainer's 20 s, for the same reason."""
 POLL_SECONDS = 0.01
@@ -47,6 +48,7 @@ def _be_rank(arguments: list[str], environment: dict[str, str], stderr: str, clo
     from training.__main__ import main
     from training.checkpoint import s3
 
+    distributed.RENDEZVOUS_TIMEOUT = datetime.timedelta(seconds=RENDEZVOUS_TIMEOUT_SECONDS)
     distributed.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_SECONDS)
     s3.READ_TIMEOUT_SECONDS = READ_TIMEOUT_SECONDS
     sys.exit(main(arguments))

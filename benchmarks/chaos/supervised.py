@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.campaign import INTERVAL_STEPS, LOST_INTERVALS, Reference
+from benchmarks.chaos.campaign import INTERVAL_STEPS, Reference, most_lost_steps
 from benchmarks.chaos.contents import checkpoints, differences
 from benchmarks.chaos.faulty_s3 import endpoint_environment
 from benchmarks.chaos.nodes import REPOSITORY, Node
@@ -173,7 +173,7 @@ class SupervisedRun:
     def _judge(self, name: str, generation: int, heir: int, known: set[int]) -> None:
         done = max(record["step"] for record in self._records(generation, "step"))
         resumed = self._records(heir, "start")[0]["resumed_from_step"] or 0
-        bound = 0 if DEEDS[name].loses_nothing else LOST_INTERVALS * INTERVAL_STEPS
+        bound = 0 if DEEDS[name].loses_nothing else self._bound(generation)
         self.report.note_lost(name, max(0, done - resumed), bound, f"supervised, generation {generation}")
         newest = next(checkpoints(self.backend), None)
         if newest is not None and newest.problem is not None:
@@ -182,6 +182,9 @@ class SupervisedRun:
             self.report.note(name, "wrong", f"the log went back to entry {newest.entry.sequence}")
         for each in (generation, heir):
             self._compare_losses(name, each)
+
+    def _bound(self, generation: int) -> int:
+        return max(most_lost_steps(node.run_directory(RUN, generation)) for node in self._nodes)
 
     def _compare_losses(self, name: str, generation: int) -> None:
         for record in self._records(generation, "step"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -56,10 +57,11 @@ class Report:
         return self.tallies.setdefault(fault, Tally())
 
     def note(self, fault: str, kind: str, told: str) -> None:
-        """Count one violation and keep its words."""
+        """Count one violation, keep its words, and say it at once."""
         tally = self.of(fault)
         setattr(tally, kind, getattr(tally, kind) + 1)
         self.problems.append(f"{fault}: {kind}: {told}")
+        sys.stderr.write(f"VIOLATION {self.problems[-1]}\n")
 
     def note_lost(self, fault: str, steps: int, bound: int, told: str) -> None:
         """Take in how many steps a fault cost."""
