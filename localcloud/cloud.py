@@ -21,6 +21,8 @@ from localcloud.identity import Identity
 from localcloud.public_parameters import PublicParameters
 from localcloud.security_token import SecurityTokenService
 from localcloud.server import ADDRESS, listen
+from localcloud.storage.dlm_service import DlmService
+from localcloud.storage.fsx_service import FsxService
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +63,10 @@ class LocalCloud:
         bus = LocalEventBus(self.clients, functions)
         compute = ComputeServices(self.clients, bus, self.identity, self.state_directory)
         cloudformation = CloudFormationService(self.clients)
+        stores: list[Service] = [FsxService(self.clients), DlmService(self.clients)]
         parameters = PublicParameters(self.clients)
-        return [SecurityTokenService(self.identity), parameters, functions, bus, cloudformation, *compute.services()]
+        own: list[Service] = [SecurityTokenService(self.identity), parameters, functions, bus, cloudformation]
+        return [*own, *stores, *compute.services()]
 
     def _group_tags(self, group_arn: str) -> Mapping[str, str]:
         """Return the tags of an Auto Scaling group, for conditions on autoscaling:ResourceTag."""

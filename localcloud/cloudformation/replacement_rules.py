@@ -120,7 +120,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "AWS::EC2::Subnet": _page("aws-resource-ec2-subnet", "in_place", "Ipv6CidrBlock"),
     # A legacy type without handlers: its nested create-only properties are told by the documentation only.
     "AWS::FSx::FileSystem": {
-        **_page(_FSX, "replace", "FileSystemTypeVersion"),
+        **_page(_FSX, "replace", "FileSystemTypeVersion", "StorageType"),
         **_page(
             "aws-properties-fsx-filesystem-lustreconfiguration",
             "replace",

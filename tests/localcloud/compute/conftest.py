@@ -20,6 +20,8 @@ from localcloud.cloudformation.service import CloudFormationService
 from localcloud.compute import ComputeServices
 from localcloud.public_parameters import PublicParameters
 from localcloud.security_token import SecurityTokenService
+from localcloud.storage.dlm_service import DlmService
+from localcloud.storage.fsx_service import FsxService
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 30.0
@@ -65,7 +67,9 @@ class ComputeCloud(LocalCloud):
     def _build_services(self) -> list[Service]:
         self.compute = ComputeServices(self.clients, self.bus, self.identity, self.state_directory, self.clock)
         others: list[Service] = [SecurityTokenService(self.identity), PublicParameters(self.clients)]
-        return [*others, CloudFormationService(self.clients), *self.compute.services()]
+        self.lifecycle_manager = DlmService(self.clients, self.clock)
+        others += [self.lifecycle_manager, FsxService(self.clients, self.clock), CloudFormationService(self.clients)]
+        return [*others, *self.compute.services()]
 
     def clock(self) -> float:
         return time.time() + self.ahead_seconds
@@ -88,6 +92,7 @@ class Cloud:
         """Move the cloud's clock on and let it look."""
         self._cloud.ahead_seconds += seconds
         self.compute.wake()
+        self._cloud.lifecycle_manager.wake()
 
     def now(self) -> float:
         """Return the cloud's time, in Unix seconds."""

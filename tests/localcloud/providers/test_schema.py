@@ -25,6 +25,10 @@ FIXED = {
         + ["PropagateTagsToVolumeOnCreation"],
         "the local EC2 has no call that changes them",
     ),
+    "AWS::FSx::FileSystem": (
+        ["FileSystemTypeVersion", "StorageType"],
+        "replaced as the documentation says; the legacy schema is silent",
+    ),
     "AWS::Logs::LogGroup": (["KmsKeyId", "LogGroupClass"], "the local Logs has no call that changes them"),
     "AWS::KMS::Key": (["KeySpec", "KeyUsage", "MultiRegion", "Origin"], "KMS has no call that changes them"),
     "AWS::DynamoDB::Table": (

@@ -1,0 +1,93 @@
+"""What FSx for Lustre accepts: deployment types, sizes, throughputs, versions; pure functions.
+
+Source: docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystem.html and
+API_CreateFileSystemLustreConfiguration.html (2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+DEPLOYMENTS = ("SCRATCH_1", "SCRATCH_2", "PERSISTENT_1", "PERSISTENT_2")
+VERSIONS = ("2.10", "2.12", "2.15")
+DEFAULT_VERSIONS: Mapping[str, str] = {
+    "SCRATCH_1": "2.10", "SCRATCH_2": "2.10", "PERSISTENT_1": "2.10", "PERSISTENT_2": "2.12",
+}  # fmt: skip
+THROUGHPUTS: Mapping[tuple[str, str], tuple[int, ...]] = {
+    ("PERSISTENT_1", "SSD"): (50, 100, 200),
+    ("PERSISTENT_1", "HDD"): (12, 40),
+    ("PERSISTENT_2", "SSD"): (125, 250, 500, 1000),
+}
+MOST_ASSOCIATIONS = 8
+_NOT_WITH_EFA_OR_METADATA = "is for PERSISTENT_2 file systems only"
+
+
+def problems(request: Mapping[str, Any]) -> list[str]:
+    """Return all that is wrong with a CreateFileSystem request for Lustre."""
+    lustre = request.get("LustreConfiguration") or {}
+    deployment = lustre.get("DeploymentType", "SCRATCH_1")
+    kind = request.get("StorageType", "SSD")
+    if deployment not in DEPLOYMENTS:
+        return [f"DeploymentType {deployment} is not one of {', '.join(DEPLOYMENTS)}"]
+    if kind not in ("SSD", "HDD"):
+        return [f"StorageType {kind} is not emulated; use SSD or HDD"]
+    found = capacity_problems(request.get("StorageCapacity"), deployment, kind, lustre)
+    version = request.get("FileSystemTypeVersion") or DEFAULT_VERSIONS[deployment]
+    if version not in VERSIONS:
+        found.append(f"FileSystemTypeVersion {version} is not one of {', '.join(VERSIONS)}")
+    if version == "2.10" and deployment == "PERSISTENT_2":
+        found.append("FileSystemTypeVersion 2.10 does not go with PERSISTENT_2")
+    if len(request.get("SubnetIds", [])) != 1:
+        found.append("SubnetIds: a Lustre file system has exactly one subnet")
+    found += throughput_problems(lustre.get("PerUnitStorageThroughput"), deployment, kind)
+    if kind == "HDD" and deployment != "PERSISTENT_1":
+        found.append("StorageType HDD is for PERSISTENT_1 only")
+    if lustre.get("DataCompressionType", "NONE") not in ("NONE", "LZ4"):
+        found.append(f"DataCompressionType {lustre['DataCompressionType']} is not NONE or LZ4")
+    if deployment != "PERSISTENT_2":
+        found += [f"{one} {_NOT_WITH_EFA_OR_METADATA}" for one in ("EfaEnabled", "MetadataConfiguration")
+                  if lustre.get(one)]  # fmt: skip
+    elif lustre.get("EfaEnabled") and not lustre.get("MetadataConfiguration"):
+        found.append("EfaEnabled needs a MetadataConfiguration")
+    return found
+
+
+def capacity_problems(capacity: int | None, deployment: str, kind: str, lustre: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a storage capacity, in GiB."""
+    if capacity is None:
+        return ["StorageCapacity is missing"]
+    if kind == "HDD":
+        step = 1800 if lustre.get("PerUnitStorageThroughput") == 40 else 6000
+        fits, words = capacity > 0 and capacity % step == 0, f"multiples of {step}"
+    elif deployment == "SCRATCH_1":
+        fits, words = capacity in (1200, 2400) or (capacity > 0 and capacity % 3600 == 0), "1200, 2400, or n x 3600"
+    else:
+        fits, words = capacity == 1200 or (capacity > 0 and capacity % 2400 == 0), "1200 or multiples of 2400"
+    return [] if fits else [f"StorageCapacity {capacity} GiB is not valid for {deployment} {kind}: {words}"]
+
+
+def throughput_problems(throughput: int | None, deployment: str, kind: str) -> list[str]:
+    """Return what is wrong with a throughput per unit of storage, in MB/s for each TiB."""
+    allowed = THROUGHPUTS.get((deployment, kind))
+    if allowed is None:
+        return [] if throughput is None else [f"PerUnitStorageThroughput does not go with {deployment}"]
+    if throughput not in allowed:
+        words = ", ".join(map(str, allowed))
+        return [f"PerUnitStorageThroughput {throughput} is not one of {words} for {deployment} {kind}"]
+    return []
+
+
+def association_problems(deployment: str, version: str, existing: int) -> list[str]:
+    """Return why a file system takes no (further) data repository association.
+
+    Source: docs.aws.amazon.com/fsx/latest/LustreGuide/create-dra-linked-data-repo.html, 2026-11.
+    """
+    found = []
+    if version == "2.10" or deployment == "SCRATCH_1":
+        found.append(
+            f"Data repository associations are not supported on Lustre {version} file systems of type {deployment}"
+        )
+    if existing >= MOST_ASSOCIATIONS:
+        found.append(f"A file system has at most {MOST_ASSOCIATIONS} data repository associations")
+    return found
