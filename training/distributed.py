@@ -172,6 +172,13 @@ def join_gang() -> Gang:
     return Gang(rank, world_size, local_rank, local_world_size, device, _c10d.PrefixStore("gang", store))
 
 
+def adopt_gang(device: torch.device) -> Gang:
+    """The gang of the default process group that the caller has made."""
+    local_rank, local_world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    store = _c10d.PrefixStore("checkpoints", _c10d.distributed_c10d._get_default_store())
+    return Gang(dist.get_rank(), dist.get_world_size(), local_rank, local_world_size, device, store)
+
+
 def _device(local_rank: int, local_world_size: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")

@@ -87,7 +87,7 @@ class Manifest(_Record):
     """A whole checkpoint."""
 
     schema_version: Literal[1] = 1
-    subject: Subject
+    subject: Subject | None = Field(default=None, description="None: of a trainer other than this package's.")
     step: int = Field(ge=0, description="Optimizer steps done.")
     position: int = Field(ge=0, description="Samples consumed by the run: where in the data it stands.")
     generation: int = Field(ge=0)
@@ -98,6 +98,8 @@ class Manifest(_Record):
     precision: str
     device_type: str
     torch_version: str
+    extra: dict[str, Any] = Field(default_factory=dict, description="Small state of the caller.")
+    optimizer_groups: list[dict[str, Any]] = Field(default_factory=list, description="Without their parameters.")
     parts: list[PartRecord]
 
     @property

@@ -47,7 +47,7 @@ class Resumed:
         return len(self.passed_over) < TRUSTED_ENTRIES
 
 
-def resume(gang: Gang, backend: Backend, state: TrainingState, subject: Subject, seed: int) -> Resumed | None:
+def resume(gang: Gang, backend: Backend, state: TrainingState, subject: Subject | None, seed: int) -> Resumed | None:
     """Bring ``state`` and this rank's random generators to the newest whole checkpoint; None if there never was one.
 
     Raises:
@@ -84,8 +84,12 @@ def _manifest_together(gang: Gang, backend: Backend, entry: LogEntry) -> Manifes
     return gang.ask_rank_zero(lambda: read_manifest(backend, entry))
 
 
-def _refuse_other_subject(manifest: Manifest, subject: Subject, url: str) -> None:
-    problems = manifest.subject.differences(subject)
+def _refuse_other_subject(manifest: Manifest, subject: Subject | None, url: str) -> None:
+    if subject is None:
+        return
+    problems = (
+        ["it was not saved by this trainer"] if manifest.subject is None else manifest.subject.differences(subject)
+    )
     if problems:
         where = f"{url}: the checkpoint of step {manifest.step} does not fit this run"
         raise ConfigurationError([f"{where}: {problem}; undo the change, or name a new run" for problem in problems])

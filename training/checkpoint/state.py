@@ -61,7 +61,12 @@ class TrainingState:
         named = {f"model/{name}": tensor for name, tensor in self._model_tensors().items()}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
-                assert isinstance(value, Tensor), "AdamW keeps nothing but tensors"
+                if value is None:
+                    continue
+                if not isinstance(value, Tensor):
+                    raise ConfigurationError(
+                        [f"optimizer: its {key} of {name} is a {type(value).__name__}; only tensors can be saved"]
+                    )
                 named[f"optimizer/{bare_name(name)}/{key}"] = value
         return named
 
