@@ -15,7 +15,7 @@ Phase = Literal["idle", "running", "giving_up", "waiting", "ended", "protected"]
 """idle: nothing to run; running: the fleet should be whole; giving_up: on the way to zero nodes before the next
 attempt; waiting: at zero until there is hope of capacity; ended: the run is over; protected: boots fail, so no more."""
 
-LONGEST_WAIT_SECONDS = 3600.0
+LONGEST_WAIT_SECONDS = 1800.0
 _PRESENT_STATES = ("Pending", "Pending:Wait", "Pending:Proceed", "InService")
 
 
@@ -78,15 +78,17 @@ class Group:
 class Memory:
     """What the controller knows from last time; it is valid for one run document and one launch template version.
 
-    `attempt` counts gangs that were given up. `since_unix_seconds` is when the gang became too small, None while it is
-    large enough. `booting` are members that have not yet sent a heart-beat; one that leaves like that is a boot
-    failure, unless it is `excused` because AWS took it.
+    `attempt` counts gangs that were given up; `paid_in_vain` tells that one of this round had machines, which cost
+    money for nothing. `since_unix_seconds` is when the gang became too small, None while it is large enough. `booting`
+    are members that have not yet sent a heart-beat; one that leaves like that is a boot failure, unless it is
+    `excused` because AWS took it.
     """
 
     run_digest: str = ""
     template_version: str = ""
     phase: Phase = "idle"
     attempt: int = 0
+    paid_in_vain: bool = False
     since_unix_seconds: float | None = None
     retry_unix_seconds: float | None = None
     boot_failures: int = 0
@@ -208,10 +210,17 @@ def _keep_whole(situation: Situation, run: Run, memory: Memory) -> Decision:
         return Decision((*actions, Resize(target)), memory)
     serving = set(group.in_service()) - set(lost)
     since = None if _is_gang(situation, serving) else _since(memory, now)
+    if not group.instances and _tries(situation) == 1:
+        # Nothing is paid for: ask on. The gang's patience begins with its first machine.
+        memory = replace(
+            memory, phase="running", since_unix_seconds=now, booting=(), reason="no capacity yet: asking on"
+        )
+        return Decision(actions, memory)
     if since is not None and now - since >= situation.settings.gang_timeout_seconds:
         reason = f"fewer than {run.min_nodes} nodes for {now - since:.0f} s: attempt {memory.attempt + 1} given up"
         memory = replace(memory, phase="giving_up", attempt=memory.attempt + 1, since_unix_seconds=None, reason=reason)
-        return Decision((*actions, Resize(0)), replace(memory, booting=()))
+        paid = memory.paid_in_vain or bool(group.instances)
+        return Decision((*actions, Resize(0)), replace(memory, booting=(), paid_in_vain=paid))
     booting = set(group.present()) - situation.heard_from - set(lost)
     reason = f"{len(serving)} of {run.nodes} nodes in service"
     memory = replace(memory, phase="running", since_unix_seconds=since, booting=tuple(sorted(booting)), reason=reason)
@@ -222,15 +231,20 @@ def _since(memory: Memory, now_unix_seconds: float) -> float:
     return now_unix_seconds if memory.since_unix_seconds is None else memory.since_unix_seconds
 
 
+def _tries(situation: Situation) -> int:
+    """Return how many places there are to try, one after the other."""
+    return len(situation.settings.subnets) if situation.settings.one_subnet_at_a_time else 1
+
+
 def _finish_giving_up(situation: Situation, run: Run, memory: Memory) -> Decision:
-    """At zero nodes go to the next subnet; after all of them have failed, wait first."""
+    """At zero nodes go to the next subnet; after a round that cost money for nothing, wait first."""
     group, settings = situation.group, situation.settings
     if group.desired != 0:
         return Decision((Resize(0),), memory)
     if group.instances:
         return Decision((), memory)
-    tries = len(settings.subnets) if settings.one_subnet_at_a_time else 1
-    if memory.attempt % tries:
+    tries = _tries(situation)
+    if memory.attempt % tries or not memory.paid_in_vain:
         return _start(situation, run, memory, _next_subnets(situation))
     rounds = memory.attempt // tries
     wait_seconds = min(settings.gang_timeout_seconds * 2 ** min(rounds - 1, 16), LONGEST_WAIT_SECONDS)
@@ -253,6 +267,7 @@ def _start(situation: Situation, run: Run, memory: Memory, subnets: tuple[str, .
         since_unix_seconds=situation.now_unix_seconds,
         retry_unix_seconds=None,
         booting=(),
+        paid_in_vain=memory.paid_in_vain and memory.attempt % _tries(situation) != 0,
         reason=f"attempt {memory.attempt + 1} starts with {target} nodes in {', '.join(subnets)}",
     )
     return Decision((Resize(target, None if subnets == situation.group.subnets else subnets),), memory)

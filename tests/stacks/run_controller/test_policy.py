@@ -155,10 +155,29 @@ ONE_OF_TWO = replace(EMPTY, desired=2, instances=instances("i-1"))
             "running",
         ),
         (
-            "after all subnets it waits",
-            situation(group=replace(EMPTY, subnets=("subnet-b",)), memory=replace(KNOWN, phase="giving_up", attempt=2)),
+            "after a round that cost money for nothing it waits",
+            situation(
+                group=replace(EMPTY, subnets=("subnet-b",)),
+                memory=replace(KNOWN, phase="giving_up", attempt=2, paid_in_vain=True),
+            ),
             (),
             "waiting",
+        ),
+        (
+            "a round without a single machine cost nothing: the next one starts at once",
+            situation(group=replace(EMPTY, subnets=("subnet-b",)), memory=replace(KNOWN, phase="giving_up", attempt=2)),
+            (Resize(2, ("subnet-a",)),),
+            "running",
+        ),
+        (
+            "without a machine, and with no other place to try, it asks on",
+            situation(
+                settings=replace(SETTINGS, one_subnet_at_a_time=False),
+                group=replace(EMPTY, desired=2, subnets=SETTINGS.subnets),
+                memory=replace(RUNNING, since_unix_seconds=1.0),
+            ),
+            (),
+            "running",
         ),
         (
             "it still waits",
@@ -179,7 +198,7 @@ ONE_OF_TWO = replace(EMPTY, desired=2, instances=instances("i-1"))
             "spread over all subnets there is no next one: it waits at once",
             situation(
                 settings=replace(SETTINGS, one_subnet_at_a_time=False),
-                memory=replace(KNOWN, phase="giving_up", attempt=1),
+                memory=replace(KNOWN, phase="giving_up", attempt=1, paid_in_vain=True),
             ),
             (),
             "waiting",
@@ -255,13 +274,28 @@ def test_gang_clock_starts_when_a_member_is_lost_and_stops_when_it_is_replaced()
     assert decide(situation(group=whole, memory=later, now_unix_seconds=10_090.0)).memory.since_unix_seconds is None
 
 
-def test_wait_doubles_with_each_round_up_to_an_hour() -> None:
+def test_the_patience_of_a_gang_begins_with_its_first_machine() -> None:
+    spread = replace(SETTINGS, one_subnet_at_a_time=False)
+    group = replace(EMPTY, desired=2, subnets=SETTINGS.subnets)
+    memory = decide(situation(settings=spread, group=group, memory=replace(RUNNING, since_unix_seconds=1.0))).memory
+    one = replace(group, instances=instances("i-1"))
+    assert decide(situation(settings=spread, group=one, memory=memory)).memory.phase == "running"
+
+
+def test_a_new_round_forgets_what_the_last_one_cost() -> None:
+    memory = replace(KNOWN, phase="waiting", attempt=2, paid_in_vain=True, retry_unix_seconds=10_000.0)
+    assert not decide(situation(memory=memory)).memory.paid_in_vain
+    assert decide(situation(memory=replace(KNOWN, phase="giving_up", attempt=1, paid_in_vain=True))).memory.paid_in_vain
+
+
+def test_wait_doubles_with_each_round_up_to_half_an_hour() -> None:
     waits = []
     for attempt in (2, 4, 6, 8, 40):
-        memory = decide(situation(memory=replace(KNOWN, phase="giving_up", attempt=attempt))).memory
+        known = replace(KNOWN, phase="giving_up", attempt=attempt, paid_in_vain=True)
+        memory = decide(situation(memory=known)).memory
         assert memory.retry_unix_seconds is not None
         waits.append(memory.retry_unix_seconds - 10_000.0)
-    assert waits == [600, 1200, 2400, LONGEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS]
+    assert waits == [600, 1200, LONGEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS]
 
 
 class TestBootFailures:
