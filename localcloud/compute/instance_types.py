@@ -6,13 +6,12 @@ Not here: which types there are (moto holds AWS's list), and how many instances 
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from localcloud.api import ApiError, Clients
+from localcloud.api import ApiError
 
 _USD_PER_VCPU_HOUR = 0.0425
 _USD_PER_GIB_HOUR = 0.0028
@@ -21,16 +20,15 @@ _LEAST_SPOT_SHARE, _SPOT_SHARE_RANGE = 0.30, 0.40
 
 
 class InstanceTypes:
-    """The instance types of the account's region.
+    """The instance types that moto knows from AWS's list.
 
     The prices are the local market's own: of the order of AWS's, steady, and different for each type and zone, so that
     allocation by price and maximum prices have something to decide on. They are not AWS's prices.
     """
 
-    def __init__(self, clients: Clients) -> None:
-        self._clients = clients
-        self._lock = threading.Lock()
-        self._facts: dict[str, Mapping[str, Any]] = {}
+    def names(self) -> list[str]:
+        """Return the names of all types, sorted."""
+        return sorted(INSTANCE_TYPES)
 
     def facts(self, name: str) -> Mapping[str, Any]:
         """Return what DescribeInstanceTypes tells of a type.
@@ -38,19 +36,13 @@ class InstanceTypes:
         Raises:
             ApiError: InvalidParameterValue for a type that does not exist.
         """
-        with self._lock:
-            known = self._facts.get(name)
-        if known is None:
-            try:
-                known = self._clients.direct("ec2").describe_instance_types(InstanceTypes=[name])["InstanceTypes"][0]
-            except ClientError as error:
-                raise ApiError(
-                    "InvalidParameterValue",
-                    f"Invalid value '{name}' for InstanceType: {error.response['Error']['Message']}",
-                ) from error
-            with self._lock:
-                self._facts[name] = known
-        return known
+        facts: Mapping[str, Any] | None = INSTANCE_TYPES.get(name)
+        if facts is None:
+            raise ApiError(
+                "InvalidParameterValue",
+                f"Invalid value '{name}' for InstanceType: the following supplied instance types do not exist",
+            )
+        return facts
 
     def on_demand_usd_per_hour(self, name: str) -> float:
         """Return the on-demand price of an instance of the type."""

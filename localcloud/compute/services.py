@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from localcloud import api
+from localcloud.account.pricing import Pricing
+from localcloud.account.quotas import ServiceQuotas
+from localcloud.compute.account_queries import AccountQueries
 from localcloud.compute.autoscaling.activities import ActivityLog
 from localcloud.compute.autoscaling.group_operations import GroupOperations
 from localcloud.compute.autoscaling.hook_operations import HookOperations
@@ -85,7 +88,7 @@ class ComputeServices:
         self.inventory = Inventory(
             clients, bus, records, record, placement, pools, reservations, self._servers, state_directory, clock
         )
-        types = InstanceTypes(clients)
+        types = InstanceTypes()
         resolver = LaunchResolver(clients, types, placement)
         self._spot = SpotMarket(self.inventory, clients, bus, records, clock)
         fleets = FleetStore()
@@ -100,6 +103,7 @@ class ComputeServices:
         self._ec2 = Ec2Service(
             clients, self.inventory, resolver, placement, record,
             reserving.handlers(),
+            AccountQueries(clients, types, zones, pools, clock).handlers(),
             VolumeOperations(clients, self.inventory, types, clock).handlers(),
             CapacityBlocks(reservations, reserving, types, zones, clock).handlers(),
             Ec2FleetOperations(
@@ -145,7 +149,8 @@ class ComputeServices:
 
     def services(self) -> list[api.Service]:
         """Return the services for the gateway; closing them all ends every instance."""
-        return [self._control, self._ec2, self._autoscaling, self._groups]
+        others: list[api.Service] = [ServiceQuotas(), Pricing(InstanceTypes(), self._clients.region)]
+        return [self._control, self._ec2, self._autoscaling, self._groups, *others]
 
     def _close(self) -> None:
         self._reconciler.close()
