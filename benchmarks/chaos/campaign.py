@@ -21,7 +21,9 @@ INTERVAL_STEPS = 10
 LOST_INTERVALS = 2
 LOST_SAVES = 2
 """What a kill may cost: an interval, the save before it and the one that was under way, which may be longer than any
-that was committed; and an interval because a wish for a save is put to the vote."""
+that was committed; and another interval when a wish for a save had to wait for the one before."""
+RECORD_LAG_STEPS = 2
+"""A step's record is written after the vote on it, so that a rank may have done more than the records show."""
 MOST_STEPS_PER_CYCLE = 25
 EARLY_SHARE = 0.15
 """Of the cycles, how many meet the gang while it starts."""
@@ -43,8 +45,12 @@ def most_lost_steps(run_directory: Path) -> int:
     steps, starts = read_records(run_directory, "step"), read_records(run_directory, "start")
     if steps and starts and not read_records(run_directory, "checkpoint"):
         done: int = steps[-1]["step"] - (starts[0]["resumed_from_step"] or 0)
-        return max(done, LOST_INTERVALS * INTERVAL_STEPS)
-    return LOST_INTERVALS * INTERVAL_STEPS + LOST_SAVES * longest_save_steps(run_directory)
+        return max(done, LOST_INTERVALS * INTERVAL_STEPS) + RECORD_LAG_STEPS
+    return _cost(longest_save_steps(run_directory))
+
+
+def _cost(save_steps: int) -> int:
+    return LOST_INTERVALS * INTERVAL_STEPS + LOST_SAVES * save_steps + RECORD_LAG_STEPS
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,7 @@ class Campaign:
     _done_step: int = 0
     _expected_step: int | None = None
     _bound: int | None = None
+    _longest_save_steps: int = 0
     _damaged: set[int] = field(default_factory=set)
     _gangs: list[Gang] = field(default_factory=list)
 
@@ -197,6 +204,7 @@ class Campaign:
         for told in self._stale_commits():
             note("stale", told)
         steps_told = [outcome["step"] for outcome in gang.outcomes() if outcome["step"] is not None]
+        self._longest_save_steps = max(self._longest_save_steps, longest_save_steps(gang.directory))
         self._last_fault = fault
         self._done_step = max([*losses, *steps_told], default=self._expected_step or 0)
         self._expected_step = newest_whole_step(self.backend)
@@ -219,7 +227,9 @@ class Campaign:
     def _bound_after(self, aftermath: Aftermath, directory: Path) -> int:
         if aftermath.loses_nothing:
             return 0
-        bound = most_lost_steps(directory) * (2 if aftermath.damaged else 1)
+        bound = most_lost_steps(directory)
+        if aftermath.damaged:  # the one before it may be of an earlier generation, and was as long under way as any
+            bound += _cost(self._longest_save_steps)
         return bound if aftermath.onset_step is None else bound + max(0, self._done_step - aftermath.onset_step)
 
     def _stale_commits(self) -> list[str]:

@@ -25,7 +25,7 @@ _HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive", "content-length
 class Misbehaviour:
     """A fault, and the share of requests that it befalls.
 
-    ``delay_seconds`` holds up every upload of an object, faulty or not.
+    ``delay_seconds`` holds up every upload of an object, faulty or not; a change of the misbehaviour lets it go on.
     """
 
     fault: S3Fault | None = None
@@ -47,8 +47,8 @@ class FaultyS3:
         self._target = (parts.hostname, parts.port)
         self._random = random.Random(seed)  # noqa: S311 an experiment, not a secret
         self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self.misbehaviour = Misbehaviour()
+        self._changed = threading.Event()
+        self._misbehaviour = Misbehaviour()
         self.done: Counter[str] = Counter()
         outer = self
 
@@ -60,6 +60,17 @@ class FaultyS3:
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
+    @property
+    def misbehaviour(self) -> Misbehaviour:
+        """What is wrong at present."""
+        return self._misbehaviour
+
+    @misbehaviour.setter
+    def misbehaviour(self, misbehaviour: Misbehaviour) -> None:
+        self._misbehaviour = misbehaviour
+        held, self._changed = self._changed, threading.Event()
+        held.set()
+
     def draw(self) -> S3Fault | None:
         """Decide what happens to one request."""
         with self._lock:
@@ -70,8 +81,8 @@ class FaultyS3:
             return fault
 
     def be_silent(self, seconds: float) -> None:
-        """Hold a request up."""
-        self._closing.wait(seconds)
+        """Hold a request up, until the misbehaviour changes at the latest."""
+        self._changed.wait(seconds)
 
     def pass_on(
         self, method: str, path: str, headers: dict[str, str], body: bytes
@@ -87,7 +98,7 @@ class FaultyS3:
 
     def close(self) -> None:
         """Stop listening."""
-        self._closing.set()
+        self.misbehaviour = Misbehaviour()
         self._server.shutdown()
         self._server.server_close()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.chaos.__main__ import main
-from benchmarks.chaos.campaign import Campaign, Reference
+from benchmarks.chaos.campaign import INTERVAL_STEPS, RECORD_LAG_STEPS, Campaign, Reference, most_lost_steps
 from benchmarks.chaos.faults import FAULTS, Aftermath
 from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environment
 from benchmarks.chaos.ranks import Gang
@@ -125,3 +125,19 @@ def test_answers_get_lost_after_the_deed(faulty: FaultyS3, bucket: str, monkeypa
         backend.put("key", b"x")
     faulty.misbehaviour = Misbehaviour()
     assert backend.get("key") == b"x"
+
+
+def test_what_a_kill_may_cost_follows_from_how_long_saves_take(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [{"record": "start", "resumed_from_step": 100}]
+    records += [{"record": "step", "step": step} for step in range(101, 151)]
+    path = tmp_path / "metrics.jsonl"
+    assert most_lost_steps(tmp_path) == 2 * INTERVAL_STEPS + RECORD_LAG_STEPS, "nothing was done"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert most_lost_steps(tmp_path) == 50 + RECORD_LAG_STEPS, "its own steps, before its first save"
+    records += [
+        {"record": "checkpoint", "step": 143},
+        {"record": "step", "step": 151},
+        {"record": "checkpoint", "step": 150},
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert most_lost_steps(tmp_path) == 2 * INTERVAL_STEPS + 2 * 7 + RECORD_LAG_STEPS

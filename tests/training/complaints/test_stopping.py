@@ -40,19 +40,24 @@ def test_save_under_way_is_kept_when_a_new_one_would_be_cut(
     gangs: Any, tiny_config: dict[str, Any], bucket: str, slow_s3: FaultyS3
 ) -> None:
     """The smaller form of the emergency save: https://github.com/pytorch/pytorch/issues/119856."""
-    slow_s3.misbehaviour = Misbehaviour(delay_seconds=0.7)  # three writes one after the other: chunk, manifest, log
+    slow_s3.misbehaviour = Misbehaviour(delay_seconds=0.7)
     config = {**tiny_config, **LONG, "checkpoint": {"interval_steps": 20}}
     environment = endpoint_environment(slow_s3.endpoint)
     run = gangs.start("run", config, checkpoints=f"s3://{bucket}/x", environment=environment)
     run.wait_for(lambda: run.records("checkpoint"))
+    slow_s3.misbehaviour = Misbehaviour(delay_seconds=60.0)  # what is uploaded now is held until it is let go
     (first,) = run.records("checkpoint")[:1]
-    # By the time that it is asked, the next save has begun; half of one and a half times its duration is left.
-    run.wait_for(lambda: max(run.losses()) >= first["step"] + 40)
-    run.wait_for(lambda: time.time() >= first["unix_seconds"] + 0.6 * first["seconds"])
+    at_commit, usual_seconds = max(run.losses()), first["seconds"]
+    run.wait_for(lambda: max(run.losses()) >= at_commit + config["checkpoint"]["interval_steps"] + 2)
+    begun = time.time()
+    run.wait_for(lambda: time.time() >= begun + usual_seconds)
+    # Too little for a save that may take one and a half times as long, enough for what should be left of this one.
     request = run.directory / "request"
-    deadline = time.time() + 1.2 * first["seconds"]
+    deadline = time.time() + 1.2 * usual_seconds
     request.write_text(json.dumps({"reason": "reclaimed", "deadline_unix_seconds": deadline}))
     request.rename(run.directory / "stop")
+    run.wait_for(lambda: "last save: " in run.errors())
+    slow_s3.misbehaviour = Misbehaviour()
     assert run.wait() == [75], run.errors()
     (outcome,) = run.outcomes()
     assert "would not be through in time" in outcome["message"], (outcome, run.records("checkpoint"))
