@@ -8,6 +8,7 @@ from pathlib import Path
 import aws_cdk as cdk
 
 from stacks.config import load
+from stacks.constructs.permissions_boundary import PermissionsBoundary
 from stacks.errors import BundleError, ConfigError
 from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
@@ -42,7 +43,7 @@ def synthesise(app: cdk.App) -> None:
         stack_name=name("StorageStack"),
         termination_protection=not may_destroy and config.storage.deletion == "retain",
     )
-    TrainingStack(
+    training = TrainingStack(
         app,
         "TrainingStack",
         config=config,
@@ -52,6 +53,7 @@ def synthesise(app: cdk.App) -> None:
         env=environment,
         stack_name=name("TrainingStack"),
     )
+    PermissionsBoundary(network, "PermissionsBoundary", config=config).apply((network, storage, training))
     for key, value in config.tags.items():
         cdk.Tags.of(app).add(key, value)
     app.synth()

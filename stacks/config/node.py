@@ -77,7 +77,8 @@ class NodeConfig(Section):
         "Whether people may open a shell through Session Manager; there is no SSH.", edit="in place", default=True
     )
     extra_policies: list[Arn] = setting(
-        "Managed policies that the nodes' role gets besides, for your own code.",
+        "Managed policies that the nodes' role gets besides, for your own code; what they grant counts within the "
+        "permissions boundary only: for more, name a wider one.",
         edit="in place",
         default=[],
         max_length=9,

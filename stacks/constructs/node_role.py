@@ -60,8 +60,18 @@ class NodeRole(Construct):
             [f"{arn}logs:{here}:log-group:{config.log_group}:log-stream:*"],
         )
         self._allow("LeaveFleet", ["autoscaling:CompleteLifecycleAction"], [group])
-        # Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-create-iam-instance-profile.html
-        # (2026-11): these have no resource level.
+        if config.node.session_manager:
+            self._allow_session_manager()
+        for index, policy in enumerate(config.node.extra_policies):
+            self.role.add_managed_policy(iam.ManagedPolicy.from_managed_policy_arn(self, f"Extra{index}", policy))
+        self.profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
+
+    def _allow_session_manager(self) -> None:
+        """Let the agent register and carry shells; these calls have no resource level.
+
+        Source (2026-11):
+        https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-create-iam-instance-profile.html
+        """
         self._allow(
             "SessionManager",
             [
@@ -73,7 +83,6 @@ class NodeRole(Construct):
             ],
             ["*"],
         )
-        self.profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
 
     @property
     def policy(self) -> iam.CfnPolicy:

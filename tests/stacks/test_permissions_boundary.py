@@ -1,0 +1,170 @@
+"""The ceiling over the roles: it is on all of them, it fits what they do, and nobody gets above it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from localcloud.iam.policy import Access, verdict
+from stacks.constructs.permissions_boundary import WITHOUT_RESOURCE_LEVEL
+
+from .conftest import CONFIGS, Assembly, Synthesis
+
+ACCOUNT, REGION = "123456789012", "us-east-1"
+PSEUDO = {"AWS::Partition": "aws", "AWS::AccountId": ACCOUNT, "AWS::Region": REGION, "AWS::StackName": "stack"}
+CONTEXT = {"aws:resourceaccount": [ACCOUNT], "iam:passedtoservice": ["ec2.amazonaws.com"]}
+
+
+def stacks_of(assembly: Assembly) -> list[str]:
+    return sorted(path.name.removesuffix(".template.json") for path in assembly.directory.glob("*.template.json"))
+
+
+def plain(value: Any, arns: dict[str, str]) -> Any:
+    """Return a template's value with its functions worked out; what a deploy would make gets a made-up name."""
+    if isinstance(value, list):
+        return [plain(item, arns) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "Ref" in value:
+        return PSEUDO.get(value["Ref"], f"made-{value['Ref'].lower()}")
+    if "Fn::GetAtt" in value:
+        return arns.get(value["Fn::GetAtt"][0], f"made-{value['Fn::GetAtt'][0].lower()}")
+    if "Fn::ImportValue" in value:
+        text = json.dumps(value["Fn::ImportValue"])
+        return next((arn for name, arn in arns.items() if name in text and "Arn" in text), "imported")
+    if "Fn::Join" in value:
+        return value["Fn::Join"][0].join(str(plain(item, arns)) for item in value["Fn::Join"][1])
+    if "Fn::Sub" in value:
+        text = str(value["Fn::Sub"])
+        for name, known in PSEUDO.items():
+            text = text.replace("${" + name + "}", known)
+        return text
+    return {key: plain(item, arns) for key, item in value.items()}
+
+
+KINDS = {
+    "AWS::S3::Bucket": "arn:aws:s3:::made-{name}",
+    "AWS::KMS::Key": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made-{{name}}",
+    "AWS::Logs::LogGroup": f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:{{stack}}-{{name}}:*",
+    "AWS::EC2::Volume": f"arn:aws:ec2:{REGION}:{ACCOUNT}:volume/made-{{name}}",
+    "AWS::IAM::Role": f"arn:aws:iam::{ACCOUNT}:role/{{stack}}-{{name}}",
+}
+
+
+def arns_of(assembly: Assembly) -> dict[str, str]:
+    manifest = json.loads((assembly.directory / "manifest.json").read_text())["artifacts"]
+    return {
+        name: KINDS[item["Type"]].format(stack=manifest[stack]["properties"]["stackName"], name=name)
+        for stack in stacks_of(assembly)
+        for name, item in assembly.resources(stack).items()
+        if item["Type"] in KINDS
+    }
+
+
+def boundary(assembly: Assembly) -> dict[str, Any]:
+    document = assembly.one("NetworkStack", "AWS::IAM::ManagedPolicy")["Properties"]["PolicyDocument"]
+    result: dict[str, Any] = plain(document, {})
+    return result
+
+
+def grants(assembly: Assembly) -> Iterator[tuple[str, str, str]]:
+    """Yield each action on each resource that a policy of a role allows, with where that is written."""
+    arns = arns_of(assembly)
+    for stack in stacks_of(assembly):
+        for name, item in assembly.resources(stack).items():
+            if item["Type"] != "AWS::IAM::Policy":
+                continue
+            for statement in plain(item["Properties"]["PolicyDocument"]["Statement"], arns):
+                actions, resources = (
+                    [found] if isinstance(found := statement[key], str) else found for key in ("Action", "Resource")
+                )
+                for action in actions:
+                    for resource in resources:
+                        yield f"{stack}/{name}/{statement.get('Sid')}", action, resource
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_role_of_every_stack_is_bounded(synthesis: Synthesis, name: str) -> None:
+    assembly = synthesis.of(name)
+    free = [
+        f"{stack}/{role}"
+        for stack in stacks_of(assembly)
+        for role, item in assembly.of_type(stack, "AWS::IAM::Role").items()
+        if "boundary" not in json.dumps(item["Properties"].get("PermissionsBoundary", "")).lower()
+    ]
+    assert free == []
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_roles_are_granted_fits_under_the_boundary(synthesis: Synthesis, name: str) -> None:
+    """A grant above the ceiling is a denied call at run time: widen stacks/constructs/permissions_boundary.py too."""
+    assembly = synthesis.of(name)
+    documents = [boundary(assembly)]
+    above = [
+        (where, action, resource)
+        for where, action, resource in grants(assembly)
+        if verdict(documents, Access(action, resource, {}), CONTEXT, None) != "allow"
+    ]
+    assert above == []
+
+
+@pytest.mark.parametrize(
+    ("action", "resource"),
+    [
+        ("iam:CreateRole", f"arn:aws:iam::{ACCOUNT}:role/demo-x"),
+        ("iam:PutRolePolicy", f"arn:aws:iam::{ACCOUNT}:role/demo-x"),
+        ("iam:DeleteRolePermissionsBoundary", f"arn:aws:iam::{ACCOUNT}:role/demo-x"),
+        ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/Administrator"),
+        ("sts:AssumeRole", f"arn:aws:iam::{ACCOUNT}:role/Administrator"),
+        ("s3:PutBucketPolicy", "arn:aws:s3:::made-bucket"),
+        ("s3:DeleteBucket", "arn:aws:s3:::made-bucket"),
+        ("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/trainstack/other/run"),
+        ("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/password"),
+        ("kms:ScheduleKeyDeletion", f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made"),
+        ("kms:Decrypt", f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/made"),
+        ("ec2:RunInstances", f"arn:aws:ec2:eu-west-1:{ACCOUNT}:instance/*"),
+        (
+            "autoscaling:UpdateAutoScalingGroup",
+            f"arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:x:autoScalingGroupName/trainstack-other",
+        ),
+    ],
+)
+def test_an_administrators_policy_gets_nobody_above_it(demo: Assembly, action: str, resource: str) -> None:
+    assert verdict([boundary(demo)], Access(action, resource, {}), CONTEXT, None) != "allow"
+
+
+def test_another_accounts_buckets_are_out_of_reach(demo: Assembly) -> None:
+    access = Access("s3:GetObject", "arn:aws:s3:::made-bucket/x", {})
+    assert verdict([boundary(demo)], access, CONTEXT, None) == "allow"
+    assert verdict([boundary(demo)], access, {**CONTEXT, "aws:resourceaccount": ["210987654321"]}, None) != "allow"
+
+
+def test_only_calls_without_a_resource_level_are_allowed_on_everything(demo: Assembly) -> None:
+    everywhere = [s for s in boundary(demo)["Statement"] if s["Effect"] == "Allow" and "*" in s["Resource"]]
+    assert [set(statement["Action"]) for statement in everywhere if statement["Resource"] == "*"] == [
+        set(WITHOUT_RESOURCE_LEVEL)
+    ]
+
+
+def test_it_fits_into_a_managed_policy(demo: Assembly) -> None:
+    assert len(json.dumps(boundary(demo), separators=(",", ":"))) <= 6144
+
+
+def test_the_files_own_boundary_takes_its_place(synthesis: Synthesis) -> None:
+    arn = f"arn:aws:iam::{ACCOUNT}:policy/company-boundary"
+    assembly = synthesis.variant("own-boundary", {"node.permissions_boundary": arn})
+    for stack in stacks_of(assembly):
+        for item in assembly.of_type(stack, "AWS::IAM::Role").values():
+            assert item["Properties"]["PermissionsBoundary"] == arn
+
+
+def test_session_manager_and_extra_policies_are_switches(synthesis: Synthesis, demo: Assembly) -> None:
+    extra = "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
+    assembly = synthesis.variant("no-shell", {"node.session_manager": False, "node.extra_policies": [extra]})
+    role = next(name for name in demo.of_type("TrainingStack", "AWS::IAM::Role") if name.startswith("NodeRole"))
+    before, after = demo.statements("TrainingStack", role), assembly.statements("TrainingStack", role)
+    assert set(before) - set(after) == {"SessionManager"}
+    assert assembly.resources("TrainingStack")[role]["Properties"]["ManagedPolicyArns"] == [extra]
