@@ -13,6 +13,7 @@ import argparse
 import json
 import logging
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -156,13 +157,17 @@ class Experiment:
     def run(self, until_monotonic: float) -> None:
         """Run campaigns until the time or the cycles are up, and the supervised part beside them: it waits a lot."""
         with ThreadPoolExecutor(1, thread_name_prefix="supervised") as pool:
-            supervised = None
-            if self._options.supervised_cycles:
-                run = self._supervised_run()
-                supervised = pool.submit(run.run, self._options.supervised_cycles, until_monotonic, self._show)
-            self._campaigns(until_monotonic)
-            if supervised is not None:
-                supervised.result()
+            if not self._options.supervised_cycles:
+                self._campaigns(until_monotonic)
+                return
+            run = self._supervised_run()
+            supervised = pool.submit(run.run, self._options.supervised_cycles, until_monotonic, self._show)
+            try:
+                self._campaigns(until_monotonic)
+            except BaseException:
+                run.given_up.set()
+                raise
+            supervised.result()
 
     def _campaigns(self, until_monotonic: float) -> None:
         number = 0
@@ -268,4 +273,5 @@ def _experiment(
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that all that runs is ended
     sys.exit(main())

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Mapping
@@ -112,6 +113,8 @@ class SupervisedRun:
         backend: the run's checkpoints, as the experimenter reads them.
         report: takes in what is seen.
         seed: of all choices.
+        restart_seconds: from a fault to the next generation's first step, as it comes.
+        given_up: set it to end early, without a comparison.
     """
 
     folder: Path
@@ -124,6 +127,7 @@ class SupervisedRun:
     report: Report
     seed: str
     restart_seconds: list[float] = field(default_factory=list)
+    given_up: threading.Event = field(default_factory=threading.Event)
     _nodes: list[Node] = field(default_factory=list)
     _machines: int = 0
     _edits: int = 0
@@ -139,6 +143,8 @@ class SupervisedRun:
             for number in range(cycles):
                 if number % len(DEEDS) == 0:
                     deck = choice.sample(list(DEEDS), len(DEEDS))
+                if self.given_up.is_set():
+                    return
                 if time.monotonic() >= until_monotonic or self.account.outcome() is not None:
                     break
                 generation = self._cycle(deck[number % len(DEEDS)], generation, choice)
@@ -219,7 +225,7 @@ class SupervisedRun:
 
     def _wait(self, condition: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self.given_up.is_set():
             found = condition()
             if found:
                 return found
