@@ -217,6 +217,7 @@ def _stop(run: Run, loop: _Loop) -> tuple[Ending, str]:
     expected_kill = _earliest(run, asked.expected_kill_unix_seconds())
     message = f"{reasons[0] if reasons else 'asked to stop'}; stopped after step {run.state.step}"
     choice = run.gang.ask_rank_zero(lambda: choose_last_save(_save_times(run, loop, expected_kill)))
+    logger.info("%s; last save: %s", message, choice)
     try:
         if choice == "under way":
             _wait_for_save(run, deadline)
