@@ -16,7 +16,7 @@ from typing import Any
 class RecordLog:
     """Appends to `records.jsonl`; every record has `kind` and `unix_seconds`.
 
-    Kinds: instance_launched, instance_ended, interruption, capacity_refused, group_activity.
+    Kinds: instance_launched, instance_ended, interruption, capacity_refused, group_activity, fleet_event.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:

@@ -14,6 +14,7 @@ from localcloud.api import Call
 from localcloud.iam.ec2_actions import ec2_accesses, template_accesses
 from localcloud.iam.policy import Access
 from localcloud.iam.s3_actions import s3_accesses
+from localcloud.iam.storage_actions import dlm_accesses, fsx_accesses, resource_groups_accesses
 from localcloud.iam.stored import key_arn
 
 Parameters = Mapping[str, Any]
@@ -225,4 +226,7 @@ BUILDERS: Mapping[str, Callable[[Call], list[Access]]] = {
     "cloudformation": _cloudformation,
     "events": _events,
     "cloudwatch": _cloudwatch,
+    "fsx": fsx_accesses,
+    "dlm": dlm_accesses,
+    "resource-groups": resource_groups_accesses,
 }

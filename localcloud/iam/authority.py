@@ -39,7 +39,10 @@ KMS_FOR_S3 = {
     "UploadPartCopy": ("kms:Decrypt", "kms:GenerateDataKey"),
 }
 DENIED_CODES = {"ec2": "UnauthorizedOperation", "s3": "AccessDenied"}
-JSON_SERVICES = {"ssm", "logs", "kms", "lambda", "events", "ecr", "dynamodb"}
+JSON_SERVICES = {
+    *("ssm", "logs", "kms", "lambda", "events", "ecr", "dynamodb", "fsx", "dlm", "resource-groups", "pricing"),
+    "service-quotas",
+}
 
 
 class Authority:

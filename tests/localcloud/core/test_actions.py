@@ -79,6 +79,29 @@ def call(service: str, operation: str, **parameters: object) -> Call:
                 )
             ],
         ),
+        (
+            call("fsx", "DeleteFileSystem", FileSystemId="fs-1"),
+            [("fsx:DeleteFileSystem", "arn:aws:fsx:us-east-1:123456789012:file-system/fs-1")],
+        ),
+        (
+            call("fsx", "CreateDataRepositoryAssociation", FileSystemId="fs-1", Tags=[{"Key": "a", "Value": "b"}]),
+            [
+                ("fsx:CreateDataRepositoryAssociation", "arn:aws:fsx:us-east-1:123456789012:file-system/fs-1"),
+                ("fsx:CreateDataRepositoryAssociation", "arn:aws:fsx:us-east-1:123456789012:association/fs-1/*"),
+                ("fsx:TagResource", "arn:aws:fsx:us-east-1:123456789012:association/fs-1/*"),
+            ],
+        ),
+        (
+            call("dlm", "UpdateLifecyclePolicy", PolicyId="policy-1", ExecutionRoleArn="arn:role"),
+            [
+                ("dlm:UpdateLifecyclePolicy", "arn:aws:dlm:us-east-1:123456789012:policy/policy-1"),
+                ("iam:PassRole", "arn:role"),
+            ],
+        ),
+        (
+            call("resource-groups", "GroupResources", Group="pool", ResourceArns=["arn:cr"]),
+            [("resource-groups:GroupResources", "arn:aws:resource-groups:us-east-1:123456789012:group/pool")],
+        ),
         (call("sts", "GetCallerIdentity"), []),
         (call("sts", "AssumeRole", RoleArn="arn:r"), [("sts:AssumeRole", "arn:r")]),
         (call("budgets", "DescribeBudgets"), [("budgets:DescribeBudgets", "*")]),
