@@ -1,7 +1,7 @@
 """Replays the life of a gang on a fleet's machines and adds up what of it was training that counted.
 
 The gang follows the rules of the supervisors: it forms when all nodes are there, or with those that are when the gang
-time-out has passed; a loss ends the generation; it grows only when it becomes whole.
+time-out has passed; a loss ends the generation, and its survivors go on at once; they grow only to be whole.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class _Gang:
     members: frozenset[int] = frozenset()
     stepping_since: float = 0.0
     waiting_since: float | None = None
+    survivors: bool = False
 
     def join(self, machine: int, now: float) -> None:
         self.ready.add(machine)
@@ -91,6 +92,7 @@ class _Gang:
 
     def leave(self, machine: int, now: float) -> None:
         self.ready.discard(machine)
+        self.survivors = self.survivors and bool(self.ready)
         if machine in self.members:
             self.account.losses += 1
             orderly = self.saves.uses_notice
@@ -106,7 +108,7 @@ class _Gang:
     def timeout_at(self) -> float | None:
         if self.members or self.waiting_since is None or len(self.ready) < self.conditions.min_nodes:
             return None
-        return self.waiting_since + self.conditions.gang_timeout_seconds
+        return self.waiting_since + self._patience_seconds()
 
     def finish(self, now: float) -> None:
         """The record ends here; what is not saved yet is not lost."""
@@ -121,11 +123,15 @@ class _Gang:
         if self.waiting_since is None:
             self.waiting_since = now
         whole = len(self.ready) >= conditions.nodes
-        patient = now - self.waiting_since >= conditions.gang_timeout_seconds - 1e-6
+        patient = now - self.waiting_since >= self._patience_seconds() - 1e-6
         if not self.ready or not (whole or (patient and len(self.ready) >= conditions.min_nodes)):
             return
         self.members, self.waiting_since = frozenset(self.ready), None
         self.stepping_since = now + delay_seconds
+
+    def _patience_seconds(self) -> float:
+        """Survivors go on at once; the first gang waits to be whole."""
+        return 0.0 if self.survivors else self.conditions.gang_timeout_seconds
 
     def _saves_begun(self, elapsed: float) -> int:
         return int(elapsed // self.interval_seconds) if math.isfinite(self.interval_seconds) else 0
@@ -142,6 +148,7 @@ class _Gang:
         self.account.saving += saving * len(self.members)
         self.account.redone += redone * len(self.members)
         self.account.trained += max(0.0, elapsed - redone - saving) * len(self.members)
+        self.survivors = bool(self.members & self.ready)
         self.members = frozenset()
 
 

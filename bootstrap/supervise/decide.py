@@ -230,7 +230,6 @@ def _between_generations(situation: Situation) -> list[Action]:
 
 def _election(situation: Situation) -> list[Action]:
     """Propose the next generation when this node is the one to do so."""
-    timings = situation.timings
     if situation.observed_at is None or situation.ready_since is None or _somebody_trains(situation):
         return []
     ready = _ready_peers(situation, situation.wanted.digest)
@@ -240,7 +239,7 @@ def _election(situation: Situation) -> list[Action]:
     members = tuple(member for _, member in candidates[: situation.wanted.nodes])
     waited = situation.now - situation.ready_since
     if len(members) < situation.wanted.nodes and (
-        len(members) < situation.wanted.min_nodes or waited < timings.gang_timeout_seconds
+        len(members) < situation.wanted.min_nodes or waited < _patience_seconds(situation, members)
     ):
         return []
     # Only the first in join order writes, because the first is the master and knows which of its ports are free.
@@ -248,6 +247,32 @@ def _election(situation: Situation) -> list[Action]:
         return []
     newest = situation.newest.generation if situation.newest is not None else 0
     return [Elect(max(newest, situation.floor) + 1, members)]
+
+
+def _patience_seconds(situation: Situation, members: tuple[Member, ...]) -> float:
+    """Return how long a gang that is not whole waits for the rest.
+
+    Survivors of a generation wait only for each other: whoever comes later makes them grow, and until then they would
+    be paid for and idle.
+    """
+    timings, newest = situation.timings, situation.newest
+    if newest is None or newest.run_digest != situation.wanted.digest:
+        return timings.gang_timeout_seconds
+    here = {member.instance_id for member in members}
+    survivors = {member.instance_id for member in newest.members} & (here | _staying(situation))
+    if not survivors & here:
+        return timings.gang_timeout_seconds
+    return 0.0 if survivors <= here else min(timings.gang_timeout_seconds, timings.heartbeat_timeout_seconds)
+
+
+def _staying(situation: Situation) -> set[str]:
+    """Return the peers that are alive and not on their way out."""
+    timeout_seconds = situation.timings.heartbeat_timeout_seconds
+    return {
+        peer.instance_id
+        for peer in situation.peers
+        if peer.silent_seconds <= timeout_seconds and peer.state not in ("draining", "finished")
+    }
 
 
 def _ready_peers(situation: Situation, digest: str) -> list[Peer]:

@@ -57,7 +57,7 @@ def test_too_short_a_stay_is_all_start() -> None:
 def test_gang_of_two_goes_on_with_one_and_becomes_whole_again() -> None:
     saves = policy(uses_notice=True, interval_seconds=1e9)
     both = HOUR - 100.0 - 30.0  # the second to come makes the gang whole
-    alone = HOUR - 10.0 - 10.0 - 30.0  # the save, the survivors' patience, regrouping
+    alone = HOUR - 10.0 - 30.0  # the save, regrouping
     whole_again = HOUR - 100.0 - 10.0 - 30.0  # boots beside the running one, which saves and regroups
     got = trained([2, 1, 2], conditions(nodes=2), saves)
     assert got == 2 * both + (alone + 100.0) + 2 * whole_again

@@ -173,6 +173,47 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             [Elect(1, (ME, YOU))],
         ),
         (
+            "survivors go on at once",
+            situation(
+                wanted=Wanted("d1", 3, 1),
+                newest=record(3, ME, YOU, THIRD),
+                floor=3,
+                peers=(peer(), trains(THIRD, state="draining", outcome="stopped")),
+            ),
+            [Elect(4, (ME, YOU))],
+        ),
+        (
+            "when each of them is ready",
+            situation(
+                wanted=Wanted("d1", 3, 1),
+                newest=record(3, ME, YOU, THIRD),
+                floor=3,
+                peers=(peer(), trains(THIRD, outcome="stopped")),
+            ),
+            [],
+        ),
+        (
+            "which they do not wait long for",
+            situation(
+                wanted=Wanted("d1", 3, 1),
+                newest=record(3, ME, YOU, THIRD),
+                floor=3,
+                peers=(peer(), trains(THIRD, outcome="stopped")),
+                ready_since=NOW - TIMEOUT,
+            ),
+            [Elect(4, (ME, YOU))],
+        ),
+        (
+            "those who never trained in it are no survivors",
+            situation(wanted=Wanted("d1", 2, 1), newest=record(3, YOU, THIRD), floor=3),
+            [],
+        ),
+        (
+            "nor those of another run",
+            situation(wanted=Wanted("d1", 2, 1), newest=record(3, ME, YOU, digest="d0"), floor=3),
+            [],
+        ),
+        (
             "fewer than min_nodes wait for ever",
             situation(wanted=Wanted("d1", 3, 2), ready_since=NOW - 10 * GANG_TIMEOUT),
             [],
