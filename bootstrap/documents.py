@@ -14,7 +14,7 @@ import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Optional, TypeVar
 
 from bootstrap.errors import DocumentError, Problem
 
@@ -41,6 +41,10 @@ _Name = Annotated[
     str, _Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "must be 1 to 64 letters, digits, '.', '_' and '-'")
 ]
 _RunName = Annotated[str, _Matches(r"[a-z0-9-]{1,40}", "must be 1 to 40 lower-case letters, digits and '-'")]
+_VolumeId = Annotated[str, _Matches(r"vol-[0-9a-f]{8,17}", "must be the id of a volume, such as vol-0123456789abcdef0")]
+_AbsolutePath = Annotated[
+    str, _Matches(r"/[A-Za-z0-9_./-]{1,100}", "must be an absolute path of letters, digits, '.', '_' and '-'")
+]
 _Importable = Annotated[
     str,
     _Matches(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", "must be an importable name such as torch or torch.distributed"),
@@ -84,6 +88,38 @@ class SuperviseTimings:
 
 
 @dataclass(frozen=True)
+class Volume:
+    """An EBS volume that the node mounts.
+
+    Without `volume_id` the launch template made it with the machine, as `device`; with one the node attaches it there
+    when it runs in `availability_zone`, and goes without in another. `warm` reads every file before training does.
+    """
+
+    kind: Literal["dataset", "checkpoint", "shared"]
+    device: _AbsolutePath
+    mount: _AbsolutePath
+    read_only: bool
+    warm: bool
+    # Not `X | None`: the node's interpreter may be Python 3.9, which evaluates these types.
+    volume_id: Optional[_VolumeId] = None  # noqa: UP045
+    availability_zone: Optional[str] = None  # noqa: UP045
+
+
+@dataclass(frozen=True)
+class Lustre:
+    """An FSx for Lustre file system that the node mounts.
+
+    `options` are those of mount(8), with commas; `stripe_count` is of the files that nodes make (-1: all servers).
+    """
+
+    dns_name: str
+    mount_name: str
+    mount: _AbsolutePath
+    options: str
+    stripe_count: int
+
+
+@dataclass(frozen=True)
 class NodeDocument:
     """What a machine needs to come up; an edit replaces nodes. See docs/architecture.md, section 2."""
 
@@ -99,6 +135,8 @@ class NodeDocument:
     fabric: Literal["efa", "tcp"]
     python: PythonEnvironment
     supervise: SuperviseTimings
+    volumes: tuple[Volume, ...] = ()
+    lustre: Optional[Lustre] = None  # noqa: UP045
 
     @classmethod
     def from_json(cls, value: object, *, document: str = "node document") -> NodeDocument:
@@ -193,7 +231,9 @@ def canonical_digest(value: object) -> str:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        # What may be left out is, so that a document without it has the digest that it always had.
+        items = ((each, getattr(value, each.name)) for each in dataclasses.fields(value))
+        return {each.name: _plain(item) for each, item in items if item != each.default}
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -259,11 +299,13 @@ def _decode_dataclass(cls: type[Any], value: object, path: str, problems: list[P
             remedy = f"remove it, or correct its name (keys not given: {known})"
             problems.append(Problem(_join(path, str(key)), _shown(value[key]), "is not a known key", remedy))
     arguments: dict[str, Any] = {}
-    for name in fields:
-        if name not in value:
+    for name, field in fields.items():
+        if name in value:
+            arguments[name] = _decode(hints[name], value[name], _join(path, name), problems)
+        elif field.default is dataclasses.MISSING:
             problems.append(Problem(_join(path, name), "missing", "must be given", "add it"))
         else:
-            arguments[name] = _decode(hints[name], value[name], _join(path, name), problems)
+            arguments[name] = field.default
     return cls(**arguments) if len(arguments) == len(fields) else None
 
 
@@ -271,6 +313,8 @@ def _decode(hint: Any, value: object, path: str, problems: list[Problem]) -> obj
     rule: object = None
     if typing.get_origin(hint) is Annotated:
         hint, rule = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Union:  # Optional[X]
+        return None if value is None else _decode(typing.get_args(hint)[0], value, path, problems)
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(typing.cast("type[Any]", hint), value, path, problems)
     if typing.get_origin(hint) is Literal:
@@ -284,6 +328,9 @@ def _decode(hint: Any, value: object, path: str, problems: list[Problem]) -> obj
         problems.append(_wrong_type(path, value, "a list"))
     elif hint is str:
         _check_text(value, path, rule, problems)
+    elif hint is bool:
+        if not isinstance(value, bool):
+            problems.append(_wrong_type(path, value, "true or false"))
     elif hint in (int, float):
         _check_number(value, path, rule, problems, whole=hint is int)
     elif not isinstance(value, Mapping):

@@ -54,6 +54,34 @@ def problems(decode: Any, value: object) -> dict[str, str]:
     return {problem.path: str(problem) for problem in caught.value.problems}
 
 
+def with_storage() -> dict[str, Any]:
+    made = {"kind": "dataset", "device": "/dev/sdf", "mount": "/mnt/dataset", "read_only": True, "warm": True}
+    kept = {"kind": "checkpoint", "device": "/dev/sdg", "mount": "/mnt/checkpoints", "read_only": False, "warm": False}
+    lustre = {"dns_name": "fs.example", "mount_name": "abc", "mount": "/mnt/lustre", "options": "flock"}
+    return {
+        **node(),
+        "volumes": [made, {**kept, "volume_id": "vol-0123456789abcdef0", "availability_zone": "us-east-1a"}],
+        "lustre": {**lustre, "stripe_count": -1},
+    }
+
+
+def test_storage_may_be_left_out() -> None:
+    without, with_it = NodeDocument.from_json(node()), NodeDocument.from_json(with_storage())
+    assert (without.volumes, without.lustre) == ((), None)
+    assert with_it.to_json() == with_storage()
+    assert with_it.volumes[0].volume_id is None
+    assert with_it.volumes[1].volume_id == "vol-0123456789abcdef0"
+
+
+def test_storage_is_decoded_as_strictly_as_the_rest() -> None:
+    wrong = with_storage()
+    wrong["volumes"][0]["read_only"] = "yes"
+    wrong["volumes"][1]["volume_id"] = "vol-XYZ"
+    del wrong["lustre"]["mount_name"]
+    found = problems(NodeDocument.from_json, wrong)
+    assert set(found) == {"volumes[0].read_only", "volumes[1].volume_id", "lustre.mount_name"}
+
+
 def test_round_trip() -> None:
     assert NodeDocument.from_json(node()).to_json() == node()
     assert RunDocument.from_text(json.dumps(run())).to_json() == run()
