@@ -7,6 +7,8 @@ place is taken by the fence of a later one is superseded, and nothing that it do
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,9 +18,12 @@ from pydantic import ValidationError
 
 from training.checkpoint.backend import Backend
 from training.checkpoint.manifest import LogEntry
-from training.errors import AlreadyExistsError, CorruptCheckpointError, SupersededError
+from training.errors import AlreadyExistsError, CorruptCheckpointError, NotFoundError, SupersededError
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "log/"
+_ENTRY_KEY = re.compile(r"log/[0-9]{8}\.json")
 
 
 def entry_key(sequence: int) -> str:
@@ -28,27 +33,32 @@ def entry_key(sequence: int) -> str:
 
 def sequences(backend: Backend) -> list[int]:
     """Sequences of all entries, ascending."""
-    names = (key.removeprefix(PREFIX).removesuffix(".json") for key in backend.keys(PREFIX))
-    return [int(name) for name in names if name.isdigit()]
+    return [int(key[len(PREFIX) :][:8]) for key in backend.keys(PREFIX) if _ENTRY_KEY.fullmatch(key)]
 
 
 def read_entry(backend: Backend, sequence: int) -> LogEntry:
     """Read one entry.
 
     Raises:
-        CorruptCheckpointError: it is not a log entry.
+        CorruptCheckpointError: it is not the log entry of that place.
         NotFoundError: there is none at that place.
     """
     try:
-        return LogEntry.model_validate_json(backend.get(entry_key(sequence)))
+        entry = LogEntry.model_validate_json(backend.get(entry_key(sequence)))
     except ValidationError as error:
         raise CorruptCheckpointError(f"{backend.url}/{entry_key(sequence)}: is not a log entry ({error})") from error
+    if entry.sequence != sequence:
+        raise CorruptCheckpointError(f"{backend.url}/{entry_key(sequence)}: says that it is entry {entry.sequence}")
+    return entry
 
 
 def newest_first(backend: Backend) -> Iterator[LogEntry]:
-    """All entries from the last to the first, read one at a time."""
+    """All entries from the last to the first, read one at a time; damaged ones are passed over loudly."""
     for sequence in reversed(sequences(backend)):
-        yield read_entry(backend, sequence)
+        try:
+            yield read_entry(backend, sequence)
+        except (CorruptCheckpointError, NotFoundError) as error:
+            logger.warning("log entry %d is passed over: %s", sequence, error)
 
 
 class LogRight(NamedTuple):
@@ -102,8 +112,9 @@ class LogWriter:
     def _raise_fence(self) -> int:
         while True:
             known = sequences(self._backend)
-            if known:
-                self._refuse_later_generation(read_entry(self._backend, known[-1]))
+            newest = next(newest_first(self._backend), None)
+            if newest is not None:
+                self._refuse_later_generation(newest)
             fence = self._entry(known[-1] + 1 if known else 0, kind="fence")
             if self._create(fence):
                 return fence.sequence

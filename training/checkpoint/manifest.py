@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+LARGEST_CHUNK_BYTES = 1 << 30
+"""More than any chunk or manifest has; a damaged record may not ask for all memory."""
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
 class ChunkRecord(_Record):
     """One chunk; ``key`` is its full key in the store."""
 
     key: str = Field(pattern=r"^chunks/[0-9]{8}/[0-9a-f]{64}$")
-    bytes: int = Field(ge=0, description="Plain bytes.")
+    bytes: int = Field(ge=0, le=LARGEST_CHUNK_BYTES, description="Plain bytes.")
     stored_bytes: int = Field(ge=0)
 
     @property
@@ -48,6 +51,14 @@ class PartRecord(_Record):
     def plain_bytes(self) -> int:
         """Length of the flat space."""
         return sum(chunk.bytes for chunk in self.chunks)
+
+    @model_validator(mode="after")
+    def _chunks_hold_the_tensors(self) -> PartRecord:
+        held_bytes = self.plain_bytes
+        for name, tensor in self.tensors.items():
+            if min(tensor.shape, default=0) < 0 or tensor.offset_bytes + tensor.bytes > held_bytes:
+                raise ValueError(f"tensor {name} does not lie in the {held_bytes} bytes of its chunks")
+        return self
 
 
 class PartMessage(_Record):
@@ -83,6 +94,13 @@ class Subject(_Record):
         return problems
 
 
+class ValidationRecord(_Record):
+    """The newest validation of a run when a checkpoint was made."""
+
+    step: int = Field(ge=0, description="Optimizer steps done when it was measured; at most the checkpoint's.")
+    loss: float = Field(allow_inf_nan=False)
+
+
 class Manifest(_Record):
     """A whole checkpoint."""
 
@@ -98,6 +116,7 @@ class Manifest(_Record):
     precision: str
     device_type: str
     torch_version: str
+    validation: ValidationRecord | None = None
     extra: dict[str, Any] = Field(default_factory=dict, description="Small state of the caller.")
     optimizer_groups: list[dict[str, Any]] = Field(default_factory=list, description="Without their parameters.")
     parts: list[PartRecord]
@@ -112,7 +131,7 @@ class ManifestReference(_Record):
     """Where a manifest is; it is stored as a chunk like any other."""
 
     key: str = Field(pattern=r"^chunks/[0-9]{8}/[0-9a-f]{64}$")
-    bytes: int = Field(ge=1)
+    bytes: int = Field(ge=1, le=LARGEST_CHUNK_BYTES)
 
 
 class LogEntry(_Record):
@@ -129,3 +148,11 @@ class LogEntry(_Record):
     reason: str | None = None
     bytes: int | None = Field(default=None, description="Plain bytes of all tensors.")
     written_bytes: int | None = Field(default=None, description="Stored bytes that this checkpoint added.")
+    validation: ValidationRecord | None = None
+    origin: str | None = Field(default=None, description="Store and entry that it was copied from, by the tool.")
+
+    @model_validator(mode="after")
+    def _checkpoint_has_a_step(self) -> LogEntry:
+        if self.kind == "checkpoint" and self.step is None:
+            raise ValueError("a checkpoint entry without its step")
+        return self
