@@ -22,6 +22,7 @@ from bootstrap.errors import BootstrapError, StepError
 from bootstrap.imds import InstanceIdentity
 from bootstrap.layout import Layout
 from bootstrap.plan import Context
+from bootstrap.supervise import gpu_use
 from bootstrap.supervise.actor import Actor, shut_down
 from bootstrap.supervise.control import ControlStore
 from bootstrap.supervise.decide import decide, node_state
@@ -117,6 +118,9 @@ class Supervisor:
             self._records,
             self._beats,
         ]
+        if context.node.gpus:
+            look = gpu_use.GpuUseWatch(context).look
+            self._monitors.append(Monitor("GPU use", gpu_use.INTERVAL_SECONDS, look, wake))
 
     def run(self) -> bool:
         """Supervise until the node leaves; returns whether the machine is to be given back."""

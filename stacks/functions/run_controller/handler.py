@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -21,9 +20,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from . import policy
-
-logger = logging.getLogger(__name__)
-logger.setLevel(logging.INFO)
+from .fleets import Fleet, FleetIdentity, connect
 
 INTERRUPTION = "EC2 Spot Instance Interruption Warning"
 _BOUNDED = Config(connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3})
@@ -37,7 +34,7 @@ class UnreadableRunDocument(ValueError):
 class Surroundings:
     """Where the controller works; the function's environment says it."""
 
-    group: str
+    fleet: FleetIdentity
     run_parameter: str
     checkpoint_bucket: str
     settings: policy.Settings
@@ -46,12 +43,17 @@ class Surroundings:
     def from_environment(cls, environment: Mapping[str, str]) -> Surroundings:
         """Read the variables that the stack sets."""
         return cls(
-            group=environment["GROUP_NAME"],
+            fleet=FleetIdentity(
+                backend=environment["BACKEND"],
+                fleet_id=environment["FLEET_ID"],
+                maximum=int(environment["NODES"]),
+                on_demand_base=int(environment["ON_DEMAND_BASE"]),
+            ),
             run_parameter=environment["RUN_PARAMETER"],
             checkpoint_bucket=environment["CHECKPOINT_BUCKET"],
             settings=policy.Settings(
                 subnets=tuple(environment["SUBNET_IDS"].split(",")),
-                one_subnet_at_a_time=environment["PLACEMENT"] == "cluster",
+                one_subnet_at_a_time=environment["ONE_SUBNET_AT_A_TIME"] == "true",
                 gang_timeout_seconds=float(environment["GANG_TIMEOUT_SECONDS"]),
                 boot_failure_limit=int(environment["BOOT_FAILURE_LIMIT"]),
             ),
@@ -61,9 +63,9 @@ class Surroundings:
 class Controller:
     """One look at the fleet and what follows from it."""
 
-    def __init__(self, surroundings: Surroundings, *, autoscaling: Any, ssm: Any, s3: Any) -> None:
+    def __init__(self, surroundings: Surroundings, *, fleet: Fleet, ssm: Any, s3: Any) -> None:
         self._at = surroundings
-        self._autoscaling = autoscaling
+        self._fleet = fleet
         self._ssm = ssm
         self._s3 = s3
 
@@ -74,9 +76,10 @@ class Controller:
             UnreadableRunDocument: The run parameter is not a run document.
             botocore.exceptions.ClientError: AWS refused a call; the event is delivered again.
         """
-        group = self._group()
+        group = self._fleet.look()
         if group is None:  # while the stack is deleted, the clock still ticks
-            return {"event": "run_controller", "reason": f"there is no group {self._at.group}", "actions": []}
+            reason = f"there is no fleet {self._at.fleet.fleet_id}"
+            return {"event": "run_controller", "nodes": 0, "reason": reason, "actions": []}
         run = self._run()
         memory = self._memory(run)
         decision = policy.decide(
@@ -92,31 +95,17 @@ class Controller:
             )
         )
         for action in decision.actions:
-            self._carry_out(action)
+            self._fleet.carry_out(action)
         if run is not None and decision.memory != memory:
             self._remember(run, decision.memory)
         return {
             "event": "run_controller",
             "woken_by": event.get("detail-type", "unknown"),
+            "nodes": len(group.instances),
             "phase": decision.memory.phase,
             "reason": decision.memory.reason,
             "actions": [{type(action).__name__: dataclasses.asdict(action)} for action in decision.actions],
         }
-
-    def _group(self) -> policy.Group | None:
-        groups = self._autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[self._at.group])
-        for group in groups["AutoScalingGroups"]:
-            template = group["MixedInstancesPolicy"]["LaunchTemplate"]["LaunchTemplateSpecification"]
-            return policy.Group(
-                desired=group["DesiredCapacity"],
-                maximum=group["MaxSize"],
-                subnets=tuple(group.get("VPCZoneIdentifier", "").split(",")),
-                template_version=template["Version"],
-                instances=tuple(
-                    policy.Instance(item["InstanceId"], item["LifecycleState"]) for item in group.get("Instances", [])
-                ),
-            )
-        return None
 
     def _run(self) -> policy.Run | None:
         try:
@@ -164,19 +153,6 @@ class Controller:
         body = json.dumps(dataclasses.asdict(memory), sort_keys=True).encode()
         self._s3.put_object(Bucket=self._at.checkpoint_bucket, Key=_control(run) + "controller.json", Body=body)
 
-    def _carry_out(self, action: policy.Action) -> None:
-        if isinstance(action, policy.Detach):
-            self._autoscaling.detach_instances(
-                AutoScalingGroupName=self._at.group,
-                InstanceIds=[action.instance_id],
-                ShouldDecrementDesiredCapacity=False,
-            )
-            return
-        subnets = {} if action.subnets is None else {"VPCZoneIdentifier": ",".join(action.subnets)}
-        self._autoscaling.update_auto_scaling_group(
-            AutoScalingGroupName=self._at.group, DesiredCapacity=action.desired, **subnets
-        )
-
 
 def read_run(text: str) -> policy.Run:
     """Return the run that a run document asks for, with the document's digest.
@@ -207,14 +183,17 @@ def _interrupted(event: Mapping[str, Any]) -> frozenset[str]:
     return frozenset({event["detail"]["instance-id"]})
 
 
+def _client(service: str) -> Any:
+    return boto3.client(service, config=_BOUNDED)
+
+
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Lambda entry point; raises what `Controller.step` raises, so that the event comes again."""
+    surroundings = Surroundings.from_environment(os.environ)
     controller = Controller(
-        Surroundings.from_environment(os.environ),
-        autoscaling=boto3.client("autoscaling", config=_BOUNDED),
-        ssm=boto3.client("ssm", config=_BOUNDED),
-        s3=boto3.client("s3", config=_BOUNDED),
+        surroundings, fleet=connect(surroundings.fleet, _client), ssm=_client("ssm"), s3=_client("s3")
     )
     done = controller.step(event, time.time())
-    logger.info(json.dumps(done))
+    # Not through the logger: a metric filter reads the line, and Lambda would put words before the JSON.
+    print(json.dumps(done), flush=True)
     return done
