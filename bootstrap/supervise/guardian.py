@@ -8,7 +8,8 @@ torchrun puts each worker into a session of its own, so a process group does not
 them behind. On Linux this process becomes the subreaper of everything below it: orphans come back to it. When standard
 input ends (the supervisor closed it, or was killed), or SIGTERM comes, it kills all of them with SIGKILL. When the
 program ends by itself, stragglers are killed too, and the exit code is the program's (128 + signal when a signal ended
-it).
+it). One kind of process gets a little time first: a checkpoint writer, which goes on from shared memory when its
+trainer is dead, and ends by itself when what was copied is committed.
 
 Elsewhere there is no subreaper: the tree is read from `ps`, and an orphan of a session of its own may be missed.
 """
@@ -30,6 +31,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.05
 _KILL_LIMIT_SECONDS = 5.0
+_WRITER_MARK = b"training.checkpoint.process"
+_WRITER_GRACE_SECONDS = 5.0
 _IS_LINUX = sys.platform.startswith("linux")
 
 
@@ -82,18 +85,27 @@ def _reap(pid: int) -> int | None:
 
 
 def _kill_descendants(pid: int) -> None:
-    deadline = time.monotonic() + _KILL_LIMIT_SECONDS
+    began = time.monotonic()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    while time.monotonic() < deadline:
+    while time.monotonic() < began + _WRITER_GRACE_SECONDS + _KILL_LIMIT_SECONDS:
         _reap(0)
         remaining = _descendants(os.getpid())
         if not remaining:
             return
+        spares_writers = time.monotonic() < began + _WRITER_GRACE_SECONDS
         for each in remaining:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(each, signal.SIGKILL)
+            if not (spares_writers and _is_writer(each)):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(each, signal.SIGKILL)
         time.sleep(0.01)
+
+
+def _is_writer(pid: int) -> bool:
+    try:
+        return _WRITER_MARK in Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:  # it ended, or this system has no /proc: then it is killed like the others
+        return False
 
 
 def _descendants(pid: int) -> list[int]:
