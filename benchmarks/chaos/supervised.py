@@ -201,7 +201,10 @@ class SupervisedRun:
                 return
 
     def _finish(self, generation: int) -> None:
-        outcome = self._wait(self.account.outcome)
+        outcome = None
+        # As long as it gets on, it does not hang.
+        while outcome is None and self._gets_on():
+            outcome = self.account.outcome()
         if outcome is None or outcome["outcome"] != "finished":
             told = f"after generation {generation} the run does not finish: {outcome}\n{self._consoles()}"
             self.report.note("supervised run", "wrong", told)
@@ -210,6 +213,15 @@ class SupervisedRun:
         unequal = differences(self.backend, self.reference.backend)
         if unequal:
             self.report.note("supervised run", "unequal", f"other bits than unbroken: {unequal[:5]}")
+
+    def _gets_on(self) -> bool:
+        """Wait for the end of the run or a further step; return whether one came."""
+        reached = self._progress()
+        return bool(self._wait(lambda: self.account.outcome() or self._progress() > reached))
+
+    def _progress(self) -> tuple[int, int]:
+        newest = max(self._generations(), default=0)
+        return newest, max((record["step"] for record in self._records(newest, "step")), default=0)
 
     def _training_generation(self, after: int, steps: int) -> int | None:
         """Number of a later generation that has done so many steps, if there is one."""
