@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from training.checkpoint import chunks
 from training.checkpoint.backend import Backend, open_backend
 from training.checkpoint.directory import DirectoryBackend
+from training.checkpoint.gc import GarbageCollector
 from training.checkpoint.inspection import run_inspection
 from training.checkpoint.layout import lay_out, share_out, tensor_at
 from training.checkpoint.log import LogWriter, entry_key, newest_first, sequences
 from training.checkpoint.manifest import LogEntry, Manifest, Subject
+from training.checkpoint.retention import Retention
 from training.checkpoint.saving import SavePlan
-from training.checkpoint.store import checkpoint_entries, collect_garbage, list_checkpoints, read_manifest, read_part
+from training.checkpoint.store import checkpoint_entries, list_checkpoints, read_manifest, read_part
 from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.errors import (
     AlreadyExistsError,
@@ -364,7 +366,7 @@ def test_retention_does_not_count_incomplete_ones(tmp_path: Path) -> None:
         save(writer, step)
     third = next(checkpoint_entries(backend))
     (tmp_path / read_manifest(backend, third).chunks[-1].key).unlink()
-    assert collect_garbage(backend, epoch=0, keep_last=2) > 0
+    assert GarbageCollector(backend, Retention(2)).collect(epoch=0).garbage
     assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_whole] == [2, 1]
 
 
@@ -386,7 +388,7 @@ def test_retention_leaves_a_newer_owners_chunks_alone(tmp_path: Path) -> None:
     newer = LogWriter(backend, generation=2)
     backend.put(f"chunks/{newer.epoch:08d}/{'0' * 64}", b"being uploaded, not yet committed")
     backend.put(f"chunks/{0:08d}/{'0' * 64}", b"left by a crash")
-    assert collect_garbage(backend, epoch=0, keep_last=2) == 1
+    assert len(GarbageCollector(backend, Retention(2)).collect(epoch=0).garbage) == 1
     assert f"chunks/{newer.epoch:08d}/{'0' * 64}" in backend.keys("chunks/")
     assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_whole] == [2, 1]
 

@@ -14,11 +14,13 @@ LARGEST_CHUNK_BYTES = 1 << 30
 """More than any chunk or manifest has; a damaged record may not ask for all memory."""
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """What the store's JSON documents have in common: exact types, and room for fields of later versions."""
+
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
-class ChunkRecord(_Record):
+class ChunkRecord(Record):
     """One chunk; ``key`` is its full key in the store."""
 
     key: str = Field(pattern=r"^chunks/[0-9]{8}/[0-9a-f]{64}$")
@@ -31,7 +33,7 @@ class ChunkRecord(_Record):
         return self.key.rpartition("/")[2]
 
 
-class TensorRecord(_Record):
+class TensorRecord(Record):
     """One tensor of a part."""
 
     dtype: str
@@ -40,7 +42,7 @@ class TensorRecord(_Record):
     bytes: int = Field(ge=0)
 
 
-class PartRecord(_Record):
+class PartRecord(Record):
     """What one rank wrote."""
 
     tensors: dict[str, TensorRecord]
@@ -61,7 +63,7 @@ class PartRecord(_Record):
         return self
 
 
-class PartMessage(_Record):
+class PartMessage(Record):
     """What one rank tells rank 0 of its part of a save: the part, or why there is none."""
 
     part: PartRecord | None = None
@@ -69,7 +71,7 @@ class PartMessage(_Record):
     cancelled: bool = False
 
 
-class Subject(_Record):
+class Subject(Record):
     """What a checkpoint is of: a run may resume from it only if all of this is the same."""
 
     layers: int
@@ -94,14 +96,14 @@ class Subject(_Record):
         return problems
 
 
-class ValidationRecord(_Record):
+class ValidationRecord(Record):
     """The newest validation of a run when a checkpoint was made."""
 
     step: int = Field(ge=0, description="Optimizer steps done when it was measured; at most the checkpoint's.")
     loss: float = Field(allow_inf_nan=False)
 
 
-class Manifest(_Record):
+class Manifest(Record):
     """A whole checkpoint."""
 
     schema_version: Literal[1] = 1
@@ -127,14 +129,14 @@ class Manifest(_Record):
         return [chunk for part in self.parts for chunk in part.chunks]
 
 
-class ManifestReference(_Record):
+class ManifestReference(Record):
     """Where a manifest is; it is stored as a chunk like any other."""
 
     key: str = Field(pattern=r"^chunks/[0-9]{8}/[0-9a-f]{64}$")
     bytes: int = Field(ge=1, le=LARGEST_CHUNK_BYTES)
 
 
-class LogEntry(_Record):
+class LogEntry(Record):
     """One entry of the append-only log."""
 
     schema_version: Literal[1] = 1

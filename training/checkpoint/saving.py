@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from training.checkpoint import chunks
 from training.checkpoint.backend import Backend
 from training.checkpoint.chunks import ChunkSpan
+from training.checkpoint.gc import GarbageCollector
 from training.checkpoint.log import LogWriter, entry_key
 from training.checkpoint.manifest import (
     ChunkRecord,
@@ -30,7 +31,7 @@ from training.checkpoint.manifest import (
     TensorRecord,
 )
 from training.checkpoint.reading import TRANSFER_THREADS
-from training.checkpoint.store import collect_garbage
+from training.checkpoint.retention import Retention
 from training.errors import PeerError, SaveCancelledError, StoreError, SupersededError
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,9 @@ class SavePlan:
         rank: of this process.
         world_size: of the gang.
         epoch: sequence of the gang's fence; names the folder of its chunks.
-        keep_last: whole checkpoints that retention keeps.
+        keep_last: newest whole checkpoints that retention keeps.
+        keep_best: whole checkpoints with the lowest validation loss that it keeps besides.
+        keep_every_hours: it keeps one more for each such stretch of time; None: no rule.
         known: chunks of whole checkpoints that the store is sure to keep: hash to record.
         distrusted: log entries that retention must not count.
         threads: that encode and transfer chunks.
@@ -116,6 +119,13 @@ class SavePlan:
     distrusted: frozenset[int] = frozenset()
     threads: int = TRANSFER_THREADS
     compress: bool = True
+    keep_best: int = 0
+    keep_every_hours: float | None = None
+
+    @property
+    def retention(self) -> Retention:
+        """What retention keeps."""
+        return Retention(self.keep_last, self.keep_best, self.keep_every_hours)
 
 
 class Saver:
@@ -136,6 +146,7 @@ class Saver:
         self._log = log
         self._known = dict(plan.known)
         self._has_swept = False
+        self._collector = GarbageCollector(backend, plan.retention)
         self.orphaned = threading.Event()
 
     def save(self, request: SaveRequest, plain: memoryview, cancel: threading.Event) -> SaveResult | None:
@@ -264,6 +275,7 @@ class Saver:
             reason=request.reason,
             bytes=plain_bytes,
             written_bytes=written_bytes,
+            validation=manifest.validation,
         )
         seconds = time.monotonic() - request.started_seconds
         if request.reason != "stop":
@@ -276,7 +288,7 @@ class Saver:
             if self._plan.world_size > 1 or not self._has_swept:
                 self._backend.delete(self._stale_parts())
                 self._has_swept = True
-            collect_garbage(self._backend, self._plan.epoch, self._plan.keep_last, self._plan.distrusted)
+            self._collector.collect(self._plan.epoch, self._plan.distrusted)
         except StoreError as error:
             # The checkpoint is committed; that older ones stay costs money, not the run.
             logger.warning("old checkpoints could not be removed: %s", error)

@@ -1,9 +1,9 @@
-"""Reading a checkpoint store: which checkpoints there are, which are whole, and their contents; and its retention."""
+"""Reading a checkpoint store: which checkpoints there are, which are whole, and their contents."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -14,7 +14,7 @@ from training.checkpoint.manifest import ChunkRecord, LogEntry, Manifest
 from training.checkpoint.reading import read_chunk, read_part
 from training.errors import CorruptCheckpointError
 
-__all__ = ["checkpoint_entries", "collect_garbage", "list_checkpoints", "read_chunk", "read_manifest", "read_part"]
+__all__ = ["checkpoint_entries", "list_checkpoints", "read_chunk", "read_manifest", "read_part"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,40 +76,3 @@ def list_checkpoints(backend: Backend, present: set[str] | None = None) -> Itera
             yield Listed(entry, None, [])
             continue
         yield Listed(entry, manifest, sorted({chunk.key for chunk in manifest.chunks} - keys))
-
-
-def collect_garbage(backend: Backend, epoch: int, keep_last: int, distrusted: Collection[int] = ()) -> int:
-    """Delete the chunks that none of the newest ``keep_last`` whole checkpoints needs; return how many.
-
-    For the process that owns the log, between its saves. It is safe beside a newer owner that this process does not
-    know of yet: that one writes to a folder of its own, named by its fence, which is left alone here, and reuses only
-    chunks of the newest two checkpoints, which are kept here.
-
-    Args:
-        backend: the store.
-        epoch: the caller's (:attr:`training.checkpoint.log.LogWriter.epoch`).
-        keep_last: whole checkpoints to keep, at least 2.
-        distrusted: sequences of entries whose contents turned out to be damaged; they do not count.
-    """
-    assert keep_last >= 2, "a damaged newest checkpoint needs a predecessor"
-    present = set(backend.keys(CHUNK_PREFIX))
-    needed: set[str] = set()
-    kept = 0
-    for listed in list_checkpoints(backend, present):
-        if kept == keep_last:
-            break
-        if listed.is_whole and listed.entry.sequence not in distrusted:
-            assert listed.manifest is not None and listed.entry.manifest is not None, "a whole checkpoint has one"
-            needed.add(listed.entry.manifest.key)
-            needed.update(chunk.key for chunk in listed.manifest.chunks)
-            kept += 1
-    garbage = sorted(key for key in present - needed if _epoch_of(key) <= epoch)
-    # With fewer whole checkpoints than asked for there may be a damaged one whose remains are worth an inspection.
-    if kept < keep_last or not garbage:
-        return 0
-    backend.delete(garbage)
-    return len(garbage)
-
-
-def _epoch_of(key: str) -> int:
-    return int(key.removeprefix(CHUNK_PREFIX).partition("/")[0])
