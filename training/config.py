@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -123,14 +123,30 @@ class ScheduleConfig(_Section):
 class CheckpointConfig(_Section):
     """When the run is saved, and how much of it is kept."""
 
-    interval_steps: int = Field(
-        default=500, ge=1, description="Steps between checkpoints: what is lost when a node vanishes without notice."
+    interval_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default=500,
+        description="Steps between checkpoints: what is lost when a node vanishes without notice. auto: as many "
+        "as pay, by the measured cost of a save and failure_interval_seconds.",
+    )
+    failure_interval_seconds: float = Field(
+        default=3600.0,
+        gt=0.0,
+        description="Mean time between ends without notice, by which `auto` weighs saves against lost work.",
     )
     keep_last: int = Field(
         default=2,
         ge=2,
         le=10000,
-        description="Valid checkpoints kept; at least 2, so that a damaged newest has a predecessor.",
+        description="Newest valid checkpoints kept; at least 2, so that a damaged newest has a predecessor.",
+    )
+    keep_best: int = Field(
+        default=0,
+        ge=0,
+        le=10000,
+        description="Checkpoints with the lowest validation loss kept besides; more than 0 also saves at validations.",
+    )
+    keep_every_hours: float | None = Field(
+        default=None, gt=0.0, description="Hours between further checkpoints that are kept for good; null: none are."
     )
 
 

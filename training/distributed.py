@@ -39,6 +39,7 @@ class Votes:
         non_finite: 1 if a step's loss or gradient was NaN or infinite here.
         stop: 1 if this rank was asked to save and stop.
         save: 1 if this rank was asked for an extra checkpoint.
+        due: 1 if rank 0 says that the next checkpoint is due.
         busy: 1 while a save is in flight here.
         failed: 1 if a save failed here.
     """
@@ -47,6 +48,7 @@ class Votes:
     non_finite: float = 0.0
     stop: float = 0.0
     save: float = 0.0
+    due: float = 0.0
     busy: float = 0.0
     failed: float = 0.0
 

@@ -11,11 +11,14 @@ import logging
 import math
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from training.assembly import Job, Run, assemble, set_up_process
+from training.checkpoint.manifest import ValidationRecord
+from training.checkpoint.interval import AutomaticInterval
 from training.distributed import Votes, join_gang
 from training.errors import PeerError, SaveCancelledError
 from training.interruption import Interruption
@@ -53,6 +56,7 @@ class _Loop:
     saving_step: int | None = None
     saving_since: float = 0.0
     usual_save_seconds: float | None = None
+    automatic: AutomaticInterval | None = None
 
 
 def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: Progress) -> tuple[Ending, str]:
@@ -78,7 +82,7 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
 
 
 def _train_steps(run: Run, progress: Progress) -> tuple[Ending, str]:
-    loop = _Loop(step_ended=time.monotonic())
+    loop = _Loop(step_ended=time.monotonic(), automatic=_automatic_interval(run))
     # Everyone may have been told to stop while the run was put together.
     stop = bool(run.gang.agree(Votes(stop=float(run.interruption.wants_stop))).stop)
     while run.state.step < run.config.steps and not stop:
@@ -86,6 +90,8 @@ def _train_steps(run: Run, progress: Progress) -> tuple[Ending, str]:
         loss, gradient_norm = _take_step(run, rate)
         now = time.monotonic()
         run.ballot.add(run.state.step, loss, gradient_norm, rate, now - loop.step_ended)
+        if loop.automatic is not None:
+            loop.automatic.note_step(now - loop.step_ended, saving=loop.saving_step is not None)
         loop.step_ended = now
         progress.step = run.state.step
         stop = _between_steps(run, loop, progress)
@@ -134,32 +140,51 @@ def _between_steps(run: Run, loop: _Loop, progress: Progress) -> bool:
     if loop.saving_step is not None and not agreed.busy:
         progress.checkpoint_step, loop.saving_step = loop.saving_step, None
         loop.usual_save_seconds = time.monotonic() - loop.saving_since
+        if loop.automatic is not None:
+            loop.automatic.note_commit(run.writer.blocked_seconds, loop.usual_save_seconds)
     _write_records(run)
     if agreed.stop:
         return True
     if run.state.step == run.config.steps:
         return False
+    if run.state.step % run.config.validation.interval_steps == 0:
+        if not _validate(run):
+            return True
+        loop.step_ended = time.monotonic()  # a step's seconds are those of training
+        if run.config.checkpoint.keep_best:
+            loop.wanted_save = loop.wanted_save or "validation"
     if agreed.save:
         loop.wanted_save = "request"
-    elif run.state.step % run.config.checkpoint.interval_steps == 0:
+    elif agreed.due or _is_multiple(run.state.step, run.config.checkpoint.interval_steps):
         loop.wanted_save = loop.wanted_save or "interval"
     if loop.wanted_save and not agreed.busy:
         run.ballot.settle()
         _begin_save(run, loop.wanted_save)
         loop.saving_step, loop.wanted_save, loop.saving_since = run.state.step, None, time.monotonic()
-    if run.state.step % run.config.validation.interval_steps == 0:
-        if not _validate(run):
-            return True
-        loop.step_ended = time.monotonic()  # a step's seconds are those of training
+        if loop.automatic is not None:
+            loop.automatic.note_begin(loop.saving_since)
     run.ballot.post(
         Votes(
             stop=float(run.interruption.wants_stop),
             save=float(run.interruption.wants_save),
+            due=float(loop.automatic is not None and loop.automatic.is_due(time.monotonic())),
             busy=float(run.writer.is_busy),
             failed=float(run.writer.error is not None),
         )
     )
     return False
+
+
+def _automatic_interval(run: Run) -> AutomaticInterval | None:
+    """On rank 0 what decides when to save, if the config leaves that open; the vote makes it known to all."""
+    checkpoint = run.config.checkpoint
+    if checkpoint.interval_steps != "auto" or not run.is_main:
+        return None
+    return AutomaticInterval(checkpoint.failure_interval_seconds, time.monotonic())
+
+
+def _is_multiple(step: int, interval_steps: int | Literal["auto"]) -> bool:
+    return interval_steps != "auto" and step % interval_steps == 0
 
 
 def _begin_save(run: Run, reason: str) -> None:
@@ -199,6 +224,8 @@ def _validate(run: Run) -> bool:
         bits_per_byte=loss / math.log(2) / run.dataset.bytes_per_token,
         unigram_loss=run.dataset.unigram_entropy_nats,
     )
+    if math.isfinite(loss):
+        run.validation = ValidationRecord(step=run.state.step, loss=loss)
     if run.is_main:
         logger.info("step %d: validation loss %.4f", run.state.step, loss)
     return True
@@ -288,7 +315,9 @@ def _write_records(run: Run) -> None:
             step=result.step,
             seconds=result.seconds,
             blocked_seconds=result.blocked_seconds,
+            bytes=result.bytes,
             bytes_written=result.written_bytes,
+            bytes_per_second=result.bytes_per_second,
             reason=result.reason,
         )
         logger.info("step %d: checkpoint committed in %.2f s (%s)", result.step, result.seconds, result.reason)

@@ -64,6 +64,7 @@ class CheckpointWriter:
     Attributes:
         committed_step: step of the newest checkpoint that rank 0 knows to be committed.
         last_started_step: step of the last save that was begun.
+        blocked_seconds: how long the loop stood still for it.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class CheckpointWriter:
         self._results: list[SaveResult] = []
         self.committed_step: int | None = None
         self.last_started_step: int | None = None
+        self.blocked_seconds = 0.0
 
     @property
     def is_busy(self) -> bool:
@@ -130,7 +132,8 @@ class CheckpointWriter:
         self._error = None
         self.last_started_step = manifest.step
         request = SaveRequest(self._serial, manifest, reason, layout.tensors, layout.spans, started, 0.0)
-        self._in_flight = replace(request, blocked_seconds=time.monotonic() - started)
+        self.blocked_seconds = time.monotonic() - started
+        self._in_flight = replace(request, blocked_seconds=self.blocked_seconds)
         if self._copied is None:
             self._submit(self._in_flight, buffer)
         else:
