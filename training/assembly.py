@@ -16,7 +16,7 @@ from training.ballot import Ballot
 from training.checkpoint.backend import open_backend
 from training.checkpoint.hosts import choose_placement
 from training.checkpoint.log import LogWriter
-from training.checkpoint.manifest import Manifest, Subject
+from training.checkpoint.manifest import Manifest, Subject, ValidationRecord
 from training.checkpoint.resume import Resumed, resume, rng_name
 from training.checkpoint.saving import SavePlan
 from training.checkpoint.state import TrainingState, random_state, seed_random_state
@@ -82,6 +82,7 @@ class Run:
     ballot: Ballot
     generation: int
     resumed_from_step: int | None
+    validation: ValidationRecord | None = None
 
     @property
     def is_main(self) -> bool:
@@ -102,6 +103,7 @@ class Run:
             precision=self.precision.format,
             device_type=self.gang.device.type,
             torch_version=str(torch.__version__),
+            validation=self.validation,
             parts=[],
         )
 
@@ -171,6 +173,7 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         ballot=Ballot(gang, tolerates_infinite_gradients=state.scaler.is_enabled()),
         generation=job.generation,
         resumed_from_step=None if resumed is None else resumed.manifest.step,
+        validation=None if resumed is None else resumed.manifest.validation,
     )
 
 
@@ -263,6 +266,8 @@ def _open_checkpoints(
         world_size=gang.world_size,
         epoch=epoch,
         keep_last=job.config.checkpoint.keep_last,
+        keep_best=job.config.checkpoint.keep_best,
+        keep_every_hours=job.config.checkpoint.keep_every_hours,
         known=known_chunks(usable),
         threads=placement.threads,
         distrusted=frozenset() if resumed is None else resumed.passed_over,

@@ -16,6 +16,7 @@ refused.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +27,9 @@ from torch import nn
 from training.checkpoint.backend import open_backend
 from training.checkpoint.hosts import choose_placement
 from training.checkpoint.log import LogWriter
-from training.checkpoint.manifest import Manifest
+from training.checkpoint.manifest import Manifest, ValidationRecord
 from training.checkpoint.resume import resume, rng_name
+from training.checkpoint.retention import Retention
 from training.checkpoint.saving import SavePlan, SaveResult
 from training.checkpoint.state import TrainingState, random_state
 from training.checkpoint.writer import CheckpointWriter, known_chunks
@@ -60,7 +62,9 @@ class Checkpointer:
         scaler: of fp16 training, if there is one.
         generation: number of this start of the run, if starts are numbered: a process of an earlier one commits nothing
             more once a later one has begun. Of equal numbers the one that began last wins.
-        keep_last: whole checkpoints that are kept, at least 2.
+        keep_last: newest whole checkpoints that are kept, at least 2.
+        keep_best: those with the lowest validation loss that are kept besides.
+        keep_every_hours: one more is kept for each such stretch of time; None: no rule.
         seed: from which random states are derived when the world size has changed.
         compress: whether chunks are compressed where it pays.
     """
@@ -74,16 +78,17 @@ class Checkpointer:
         *,
         generation: int = 0,
         keep_last: int = 2,
+        keep_best: int = 0,
+        keep_every_hours: float | None = None,
         seed: int = 0,
         compress: bool = True,
     ) -> None:
-        if keep_last < 2:
-            raise ConfigurationError([f"keep_last: {keep_last}: a damaged newest needs a predecessor; give 2 or more"])
+        self._retention = Retention(keep_last, keep_best, keep_every_hours)
         _refuse_sharded(model)
         self._gang: Gang = adopt_gang(_device_of(model)) if dist.is_initialized() else join_gang()
         self._backend = open_backend(url)
         self._state = TrainingState(model, optimizer, scaler or torch.amp.GradScaler("cpu", enabled=False))
-        self._generation, self._keep_last, self._seed, self._compress = generation, keep_last, seed, compress
+        self._generation, self._seed, self._compress = generation, seed, compress
         self._writer: CheckpointWriter | None = None
 
     def resume(self) -> Resumption:
@@ -109,7 +114,9 @@ class Checkpointer:
             rank=gang.rank,
             world_size=gang.world_size,
             epoch=epoch,
-            keep_last=self._keep_last,
+            keep_last=self._retention.keep_last,
+            keep_best=self._retention.keep_best,
+            keep_every_hours=self._retention.keep_every_hours,
             known=known_chunks([resumed.manifest] if resumed and resumed.chunks_are_kept else []),
             distrusted=resumed.passed_over if resumed else frozenset(),
             threads=placement.threads,
@@ -124,12 +131,20 @@ class Checkpointer:
         _set_groups(self._state.optimizer, resumed.manifest.optimizer_groups)
         return Resumption(resumed.manifest.step, resumed.manifest.extra)
 
-    def save(self, step: int, extra: dict[str, Any] | None = None, *, wait: bool = False) -> bool:
+    def save(
+        self,
+        step: int,
+        extra: dict[str, Any] | None = None,
+        *,
+        validation_loss: float | None = None,
+        wait: bool = False,
+    ) -> bool:
         """Begin to save the state as it is after ``step`` optimizer steps.
 
         Args:
             step: optimizer steps done.
             extra: small state of the caller, of JSON's types: a scheduler's ``state_dict()``, a place in the data.
+            validation_loss: of this very state, if it was measured; what ``keep_best`` goes by.
             wait: return when the checkpoint is committed, rather than when it has been copied.
 
         Returns:
@@ -147,7 +162,8 @@ class Checkpointer:
             self._raise_failure(writer)
         if agreed.busy:
             return False
-        writer.begin(self._state.tensors(), self._own_tensors(), self._manifest(step, extra or {}), "request")
+        manifest = self._manifest(step, extra or {}, validation_loss)
+        writer.begin(self._state.tensors(), self._own_tensors(), manifest, "request")
         if wait:
             writer.wait()
             self._gang.raise_together(writer.error)
@@ -181,7 +197,7 @@ class Checkpointer:
         states = random_state(self._gang.device)
         return {rng_name(self._gang.rank, generator): state for generator, state in states.items()}
 
-    def _manifest(self, step: int, extra: dict[str, Any]) -> Manifest:
+    def _manifest(self, step: int, extra: dict[str, Any], validation_loss: float | None) -> Manifest:
         groups = [
             {key: _plain(value) for key, value in group.items() if key != "params"}
             for group in self._state.optimizer.param_groups
@@ -198,6 +214,7 @@ class Checkpointer:
             device_type=self._gang.device.type,
             torch_version=str(torch.__version__),
             extra=extra,
+            validation=_validation(step, validation_loss),
             optimizer_groups=groups,
             parts=[],
         )
@@ -213,6 +230,11 @@ def _refuse_sharded(model: nn.Module) -> None:
         raise ConfigurationError(
             [f"model: {sharded[0]} (of {len(sharded)}) is not a plain tensor; give a model that every rank has whole"]
         )
+
+
+def _validation(step: int, loss: float | None) -> ValidationRecord | None:
+    """A loss that is no number ranks nowhere; the run may well recover from it."""
+    return None if loss is None or not math.isfinite(loss) else ValidationRecord(step=step, loss=loss)
 
 
 def _plain(value: Any) -> Any:
