@@ -1,0 +1,141 @@
+"""The EBS volumes of a deployment, and what its nodes are told of them.
+
+The dataset's volume is made with each machine by the launch template; the others are resources that nodes attach.
+"""
+
+from __future__ import annotations
+
+from aws_cdk import Aws, CfnTag, Fn, RemovalPolicy
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_kms as kms
+from constructs import Construct
+
+from bootstrap.documents import Volume
+from stacks.config.storage import CheckpointVolumeConfig, DatasetVolumeConfig, SharedVolumeConfig
+
+# Names that every image leaves free; on Nitro machines the node finds the disk by its serial number, not by them.
+# Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html (2026-11).
+DATASET_DEVICE, CHECKPOINT_DEVICE, SHARED_DEVICE = "/dev/sdf", "/dev/sdg", "/dev/sdh"
+SNAPSHOT_TAG = "trainstack:snapshots"
+"""Tag by which the schedule finds the volumes that it takes snapshots of."""
+
+
+def zone_name(letter: str) -> str:
+    """Return the name of an availability zone of the stack's region, such as us-east-1a."""
+    return Fn.join("", [Aws.REGION, letter])
+
+
+def dataset_device(config: DatasetVolumeConfig, key: kms.IKey) -> ec2.CfnLaunchTemplate.BlockDeviceMappingProperty:
+    """Return the device of the launch template that is made from the dataset's snapshot, and goes with the machine."""
+    rate = config.warm_mib_per_second if config.warm == "provisioned_rate" else None
+    ebs = ec2.CfnLaunchTemplate.EbsProperty(
+        snapshot_id=config.snapshot_id,
+        volume_type="gp3",
+        volume_size=config.gib,
+        iops=config.iops,
+        throughput=config.throughput,
+        volume_initialization_rate=rate,
+        encrypted=True,
+        kms_key_id=key.key_arn,
+        delete_on_termination=True,
+    )
+    return ec2.CfnLaunchTemplate.BlockDeviceMappingProperty(device_name=DATASET_DEVICE, ebs=ebs)
+
+
+def dataset_volume(config: DatasetVolumeConfig) -> Volume:
+    """Return what nodes are told of the dataset's volume."""
+    warm = config.warm == "blocks"
+    return Volume(kind="dataset", device=DATASET_DEVICE, mount=config.mount, read_only=True, warm=warm)
+
+
+class CheckpointVolume(Construct):
+    """A gp3 volume of one zone that outlives machines."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: CheckpointVolumeConfig,
+        deployment: str,
+        key: kms.IKey,
+        removal: RemovalPolicy,
+    ) -> None:
+        super().__init__(scope, id_)
+        self._mount = config.mount
+        self._zone = zone_name(config.zone)
+        self.resource = ec2.CfnVolume(
+            self,
+            "Default",
+            availability_zone=self._zone,
+            volume_type="gp3",
+            size=config.gib,
+            iops=config.iops,
+            throughput=config.throughput,
+            encrypted=True,
+            kms_key_id=key.key_arn,
+            tags=[CfnTag(key="Name", value=f"{deployment}-checkpoints"), CfnTag(key=SNAPSHOT_TAG, value=deployment)],
+        )
+        self.resource.apply_removal_policy(removal)
+
+    @property
+    def told(self) -> Volume:
+        """What nodes are told of it."""
+        return Volume(
+            kind="checkpoint",
+            device=CHECKPOINT_DEVICE,
+            mount=self._mount,
+            read_only=False,
+            warm=False,
+            volume_id=self.resource.ref,
+            availability_zone=self._zone,
+        )
+
+
+class SharedVolume(Construct):
+    """An io2 volume of one zone that several machines attach at once.
+
+    They mount it read-only: no ordinary file system survives two machines that write.
+    Source: https://docs.aws.amazon.com/ebs/latest/userguide/ebs-volumes-multi.html (2026-11).
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: SharedVolumeConfig,
+        deployment: str,
+        key: kms.IKey,
+        removal: RemovalPolicy,
+    ) -> None:
+        super().__init__(scope, id_)
+        self._mount = config.mount
+        self._zone = zone_name(config.zone)
+        self.resource = ec2.CfnVolume(
+            self,
+            "Default",
+            availability_zone=self._zone,
+            volume_type="io2",
+            size=config.gib,
+            iops=config.iops,
+            multi_attach_enabled=True,
+            snapshot_id=config.snapshot_id,
+            encrypted=True,
+            kms_key_id=key.key_arn,
+            tags=[CfnTag(key="Name", value=f"{deployment}-shared")],
+        )
+        self.resource.apply_removal_policy(removal)
+
+    @property
+    def told(self) -> Volume:
+        """What nodes are told of it."""
+        return Volume(
+            kind="shared",
+            device=SHARED_DEVICE,
+            mount=self._mount,
+            read_only=True,
+            warm=False,
+            volume_id=self.resource.ref,
+            availability_zone=self._zone,
+        )
