@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack, Tags
-from aws_cdk import aws_iam as iam
+from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
+from bootstrap.documents import Lustre, Volume
+from stacks.bundles import function_bundle
 from stacks.config import DeploymentConfig
+from stacks.constructs.bucket import BucketTraits, access_log_bucket, archive_rules, data_bucket
+from stacks.constructs.fast_snapshot_restore import FastSnapshotRestore
+from stacks.constructs.launching_roles import admit_to_key
+from stacks.constructs.lustre import LustreFileSystem
+from stacks.constructs.snapshot_schedule import SnapshotSchedule
+from stacks.constructs.volumes import CheckpointVolume, SharedVolume, dataset_device, dataset_volume
+from stacks.network_stack import NetworkStack
 
 
 class StorageStack(Stack):
-    """The key, the dataset bucket, the checkpoint bucket, and the bucket of their access logs."""
+    """The key, the buckets, and the volumes and file systems that the deployment file asks for."""
 
     def __init__(
-        self, scope: Construct, id_: str, *, config: DeploymentConfig, may_destroy: bool, **kwargs: Any
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: DeploymentConfig,
+        network: NetworkStack,
+        may_destroy: bool,
+        bundle_directory: Path,
+        **kwargs: Any,
     ) -> None:
         super().__init__(scope, id_, **kwargs)
+        self._config = config
         both_keys = config.storage.deletion == "destroy" and may_destroy
         self._removal = RemovalPolicy.DESTROY if both_keys else RemovalPolicy.RETAIN
         self.key = kms.Key(
@@ -29,72 +48,108 @@ class StorageStack(Stack):
             enable_key_rotation=True,
             removal_policy=self._removal,
         )
-        self._admit_auto_scaling()
-        self._access_logs = self._bucket("AccessLogs", encrypted_with_key=False)
-        self.datasets = self._bucket("Datasets")
-        self.checkpoints = self._bucket("Checkpoints", events=True)
-        CfnOutput(self, "DatasetBucket", value=self.datasets.bucket_name)
-        CfnOutput(self, "CheckpointBucket", value=self.checkpoints.bucket_name)
+        admit_to_key(self.key, config)
+        self._buckets()
+        self.block_devices: list[ec2.CfnLaunchTemplate.BlockDeviceMappingProperty] = []
+        """Devices of the launch template beside the root volume."""
+        self.volumes: list[Volume] = []
+        """What nodes are told of their volumes."""
+        self._dataset_volume(bundle_directory)
+        self._checkpoint_volume()
+        self._shared_volume()
+        self.lustre = self._lustre(network)
+        """What nodes are told of the shared file system."""
         Tags.of(self).add("trainstack:deployment", config.name)
 
-    def _bucket(self, id_: str, *, encrypted_with_key: bool = True, events: bool = False) -> s3.Bucket:
-        """Make a private bucket, TLS only.
+    @property
+    def volume_ids(self) -> list[str]:
+        """The volumes that nodes attach."""
+        return [volume.volume_id for volume in self.volumes if volume.volume_id is not None]
 
-        Not versioned: datasets are named by content, checkpoint chunks by hash and the log is append-only, so nothing
-        is overwritten; versions would keep what retention deletes, and each heart-beat.
-        """
-        bucket = s3.Bucket(
+    def _buckets(self) -> None:
+        storage = self._config.storage
+        access_logs = access_log_bucket(
+            self, "AccessLogs", keep_days=storage.access_log_days, removal=self._removal
+        )
+        self.datasets = data_bucket(
             self,
-            id_,
-            encryption=s3.BucketEncryption.KMS if encrypted_with_key else s3.BucketEncryption.S3_MANAGED,
-            encryption_key=self.key if encrypted_with_key else None,
-            bucket_key_enabled=encrypted_with_key or None,
-            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
-            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED if encrypted_with_key else None,
-            enforce_ssl=True,
-            server_access_logs_bucket=self._access_logs if encrypted_with_key else None,
-            server_access_logs_prefix=f"{id_.lower()}/" if encrypted_with_key else None,
-            lifecycle_rules=[
-                s3.LifecycleRule(id="AbandonedUploads", abort_incomplete_multipart_upload_after=Duration.days(7))
-            ],
-            removal_policy=self._removal,
+            "Datasets",
+            key=self.key,
+            access_logs=access_logs,
+            removal=self._removal,
+            traits=BucketTraits(
+                accelerated=storage.transfer_acceleration,
+                rules=archive_rules("datasets/", storage.archive_after_days),
+            ),
         )
-        if events:
-            # The L2 option sets this same property through a custom resource with a Lambda function of its own.
-            resource = bucket.node.default_child
-            assert isinstance(resource, s3.CfnBucket)
-            resource.notification_configuration = s3.CfnBucket.NotificationConfigurationProperty(
-                event_bridge_configuration=s3.CfnBucket.EventBridgeConfigurationProperty(event_bridge_enabled=True)
+        reports = s3.LifecycleRule(
+            id="OldNodeReports", prefix="nodes/", expiration=Duration.days(storage.node_report_days)
+        )
+        self.checkpoints = data_bucket(
+            self,
+            "Checkpoints",
+            key=self.key,
+            access_logs=access_logs,
+            removal=self._removal,
+            traits=BucketTraits(events=True, rules=[*archive_rules("runs/", storage.archive_after_days), reports]),
+        )
+        CfnOutput(self, "DatasetBucket", value=self.datasets.bucket_name)
+        CfnOutput(self, "CheckpointBucket", value=self.checkpoints.bucket_name)
+        if storage.transfer_acceleration:
+            CfnOutput(
+                self, "DatasetUploadEndpoint", value=f"https://{self.datasets.bucket_name}.s3-accelerate.amazonaws.com"
             )
-        return bucket
 
-    def _admit_auto_scaling(self) -> None:
-        """Let the Auto Scaling service role launch nodes whose volumes are encrypted with the key.
+    def _dataset_volume(self, bundle_directory: Path) -> None:
+        volume = self._config.storage.dataset_volume
+        if volume is None:
+            return
+        self.block_devices.append(dataset_device(volume, self.key))
+        self.volumes.append(dataset_volume(volume))
+        if volume.warm == "fast_snapshot_restore":
+            FastSnapshotRestore(
+                self,
+                "FastRestore",
+                deployment=self._config.name,
+                snapshot_id=volume.snapshot_id,
+                zones=self._config.network.subnet_zones,
+                code=function_bundle("fast_snapshot_restore", bundle_directory),
+                log_retention_days=self._config.observability.log_retention_days,
+            )
 
-        Source (2026-11):
-        https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html
-        """
-        role = (
-            f"arn:{self.partition}:iam::{self.account}:role/aws-service-role/autoscaling.amazonaws.com/"
-            "AWSServiceRoleForAutoScaling"
+    def _checkpoint_volume(self) -> None:
+        config, name = self._config.storage.checkpoint_volume, self._config.name
+        if config is None:
+            return
+        volume = CheckpointVolume(
+            self, "CheckpointVolume", config=config, deployment=name, key=self.key, removal=self._removal
         )
-        # By condition, not as principal: KMS refuses a policy that names a role which the account does not have yet.
-        is_role = {"ArnEquals": {"aws:PrincipalArn": role}, "StringEquals": {"kms:CallerAccount": self.account}}
-        self.key.add_to_resource_policy(
-            iam.PolicyStatement(
-                sid="AutoScalingUsesKey",
-                principals=[iam.AnyPrincipal()],
-                actions=["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"],
-                resources=["*"],
-                conditions=is_role,
-            )
+        SnapshotSchedule(
+            self, "Snapshots", config=config, deployment=name, volume_id=volume.resource.ref, key=self.key
         )
-        self.key.add_to_resource_policy(
-            iam.PolicyStatement(
-                sid="AutoScalingGrantsVolumes",
-                principals=[iam.AnyPrincipal()],
-                actions=["kms:CreateGrant"],
-                resources=["*"],
-                conditions={**is_role, "Bool": {"kms:GrantIsForAWSResource": "true"}},
-            )
+        self.volumes.append(volume.told)
+
+    def _shared_volume(self) -> None:
+        config = self._config.storage.shared_volume
+        if config is None:
+            return
+        volume = SharedVolume(
+            self, "SharedVolume", config=config, deployment=self._config.name, key=self.key, removal=self._removal
         )
+        self.volumes.append(volume.told)
+
+    def _lustre(self, network: NetworkStack) -> Lustre | None:
+        config = self._config.storage.lustre
+        if config is None:
+            return None
+        return LustreFileSystem(
+            self,
+            "Lustre",
+            config=config,
+            vpc_id=network.vpc_id,
+            subnet_id=network.subnet_of(config.zone),
+            nodes_group_id=network.nodes.ref,
+            key=self.key,
+            datasets=self.datasets,
+            removal=self._removal,
+        ).told

@@ -14,10 +14,13 @@ from constructs import Construct
 
 from bootstrap.documents import Bundle, NodeDocument, PythonEnvironment, RunDocument, SuperviseTimings
 from stacks.bundles import BundleFile, code_bundle, function_bundle, node_bundle
+from stacks.capacity_plan import fabric, one_zone_at_a_time, zone_candidates
 from stacks.config import DeploymentConfig
-from stacks.constructs.fleet import Fleet
+from stacks.constructs.fleets import Fleet, FleetParts, make_fleet
 from stacks.constructs.node_role import NodeRole
 from stacks.constructs.node_template import NodeTemplate
+from stacks.constructs.placement import placement_group
+from stacks.constructs.reservation import reservation_target
 from stacks.constructs.run_controller import RunController
 from stacks.errors import ConfigError, Problem
 from stacks.network_stack import NetworkStack
@@ -78,6 +81,43 @@ class TrainingStack(Stack):
             key=storage.key,
         )
         document = self._node_document(storage, self._bundle("NodeBundle", node_bundle(bundle_directory)))
+        subnet_ids = self._candidate_subnet_ids(network)
+        fleet = self._fleet(network, storage, role, document, subnet_ids)
+        # A delete waits for the nodes to leave, and they need their rights and their log group until then.
+        fleet.resource.add_resource_dependency(role.policy)
+        fleet.resource.add_resource_dependency(log_group)
+        controller = RunController(
+            self,
+            "RunController",
+            config=config,
+            code=function_bundle("run_controller", bundle_directory),
+            checkpoints=storage.checkpoints,
+            key=storage.key,
+            fleet=fleet,
+            subnet_ids=subnet_ids,
+        )
+        run = self._run_parameter(self._bundle("CodeBundle", code_bundle(bundle_directory, user_code)))
+        # The run starts when its document appears: all that acts on it must be there before.
+        run.node.add_dependency(fleet, controller, role, log_group)
+        self._outputs(fleet)
+        Tags.of(self).add("trainstack:deployment", config.name)
+
+    def _candidate_subnet_ids(self, network: NetworkStack) -> list[str]:
+        """Return the subnets that the fleet may use, in the order in which they are tried."""
+        zones = dict(zip(self._config.network.subnet_zones, network.subnet_ids, strict=True))
+        return [zones[letter] for letter in zone_candidates(self._config)]
+
+    def _fleet(
+        self,
+        network: NetworkStack,
+        storage: StorageStack,
+        role: NodeRole,
+        document: NodeDocument,
+        subnet_ids: list[str],
+    ) -> Fleet:
+        config = self._config
+        group = placement_group(self, config)
+        reservation = reservation_target(self, config, group)
         template = NodeTemplate(
             self,
             "NodeTemplate",
@@ -86,25 +126,19 @@ class TrainingStack(Stack):
             role=role,
             security_group_id=network.nodes.ref,
             key=storage.key,
+            group=group,
+            reservation=reservation,
         )
-        fleet = Fleet(self, "Fleet", config=config, template=template.template, subnet_ids=network.subnet_ids)
-        # A delete waits for the nodes to leave, and they need their rights and their log group until then.
-        fleet.group.add_resource_dependency(role.policy)
-        fleet.group.add_resource_dependency(log_group)
-        controller = RunController(
-            self,
-            "RunController",
+        parts = FleetParts(
             config=config,
-            code=function_bundle("run_controller", bundle_directory),
-            checkpoints=storage.checkpoints,
-            key=storage.key,
-            subnet_ids=network.subnet_ids,
+            variants=template.variants,
+            # One zone at a time: the run controller moves on to the next subnet between attempts.
+            subnet_ids=subnet_ids[:1] if one_zone_at_a_time(config) else subnet_ids,
+            candidate_subnet_ids=subnet_ids,
+            reservation=reservation,
+            node_role_arn=role.role.role_arn,
         )
-        run = self._run_parameter(self._bundle("CodeBundle", code_bundle(bundle_directory, user_code)))
-        # The run starts when its document appears: all that acts on it must be there before.
-        run.node.add_dependency(fleet, controller, role, log_group)
-        self._outputs()
-        Tags.of(self).add("trainstack:deployment", config.name)
+        return make_fleet(self, "Fleet", parts)
 
     def _bundle(self, id_: str, bundle: BundleFile) -> Bundle:
         """Publish a bundle as a file asset; return where nodes find it."""
@@ -123,7 +157,7 @@ class TrainingStack(Stack):
             log_group=self._config.log_group,
             bundle=bundle,
             gpus=gpus(self._config),
-            fabric="tcp",
+            fabric=fabric(self._config),
             python=PythonEnvironment(interpreter=node.python.interpreter, packages=tuple(node.python.packages)),
             supervise=SuperviseTimings(
                 poll_seconds=node.supervise.poll_seconds,
@@ -158,9 +192,9 @@ class TrainingStack(Stack):
             value=self.to_json_string(content),
         )
 
-    def _outputs(self) -> None:
+    def _outputs(self, fleet: Fleet) -> None:
         outputs = {
-            "GroupName": self._config.group_name,
+            "FleetId": fleet.fleet_id,
             "LogGroup": self._config.log_group,
             "RunParameter": self._config.run_parameter,
         }

@@ -33,7 +33,6 @@ class NodeRole(Construct):
         stack = Stack.of(self)
         arn = f"arn:{stack.partition}:"
         here = f"{stack.region}:{stack.account}"
-        group = f"{arn}autoscaling:{here}:autoScalingGroup:*:autoScalingGroupName/{config.group_name}"
         self._allow(
             "FetchBundles", ["s3:GetObject"], [f"{arn}s3:::{ASSET_BUCKET}-{stack.account}-{stack.region}/*.zip"]
         )
@@ -59,7 +58,9 @@ class NodeRole(Construct):
             ["logs:CreateLogStream", "logs:PutLogEvents"],
             [f"{arn}logs:{here}:log-group:{config.log_group}:log-stream:*"],
         )
-        self._allow("LeaveFleet", ["autoscaling:CompleteLifecycleAction"], [group])
+        if config.capacity.backend == "auto_scaling_group":  # the others have no hooks: a machine just shuts down
+            group = f"{arn}autoscaling:{here}:autoScalingGroup:*:autoScalingGroupName/{config.group_name}"
+            self._allow("LeaveFleet", ["autoscaling:CompleteLifecycleAction"], [group])
         if config.node.session_manager:
             self._allow_session_manager()
         for index, policy in enumerate(config.node.extra_policies):

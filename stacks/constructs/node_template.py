@@ -1,7 +1,12 @@
-"""The launch template of the nodes: image, volume, metadata service, network, and the user data that starts it all."""
+"""The launch templates of the nodes: image, volumes, metadata service, network, and the user data that starts it all.
+
+One template for each layout of network interfaces: types that differ in their cards cannot share one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +17,25 @@ from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
 from bootstrap.documents import NodeDocument
+from stacks.capacity_plan import layouts
 from stacks.config import AMI_ID, DeploymentConfig
 from stacks.constructs.node_role import NodeRole
+from stacks.constructs.reservation import MARKET_TYPES, ReservationTarget, all_reserved
+from stacks.efa_layouts import Layout
 
 SHIM = Path(__file__).resolve().parent.parent / "shim.sh"
 
 
+@dataclass(frozen=True)
+class TemplateVariant:
+    """A launch template and the instance types that are launched with it."""
+
+    template: ec2.CfnLaunchTemplate
+    instance_types: tuple[str, ...]
+
+
 class NodeTemplate(Construct):
-    """Launch template; an edit of anything in it replaces nodes."""
+    """Launch templates; an edit of anything in them replaces nodes."""
 
     def __init__(
         self,
@@ -31,29 +47,25 @@ class NodeTemplate(Construct):
         role: NodeRole,
         security_group_id: str,
         key: kms.IKey,
+        group: ec2.CfnPlacementGroup | None = None,
+        reservation: ReservationTarget | None = None,
+        volumes: Sequence[ec2.CfnLaunchTemplate.BlockDeviceMappingProperty] = (),
     ) -> None:
         super().__init__(scope, id_)
         self._config = config
-        root = config.node.root_volume
-        ebs = ec2.CfnLaunchTemplate.EbsProperty(
-            volume_type="gp3",
-            volume_size=root.gib,
-            iops=root.iops,
-            throughput=root.throughput,
-            encrypted=True,
-            kms_key_id=key.key_arn,
-            delete_on_termination=True,
-        )
+        self._key = key
+        self._group = group
+        self._reservation = reservation
+        self._security_group_id = security_group_id
         tags = [CfnTag(key=name, value=value) for name, value in sorted(self._tags().items())]
-        self.template = ec2.CfnLaunchTemplate(
-            self,
-            "Default",
-            launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
-                image_id=self._image(),
+        image, user_data = self._image(), Fn.base64(self._user_data(document))
+        self.variants: list[TemplateVariant] = []
+        for index, (layout, names) in enumerate(layouts(config).items()):
+            data = ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
+                image_id=image,
+                instance_type=names[0] if config.capacity.market in MARKET_TYPES else None,
                 iam_instance_profile=ec2.CfnLaunchTemplate.IamInstanceProfileProperty(arn=role.profile.attr_arn),
-                block_device_mappings=[
-                    ec2.CfnLaunchTemplate.BlockDeviceMappingProperty(device_name=config.node.root_device, ebs=ebs)
-                ],
+                block_device_mappings=[self._root_volume(), *volumes],
                 instance_initiated_shutdown_behavior="terminate",
                 metadata_options=ec2.CfnLaunchTemplate.MetadataOptionsProperty(
                     http_tokens="required",
@@ -62,14 +74,59 @@ class NodeTemplate(Construct):
                     instance_metadata_tags="enabled",
                 ),
                 monitoring=ec2.CfnLaunchTemplate.MonitoringProperty(enabled=True),
-                security_group_ids=[security_group_id],
+                network_interfaces=self._interfaces(layout),
+                placement=self._placement(),
+                instance_market_options=self._market(),
+                capacity_reservation_specification=self._reserved(),
                 tag_specifications=[
                     ec2.CfnLaunchTemplate.TagSpecificationProperty(resource_type=kind, tags=tags)
                     for kind in ("instance", "volume")
                 ],
-                user_data=Fn.base64(self._user_data(document)),
-            ),
+                user_data=user_data,
+            )
+            name = "Default" if index == 0 else f"Layout{index}"
+            template = ec2.CfnLaunchTemplate(self, name, launch_template_data=data)
+            self.variants.append(TemplateVariant(template, tuple(names)))
+
+    def _root_volume(self) -> ec2.CfnLaunchTemplate.BlockDeviceMappingProperty:
+        root = self._config.node.root_volume
+        ebs = ec2.CfnLaunchTemplate.EbsProperty(
+            volume_type="gp3",
+            volume_size=root.gib,
+            iops=root.iops,
+            throughput=root.throughput,
+            encrypted=True,
+            kms_key_id=self._key.key_arn,
+            delete_on_termination=True,
         )
+        return ec2.CfnLaunchTemplate.BlockDeviceMappingProperty(device_name=self._config.node.root_device, ebs=ebs)
+
+    def _interfaces(self, layout: Layout) -> list[ec2.CfnLaunchTemplate.NetworkInterfaceProperty]:
+        """Return the interfaces; with several, EC2 refuses any word about public addresses."""
+        return [
+            ec2.CfnLaunchTemplate.NetworkInterfaceProperty(
+                network_card_index=one.card,
+                device_index=one.device,
+                interface_type=one.kind,
+                groups=[self._security_group_id],
+                associate_public_ip_address=False if len(layout) == 1 else None,
+                delete_on_termination=True,
+            )
+            for one in layout
+        ]
+
+    def _placement(self) -> ec2.CfnLaunchTemplate.PlacementProperty | None:
+        return None if self._group is None else ec2.CfnLaunchTemplate.PlacementProperty(group_name=self._group.ref)
+
+    def _market(self) -> ec2.CfnLaunchTemplate.InstanceMarketOptionsProperty | None:
+        """Return the market where the template must name it: a fleet says itself what is spot."""
+        kind = MARKET_TYPES.get(self._config.capacity.market)
+        return None if kind is None else ec2.CfnLaunchTemplate.InstanceMarketOptionsProperty(market_type=kind)
+
+    def _reserved(self) -> ec2.CfnLaunchTemplate.CapacityReservationSpecificationProperty | None:
+        if self._reservation is None or not all_reserved(self._config):
+            return None
+        return self._reservation.for_launch_template()
 
     def _tags(self) -> dict[str, str]:
         return {**self._config.tags, "Name": f"{self._config.name}-node", "trainstack:deployment": self._config.name}

@@ -13,7 +13,14 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from stacks.bundles import BundleFile
+from stacks.capacity_plan import on_demand_base, one_zone_at_a_time
 from stacks.config import DeploymentConfig
+from stacks.constructs.fleets import Fleet
+
+
+def log_group_name(config: DeploymentConfig) -> str:
+    """Return the name of the function's log group: fixed, so that metrics can be made from it in another stack."""
+    return f"{config.log_group}/run-controller"
 
 
 class RunController(Construct):
@@ -28,6 +35,7 @@ class RunController(Construct):
         code: BundleFile,
         checkpoints: s3.IBucket,
         key: kms.IKey,
+        fleet: Fleet,
         subnet_ids: list[str],
     ) -> None:
         super().__init__(scope, id_)
@@ -35,6 +43,7 @@ class RunController(Construct):
         log_group = logs.LogGroup(
             self,
             "Logs",
+            log_group_name=log_group_name(config),
             removal_policy=RemovalPolicy.DESTROY,
         )
         resource = log_group.node.default_child
@@ -42,6 +51,8 @@ class RunController(Construct):
         resource.retention_in_days = config.observability.log_retention_days
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
         self._grant(role, checkpoints, key, log_group)
+        for statement in fleet.statements:
+            role.add_to_policy(statement)
         self.function = lambda_.Function(
             self,
             "Default",
@@ -58,16 +69,19 @@ class RunController(Construct):
             environment={
                 "DEPLOYMENT": config.name,
                 "RUN_PARAMETER": config.run_parameter,
-                "GROUP_NAME": config.group_name,
+                "BACKEND": config.capacity.backend,
+                "FLEET_ID": fleet.fleet_id,
+                "NODES": str(config.capacity.nodes),
+                "ON_DEMAND_BASE": str(on_demand_base(config)),
                 "CHECKPOINT_BUCKET": checkpoints.bucket_name,
                 "SUBNET_IDS": ",".join(subnet_ids),
-                "PLACEMENT": config.capacity.placement,
+                "ONE_SUBNET_AT_A_TIME": str(one_zone_at_a_time(config)).lower(),
                 "GANG_TIMEOUT_SECONDS": str(config.capacity.gang_timeout_seconds),
                 "BOOT_FAILURE_LIMIT": str(config.capacity.boot_failure_limit),
             },
         )
         self._wait_for_rights(role)
-        self._rules(checkpoints)
+        self._rules(checkpoints, fleet)
 
     def _wait_for_rights(self, role: iam.Role) -> None:
         """Make the function after the role's policy (the library would name the role too, which its ARN implies)."""
@@ -80,23 +94,10 @@ class RunController(Construct):
         stack = Stack.of(self)
         here = f"{stack.region}:{stack.account}"
         arn = f"arn:{stack.partition}:"
-        group = f"{arn}autoscaling:{here}:autoScalingGroup:*:autoScalingGroupName/{self._config.group_name}"
         control = checkpoints.arn_for_objects("runs/*/control/*")
         parameter = f"{arn}ssm:{here}:parameter{self._config.run_parameter}"
         statements: list[tuple[str, list[str], list[str], dict[str, object] | None]] = [
             ("ReadRunDocument", ["ssm:GetParameter"], [parameter], None),
-            # Describe calls have no resource level. Source (2026-11):
-            # https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2autoscaling.html
-            ("SeeFleet", ["autoscaling:DescribeAutoScalingGroups"], ["*"], None),
-            (
-                "SizeFleet",
-                [
-                    "autoscaling:UpdateAutoScalingGroup",
-                    "autoscaling:DetachInstances",
-                ],
-                [group],
-                None,
-            ),
             ("ReadWriteControl", ["s3:GetObject", "s3:PutObject"], [control], None),
             # Without a condition on the prefix: a read has none, and S3 would answer 403 for what is not there.
             ("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn], None),
@@ -118,9 +119,8 @@ class RunController(Construct):
                 iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
             )
 
-    def _rules(self, checkpoints: s3.IBucket) -> None:
+    def _rules(self, checkpoints: s3.IBucket, fleet: Fleet) -> None:
         """Wake the function by what happens to the run and the fleet, and by the clock."""
-        group = {"AutoScalingGroupName": [self._config.group_name]}
         patterns = {
             "RunChanged": events.EventPattern(
                 source=["aws.ssm"],
@@ -130,15 +130,7 @@ class RunController(Construct):
             "Interruption": events.EventPattern(
                 source=["aws.ec2"], detail_type=["EC2 Spot Instance Interruption Warning"]
             ),
-            "FleetChanged": events.EventPattern(
-                source=["aws.autoscaling"],
-                detail_type=[
-                    "EC2 Instance Launch Successful",
-                    "EC2 Instance Launch Unsuccessful",
-                    "EC2 Instance Terminate Successful",
-                ],
-                detail=group,
-            ),
+            **fleet.patterns,
             "RunEnded": events.EventPattern(
                 source=["aws.s3"],
                 detail_type=["Object Created"],

@@ -109,11 +109,11 @@ class TestFleet:
 
     def test_a_cluster_lives_in_one_subnet(self, demo: Assembly, synthesis: Synthesis) -> None:
         assert len(group(demo)["Properties"]["VPCZoneIdentifier"]) == 1
-        assert "PlacementGroup" in group(demo)["Properties"]
+        assert launch(demo)["Placement"] == {"GroupName": {"Ref": "Placement"}}
         assert demo.one(STACK, "AWS::EC2::PlacementGroup")["Properties"]["Strategy"] == "cluster"
         spread = synthesis.variant("spread", {"capacity.placement": "none"})
         assert len(group(spread)["Properties"]["VPCZoneIdentifier"]) == 2
-        assert "PlacementGroup" not in group(spread)["Properties"]
+        assert "Placement" not in launch(spread)
 
     def test_all_types_are_offered_on_spot(self, demo: Assembly) -> None:
         mixed = group(demo)["Properties"]["MixedInstancesPolicy"]
@@ -177,7 +177,8 @@ class TestRunController:
 
         variables = demo.one(STACK, "AWS::Lambda::Function")["Properties"]["Environment"]["Variables"]
         at = Surroundings.from_environment({name: flat(value) for name, value in variables.items()})
-        assert at.group == group(demo)["Properties"]["AutoScalingGroupName"]
+        assert at.fleet.backend == "auto_scaling_group"
+        assert at.fleet.fleet_id == group(demo)["Properties"]["AutoScalingGroupName"]
         assert len(at.settings.subnets) == 2
         assert at.settings.one_subnet_at_a_time
 
@@ -243,4 +244,4 @@ def test_outputs_say_where_things_are(demo: Assembly) -> None:
     storage = {name for name in json.loads(demo.text("StorageStack"))["Outputs"] if not name.startswith("Exports")}
     assert storage == {"CheckpointBucket", "DatasetBucket"}
     training = set(json.loads(demo.text(STACK))["Outputs"])
-    assert training == {"GroupName", "LogGroup", "RunParameter"}
+    assert training == {"FleetId", "LogGroup", "RunParameter"}

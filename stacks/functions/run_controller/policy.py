@@ -57,13 +57,18 @@ class Instance:
 
 @dataclass(frozen=True)
 class Group:
-    """The Auto Scaling group as it is."""
+    """The fleet as it is.
+
+    `surplus` is what it is asked for beyond `desired`, where that is how a back end replaces a machine that AWS takes;
+    None where such a machine can be detached instead (an Auto Scaling group).
+    """
 
     desired: int
     maximum: int
     subnets: tuple[str, ...]
     template_version: str
     instances: tuple[Instance, ...]
+    surplus: int | None = None
 
     def present(self) -> tuple[str, ...]:
         """Return the ids of members that are coming or in service."""
@@ -130,7 +135,15 @@ class Detach:
     instance_id: str
 
 
-Action = Union[Resize, Detach]
+@dataclass(frozen=True)
+class Surplus:
+    """Ask for `count` machines beyond `desired`, ending none: replacements of interrupted ones that still work."""
+
+    desired: int
+    count: int
+
+
+Action = Union[Resize, Detach, Surplus]
 
 
 @dataclass(frozen=True)
@@ -202,8 +215,8 @@ def _keep_whole(situation: Situation, run: Run, memory: Memory) -> Decision:
     target = min(run.nodes, group.maximum)
     if group.desired == 0 and not group.instances:
         return _start(situation, run, memory, _first_subnets(situation))
-    lost = [name for name in group.in_service() if name in situation.interrupted]
-    actions: tuple[Action, ...] = tuple(Detach(name) for name in sorted(lost))
+    lost = _lost(situation, memory)
+    actions = _replacements(group, lost, target)
     if group.desired != target:
         # Nodes that leave because the gang shrinks are not boot failures: watch from the next time on.
         memory = replace(memory, phase="running", booting=(), since_unix_seconds=now, reason=f"{target} nodes wanted")
@@ -225,6 +238,23 @@ def _keep_whole(situation: Situation, run: Run, memory: Memory) -> Decision:
     reason = f"{len(serving)} of {run.nodes} nodes in service"
     memory = replace(memory, phase="running", since_unix_seconds=since, booting=tuple(sorted(booting)), reason=reason)
     return Decision(actions, memory)
+
+
+def _lost(situation: Situation, memory: Memory) -> list[str]:
+    """Return the members that AWS takes: those of this notice, and those of earlier ones that could not be detached."""
+    known = situation.interrupted if situation.group.surplus is None else situation.interrupted | set(memory.excused)
+    return sorted(name for name in situation.group.in_service() if name in known)
+
+
+def _replacements(group: Group, lost: list[str], target: int) -> tuple[Action, ...]:
+    """Return how lost members are replaced while they still work, and how that ends once the others are there."""
+    if group.surplus is None:
+        return tuple(Detach(name) for name in lost)
+    staying = len(set(group.present()) - set(lost))
+    wanted = min(len(lost), max(0, target - staying))
+    if group.desired != target or wanted == group.surplus:
+        return ()
+    return (Surplus(target, wanted),)
 
 
 def _since(memory: Memory, now_unix_seconds: float) -> float:

@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from bootstrap.documents import Bundle, RunDocument
+from stacks.functions.run_controller.fleets.auto_scaling_group import AutoScalingGroup
 from stacks.functions.run_controller.handler import (
     INTERRUPTION,
     Controller,
@@ -22,11 +23,14 @@ from stacks.functions.run_controller.handler import (
 )
 
 ENVIRONMENT = {
-    "GROUP_NAME": "trainstack-x",
+    "BACKEND": "auto_scaling_group",
+    "FLEET_ID": "trainstack-x",
+    "NODES": "2",
+    "ON_DEMAND_BASE": "0",
     "RUN_PARAMETER": "/trainstack/x/run",
     "CHECKPOINT_BUCKET": "checkpoints",
     "SUBNET_IDS": "subnet-a,subnet-b",
-    "PLACEMENT": "cluster",
+    "ONE_SUBNET_AT_A_TIME": "true",
     "GANG_TIMEOUT_SECONDS": "600",
     "BOOT_FAILURE_LIMIT": "3",
 }
@@ -78,7 +82,10 @@ class World:
         self.ssm = boto3.client("ssm", region_name="us-east-1")
         self.autoscaling = FakeAutoScaling()
         self.controller = Controller(
-            Surroundings.from_environment(ENVIRONMENT), autoscaling=self.autoscaling, ssm=self.ssm, s3=self.s3
+            Surroundings.from_environment(ENVIRONMENT),
+            fleet=AutoScalingGroup("trainstack-x", self.autoscaling),
+            ssm=self.ssm,
+            s3=self.s3,
         )
 
     def document(self, document: RunDocument = DOCUMENT) -> None:
