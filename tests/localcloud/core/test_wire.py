@@ -125,7 +125,7 @@ def test_unsigned_path_reaches_the_service(cloud: LocalCloud, recorder: Recorder
 @pytest.mark.parametrize(
     ("service", "call", "operation"),
     [
-        ("dlm", "get_lifecycle_policies", "dlm:GetLifecyclePolicies"),
+        ("codeconnections", "list_connections", "codeconnections:ListConnections"),
         ("ec2", "describe_capacity_blocks", "ec2:DescribeCapacityBlocks"),
         ("lambda", "get_account_settings", "lambda:GetAccountSettings"),
     ],
