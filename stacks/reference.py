@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 import typing
 from collections.abc import Iterator
@@ -71,6 +72,17 @@ def _edit(section: type[BaseModel], field: FieldInfo) -> str:
         return str(extra["edit"])
     assert section.__module__ == TrainingConfig.__module__, f"{section.__name__}: a key does not say what an edit does"
     return TRAINER_EDIT
+
+
+def _optional(field: FieldInfo) -> bool:
+    return field.default is None and _model_of(field) is not None
+
+
+def json_schema() -> str:
+    """Return the text of docs/deployment.schema.json: JSON Schema 2020-12, as editors read it for completion."""
+    schema = DeploymentConfig.model_json_schema()
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Trainstack deployment"} | schema
+    return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 
 def _section(path: str, model: type[BaseModel]) -> str:

@@ -19,7 +19,7 @@ from stacks.config.run import RunConfig
 from stacks.config.setting import Edit, Section, setting
 from stacks.config.storage import StorageConfig
 
-__all__ = ["AMI_ID", "DeploymentConfig", "Edit", "load"]
+__all__ = ["AMI_ID", "DeploymentConfig", "Edit", "load", "read"]
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 
@@ -61,16 +61,27 @@ class DeploymentConfig(Section):
         return f"trainstack-{self.name}"
 
 
+def read(path: Path) -> DeploymentConfig:
+    """Read a deployment file and validate each key by itself.
+
+    Raises:
+        ConfigError: With every problem of YAML, keys and types.
+    """
+    from stacks.yaml_source import read_yaml, validate
+
+    data, doubled = read_yaml(path)
+    return validate(DeploymentConfig, data, str(path), doubled)
+
+
 def load(path: Path) -> DeploymentConfig:
-    """Read and validate a deployment file.
+    """Read a deployment file, fill in what it leaves to the catalogue and to `ami.lock.json`, and validate all.
 
     Raises:
         ConfigError: With every problem: YAML, keys, types, and rules across sections.
     """
+    from stacks.resolution import resolve
     from stacks.validators import check
-    from stacks.yaml_source import read_yaml, validate
 
-    data, doubled = read_yaml(path)
-    config = validate(DeploymentConfig, data, str(path), doubled)
-    check(config, str(path))
+    config, unresolved = resolve(read(path), path)
+    check(config, str(path), unresolved)
     return config

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
-from stacks.instance_types import InstanceType, catalogue
+from stacks.instance_types import PRICES_EXPIRE_AFTER_DAYS, InstanceType, catalogue
+
+# Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html
+SPREAD_MACHINES_A_ZONE = 7
 
 
 def _known(config: DeploymentConfig) -> list[InstanceType]:
@@ -20,6 +24,15 @@ def one_choice(config: DeploymentConfig) -> Iterator[Problem]:
     if not capacity.instance_types and capacity.auto is None:
         rule = "names no type, and there is no capacity.auto that says what the work needs"
         yield Problem("capacity.instance_types", [], rule, "list at least one; `python -m stacks catalogue` has them")
+    auto = capacity.auto
+    if auto is None:
+        return
+    if auto.gpu_memory_gib is not None and auto.parameters_million is not None:
+        rule = "both say how much memory a GPU needs"
+        remedy = "drop gpu_memory_gib: it is computed from parameters_million"
+        yield Problem("capacity.auto.gpu_memory_gib", auto.gpu_memory_gib, rule, remedy)
+    if not auto.gpus and (auto.gpu_memory_gib is not None or auto.parameters_million is not None):
+        yield Problem("capacity.auto.gpus", 0, "no GPU, but memory of one is asked for", "raise gpus, or drop it")
 
 
 def known_types(config: DeploymentConfig) -> Iterator[Problem]:
@@ -29,8 +42,16 @@ def known_types(config: DeploymentConfig) -> Iterator[Problem]:
         where = f"capacity.instance_types.{index}"
         if name not in catalogue().types:
             yield Problem(where, name, "is not in the catalogue", "`python -m stacks catalogue` lists the known types")
+        elif (prices := catalogue().regions.get(config.region)) and name not in prices.types:
+            there = [region for region, one in catalogue().regions.items() if name in one.types]
+            rule = f"is not offered in {config.region}"
+            remedy = f"take another type or region; offered in {', '.join(there) or 'none known'}"
+            yield Problem(where, name, rule, remedy)
         if name in listed[:index]:
             yield Problem(where, name, "stands twice", "keep one")
+    if len(listed) == 1 and config.capacity.market == "spot":
+        rule = "is a single type, so one spot pool a zone: when it runs dry the run waits"
+        yield Problem("capacity.instance_types", listed[0], rule, "add types of the same GPU", "warning")
 
 
 def one_kind(config: DeploymentConfig) -> Iterator[Problem]:
@@ -47,13 +68,33 @@ def one_kind(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def placement(config: DeploymentConfig) -> Iterator[Problem]:
-    """Cluster placement needs types that support it."""
-    if config.capacity.placement != "cluster":
-        return
-    for one in _known(config):
-        if not one.cluster_placement:
-            rule = "does not go into a cluster placement group"
-            yield Problem("capacity.placement", one.name, rule, "drop the type, or say placement: none")
+    """What each kind of placement group holds."""
+    capacity = config.capacity
+    if capacity.placement == "cluster":
+        for one in _known(config):
+            if not one.cluster_placement:
+                rule = "does not go into a cluster placement group"
+                yield Problem("capacity.placement", one.name, rule, "drop the type, or say placement: none")
+        if capacity.zone_policy == "any" and len(config.network.subnet_zones) > 1:
+            rule = "a cluster placement group lies in one zone"
+            yield Problem("capacity.zone_policy", "any", rule, "one_at_a_time, or leave it out")
+    if capacity.placement != "partition" and capacity.partitions is not None:
+        rule = f"has a meaning for placement: partition only, not {capacity.placement}"
+        yield Problem("capacity.partitions", capacity.partitions, rule, "drop it, or change placement")
+    most = SPREAD_MACHINES_A_ZONE * len(config.network.subnet_zones)
+    if capacity.placement == "spread" and capacity.nodes > most:
+        rule = f"a spread placement group holds {SPREAD_MACHINES_A_ZONE} machines a zone, {most} in all"
+        yield Problem("capacity.nodes", capacity.nodes, rule, "lower it, add zones, or placement: partition")
+
+
+def one_zone(config: DeploymentConfig) -> Iterator[Problem]:
+    """Storage of one zone is out of reach of machines elsewhere."""
+    storage = config.storage
+    zonal = {"checkpoint_volume": storage.checkpoint_volume, "shared_volume": storage.shared_volume}
+    for name, section in zonal.items():
+        if section is not None and config.capacity.zone_policy == "any":
+            rule = f"machines outside zone {section.zone} cannot attach storage.{name}"
+            yield Problem("capacity.zone_policy", "any", rule, "one_at_a_time, or leave it out")
 
 
 def gang(config: DeploymentConfig) -> Iterator[Problem]:
@@ -79,10 +120,25 @@ def price(config: DeploymentConfig) -> Iterator[Problem]:
     if config.capacity.market != "spot":
         yield Problem("capacity.max_price_usd", limit, "has a meaning for market: spot only", "drop it")
         return
-    for one in _known(config):
-        if limit < one.spot_usd:
-            rule = f"is below the spot price to plan with for {one.name} ({one.spot_usd}, {catalogue().date})"
+    prices = catalogue().regions.get(config.region)
+    for name in config.capacity.instance_types:
+        spot = prices.usd_per_hour(name, "spot") if prices else None
+        if prices and spot is not None and limit < spot:
+            rule = f"is below the spot price to plan with for {name} ({spot}, {prices.sources['spot'].date})"
             yield Problem("capacity.max_price_usd", limit, rule, "raise it, drop it, or drop the type")
 
 
-RULES = (one_choice, known_types, one_kind, placement, gang, price)
+RULES = (one_choice, known_types, one_kind, placement, one_zone, gang, price)
+
+
+def expired_prices(config: DeploymentConfig, today: date) -> Iterator[Problem]:
+    """Tell of prices that are too old to plan with; not in RULES, since its answer changes by the day."""
+    prices = catalogue().regions.get(config.region)
+    if prices is None:
+        return
+    oldest = min(prices.sources.values(), key=lambda source: source.date).date
+    days = (today - oldest).days
+    if days > PRICES_EXPIRE_AFTER_DAYS:
+        rule = f"its oldest prices are of {oldest}, {days} days ago: AWS may ask others now"
+        remedy = f"`python -m stacks catalogue refresh --regions {config.region}`"
+        yield Problem("region", config.region, rule, remedy, "warning")

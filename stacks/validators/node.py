@@ -1,4 +1,4 @@
-"""Rules of the node section: what a gp3 volume can do, and when a peer counts as silent."""
+"""Rules of the node section: image, fabric, volumes, and when a peer counts as silent."""
 
 from __future__ import annotations
 
@@ -6,22 +6,68 @@ from collections.abc import Iterator
 
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
+from stacks.instance_types import InstanceType, catalogue
+from stacks.validators.volumes import gp3
 
-# Source: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html (2026-11).
-IOPS_PER_GIB = 500
-BASELINE_IOPS = 3000
-MIB_PER_SECOND_PER_IOPS = 0.25
+DEEP_LEARNING_IMAGES = "/aws/service/deeplearning/"
+PLAIN_IMAGES = "/aws/service/ami-amazon-linux-latest/"
+DEEP_LEARNING_IMAGE_GIB = 75
 
 
-def volume(config: DeploymentConfig) -> Iterator[Problem]:
-    """A gp3 volume's speed is bounded by its size, and its throughput by its operations."""
+def _known(config: DeploymentConfig) -> list[InstanceType]:
+    types = catalogue().types
+    return [types[name] for name in config.capacity.instance_types if name in types]
+
+
+def root_volume(config: DeploymentConfig) -> Iterator[Problem]:
+    """The root volume holds the image, and has no more speed than gp3 and machine give."""
     root = config.node.root_volume
-    if root.iops > max(BASELINE_IOPS, IOPS_PER_GIB * root.gib):
-        rule = f"is more than {IOPS_PER_GIB} a GiB of {root.gib} GiB"
-        yield Problem("node.root_volume.iops", root.iops, rule, "lower it, or raise gib")
-    if root.throughput > root.iops * MIB_PER_SECOND_PER_IOPS:
-        rule = f"is more than a quarter MiB/s for each of the {root.iops} operations a second"
-        yield Problem("node.root_volume.throughput", root.throughput, rule, "lower it, or raise iops")
+    yield from gp3(config, "node.root_volume", root)
+    if config.node.ami.startswith(DEEP_LEARNING_IMAGES) and root.gib < DEEP_LEARNING_IMAGE_GIB:
+        rule = f"is less than the {DEEP_LEARNING_IMAGE_GIB} GiB of the deep learning image"
+        yield Problem("node.root_volume.gib", root.gib, rule, "raise it")
+
+
+def image(config: DeploymentConfig) -> Iterator[Problem]:
+    """The image must fit the machines, and be pinned lest a newer one replaces nodes unasked."""
+    ami = config.node.ami
+    if not ami.startswith("/"):
+        return
+    if "arm64" in ami:
+        yield Problem("node.ami", ami, "is an image for arm64, and the catalogued types are x86_64", "take its x86_64")
+    if ami.startswith(PLAIN_IMAGES) and any(one.gpus for one in _known(config)):
+        rule = "is an image without an NVIDIA driver, and the types have GPUs"
+        yield Problem("node.ami", ami, rule, f"take one of {DEEP_LEARNING_IMAGES}, or your own image's id")
+    rule = "is not pinned: a newer image replaces nodes at any deploy"
+    yield Problem("node.ami", ami, rule, "`python -m stacks ami lock FILE` pins it", "warning")
+
+
+def fabric(config: DeploymentConfig) -> Iterator[Problem]:
+    """EFA needs types that have it, and is at its best within a cluster placement group."""
+    node, capacity = config.node, config.capacity
+    types = _known(config)
+    if node.fabric == "efa":
+        for one in types:
+            if not one.efa_interfaces:
+                rule = f"{one.name} has no EFA"
+                yield Problem("node.fabric", "efa", rule, "drop the type, or fabric: auto")
+        if capacity.nodes == 1:
+            yield Problem("node.fabric", "efa", "one node has no other to reach by it", "fabric: auto", "warning")
+    uses_it = node.fabric != "tcp" and capacity.nodes > 1 and bool(types) and all(one.efa_interfaces for one in types)
+    if uses_it and capacity.placement != "cluster":
+        rule = "nodes reach each other by EFA, and without a cluster placement group over more switches"
+        yield Problem("capacity.placement", capacity.placement, rule, "placement: cluster", "warning")
+    if uses_it and capacity.zone_policy == "any":
+        rule = "EFA does not cross availability zones"
+        yield Problem("capacity.zone_policy", "any", rule, "one_at_a_time, or leave it out")
+
+
+def ebs_optimized(config: DeploymentConfig) -> Iterator[Problem]:
+    """Checkpoints must not share their bandwidth with the gradients."""
+    for one in _known(config):
+        if one.ebs_optimized != "default":
+            rule = "has no bandwidth of its own to EBS by default"
+            yield Problem("capacity.instance_types", one.name, rule, "drop the type")
 
 
 def silence(config: DeploymentConfig) -> Iterator[Problem]:
@@ -31,6 +77,30 @@ def silence(config: DeploymentConfig) -> Iterator[Problem]:
         rule = f"must be at least twice heartbeat_seconds {supervise.heartbeat_seconds}"
         path = "node.supervise.heartbeat_timeout_seconds"
         yield Problem(path, supervise.heartbeat_timeout_seconds, rule, "raise it, or beat more often")
+    if config.capacity.gang_timeout_seconds < config.node.boot_timeout_seconds:
+        rule = (
+            f"is less than node.boot_timeout_seconds {config.node.boot_timeout_seconds}: a slow boot ends the attempt"
+        )
+        yield Problem(
+            "capacity.gang_timeout_seconds", config.capacity.gang_timeout_seconds, rule, "raise it", "warning"
+        )
 
 
-RULES = (volume, silence)
+def policies(config: DeploymentConfig) -> Iterator[Problem]:
+    """Policies are named once, and are of the deployment's account or AWS's."""
+    listed = config.node.extra_policies
+    for index, arn in enumerate(listed):
+        if arn in listed[:index]:
+            yield Problem(f"node.extra_policies.{index}", arn, "stands twice", "keep one")
+    named = [(f"node.extra_policies.{index}", arn) for index, arn in enumerate(listed)]
+    if config.node.permissions_boundary is not None:
+        named.append(("node.permissions_boundary", config.node.permissions_boundary))
+    for path, arn in named:
+        service, account = arn.split(":")[2], arn.split(":")[4]
+        if service != "iam" or ":policy/" not in arn:
+            yield Problem(path, arn, "is no managed policy", "give its ARN: arn:aws:iam::<account>:policy/<name>")
+        elif config.account is not None and account not in ("aws", config.account):
+            yield Problem(path, arn, f"is of another account than {config.account}", "name one of that account")
+
+
+RULES = (root_volume, image, fabric, ebs_optimized, silence, policies)

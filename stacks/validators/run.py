@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
+from stacks.gpu_memory import from_shape
 from stacks.instance_types import catalogue
 
 
@@ -38,6 +39,29 @@ def processes_fit(config: DeploymentConfig) -> Iterator[Problem]:
     if have and asked > have:
         rule = f"is more than the {have} GPUs of a node"
         yield Problem("training.processes_per_node", asked, rule, "lower it, or leave it out: one process a GPU")
+    if asked < have:
+        rule = f"leaves {have - asked} of {have} GPUs idle, which are paid for"
+        remedy = "leave it out, or take smaller types"
+        yield Problem("training.processes_per_node", asked, rule, remedy, "warning")
+
+
+def model_fits(config: DeploymentConfig) -> Iterator[Problem]:
+    """Weights, gradients, optimizer and activations must fit on one GPU: the estimate is a warning, no verdict."""
+    types = catalogue().types
+    known = [types[name] for name in config.capacity.instance_types if name in types and types[name].gpus]
+    smallest = min(known, key=lambda one: one.gib_of_a_gpu, default=None)
+    if smallest is None:
+        return
+    training = config.training.config
+    shape = training.model.shape
+    needed = from_shape(shape, training.micro_batch_sequences * shape.context)
+    if needed.total_gib > smallest.gib_of_a_gpu:
+        rule = (
+            f"takes about {needed.total_gib:.1f} GiB of a GPU ({needed}), and {smallest.name} has "
+            f"{smallest.gib_of_a_gpu:.1f}"
+        )
+        remedy = "lower it (the global batch stays), or take a larger GPU"
+        yield Problem("training.config.micro_batch_sequences", training.micro_batch_sequences, rule, remedy, "warning")
 
 
 def code_is_there(config: DeploymentConfig) -> Iterator[Problem]:
@@ -47,4 +71,4 @@ def code_is_there(config: DeploymentConfig) -> Iterator[Problem]:
         yield Problem("training.code", code, "is not a folder", "give the folder that holds your code, or drop it")
 
 
-RULES = (batch_is_enough, processes_fit, code_is_there)
+RULES = (batch_is_enough, processes_fit, model_fits, code_is_there)
