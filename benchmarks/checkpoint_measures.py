@@ -131,10 +131,14 @@ def stored_bytes(workload: Workload, writer: OwnWriter) -> dict[str, float]:
     workload.train_only(lambda name: not name.startswith("blocks.") or int(name.split(".")[1]) >= 10)
     workload.step()
     save("10 of 12 blocks frozen")
-    workload.train_only(lambda name: name.startswith(("token_embedding", "head")))
+    save("best equal to last")
+    workload.train_only(lambda name: True)
+    workload.untie_head()
+    workload.step()
+    writer.save()
+    workload.train_only(lambda name: name.startswith("head."))
     workload.step()
     save("all but the head frozen")
-    save("best equal to last")
     workload.train_only(lambda name: True)
     return shares
 

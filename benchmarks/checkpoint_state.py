@@ -59,6 +59,12 @@ class Workload:
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(wanted(name))
 
+    def untie_head(self) -> None:
+        """Give the head a matrix of its own: where the embedding is frozen and the head is not, they are two."""
+        head = torch.nn.Parameter(self.model.head.weight.detach().clone())
+        self.model.head.weight = head
+        self.state.optimizer.add_param_group({**self.state.optimizer.param_groups[0], "params": [head]})
+
     def tensors(self) -> dict[str, Tensor]:
         """The state by name: what every method saves."""
         return {name: tensor.detach() for name, tensor in self.state.tensors().items()}

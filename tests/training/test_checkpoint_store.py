@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.checkpoint import chunks
-from training.checkpoint.backend import Backend, open_backend
+from training.checkpoint import chunks, s3
+from training.checkpoint.backend import Backend, ReadsInPlace, open_backend
 from training.checkpoint.directory import DirectoryBackend
 from training.checkpoint.gc import GarbageCollector
 from training.checkpoint.inspection import run_inspection
@@ -27,6 +28,7 @@ from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.errors import (
     AlreadyExistsError,
     CorruptCheckpointError,
+    NotFoundError,
     PeerError,
     SaveCancelledError,
     StoreError,
@@ -249,6 +251,39 @@ def test_backends_keep_the_contract(backend: Backend) -> None:
     assert backend.keys("") == ["a/c"]
     with pytest.raises(StoreError, match="does not exist"):
         backend.get("a/b")
+
+
+def test_reading_into_memory_tells_the_size_of_the_object(backend: Backend) -> None:
+    assert isinstance(backend, ReadsInPlace)
+    backend.put("a", b"0123456789")
+    head, body = bytearray(4), bytearray(6)
+    assert backend.read_into("a", [memoryview(head), memoryview(body)]) == 10
+    assert (bytes(head), bytes(body)) == (b"0123", b"456789")
+    assert backend.read_into("a", [memoryview(head)]) == 10
+    assert bytes(head) == b"0123"
+    assert backend.read_into("a", [memoryview(bytearray(20))]) == 10
+    with pytest.raises(NotFoundError):
+        backend.read_into("b", [memoryview(head)])
+
+
+def test_large_objects_go_up_in_parts(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "MULTIPART_BYTES", 6 << 20)
+    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
+    backend = s3.S3Backend(bucket, "x")
+    content = bytes(range(256)) * (24 << 10)
+    backend.put("large", content)
+    assert backend.get("large") == content
+    uploads = backend._client.list_multipart_uploads(Bucket=bucket)
+    assert not uploads.get("Uploads")
+
+    def refuse(**request: Any) -> Any:
+        raise ClientError({"Error": {"Code": "AccessDenied"}}, "UploadPart")
+
+    monkeypatch.setattr(backend._client, "upload_part", refuse)
+    with pytest.raises(StoreError, match="AccessDenied"):
+        backend.put("refused", content)
+    assert not backend._client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+    assert backend.keys("") == ["large"]
 
 
 def test_unchanged_tensors_are_stored_once_and_old_chunks_go(backend: Backend) -> None:

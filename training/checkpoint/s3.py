@@ -6,10 +6,13 @@ bucket with a customer-managed key kms:GenerateDataKey and kms:Decrypt.
 
 from __future__ import annotations
 
+import math
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -30,6 +33,13 @@ DELETE_BATCH = 1000
 """Most keys in one DeleteObjects request.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html (2025-06)."""
 
+MULTIPART_BYTES = 64 * 1024 * 1024
+"""Objects from this size on are uploaded in parts, so that a failure costs a part. Chunks are smaller than that."""
+PART_BYTES = 16 * 1024 * 1024
+PART_THREADS = 4
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
 REMEDIES = {
     "AccessDenied": "allow {action} there in the policies of role, bucket and endpoint, and the use of its key",
     "NoSuchBucket": "create the bucket, or correct the URL",
@@ -38,6 +48,9 @@ REMEDIES = {
     "ExpiredToken": "refresh this process's credentials",
     "RequestTimeTooSkewed": "set this machine's clock",
 }
+
+
+Content = TypeVar("Content")
 
 
 class S3Backend:
@@ -60,13 +73,38 @@ class S3Backend:
                 read_timeout=READ_TIMEOUT_SECONDS,
                 retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
                 max_pool_connections=CONNECTIONS,
+                # What is read has a stronger hash than S3's; what is written is checked by S3, as botocore does.
+                response_checksum_validation="when_required",
             ),
         )
 
     def put(self, key: str, content: bytes) -> None:
-        """PutObject."""
+        """PutObject; a large object in parts."""
         with self._in_words("s3:PutObject", key):
-            self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=content)
+            if len(content) >= MULTIPART_BYTES:
+                self._put_parts(self._prefix + key, content)
+            else:
+                self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=content)
+
+    def _put_parts(self, key: str, content: bytes) -> None:
+        """CreateMultipartUpload, UploadPart, CompleteMultipartUpload; what failed leaves no parts that cost money."""
+        upload = {"Bucket": self._bucket, "Key": key}
+        upload["UploadId"] = self._client.create_multipart_upload(**upload)["UploadId"]
+
+        def put_part(number: int) -> dict[str, Any]:
+            body = content[(number - 1) * PART_BYTES : number * PART_BYTES]
+            return {
+                "PartNumber": number,
+                "ETag": self._client.upload_part(**upload, PartNumber=number, Body=body)["ETag"],
+            }
+
+        try:
+            with ThreadPoolExecutor(PART_THREADS, thread_name_prefix="checkpoint-part") as pool:
+                parts = list(pool.map(put_part, range(1, math.ceil(len(content) / PART_BYTES) + 1)))
+            self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+        except BaseException:
+            self._client.abort_multipart_upload(**upload)
+            raise
 
     def create(self, key: str, content: bytes) -> None:
         """PutObject with If-None-Match; 409 means that another such write is under way, and asks to be repeated.
@@ -81,19 +119,41 @@ class S3Backend:
             except _ConflictError:
                 if attempt == CONFLICT_ATTEMPTS - 1:
                     raise
-                time.sleep(CONFLICT_PAUSE_SECONDS)
+                time.sleep(CONFLICT_PAUSE_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311
 
     def get(self, key: str) -> bytes:
-        """GetObject; a body that breaks off is asked for again, which botocore's own retries do not cover."""
+        """GetObject."""
+        return self._read(key, lambda response: response["Body"].read())
+
+    def read_into(self, key: str, buffers: list[memoryview]) -> int:
+        """GetObject, its beginning straight to memory that is there; return the object's size."""
+
+        def read(response: Any) -> int:
+            body, size = response["Body"], int(response["ContentLength"])
+            for buffer in buffers:
+                filled = 0
+                while filled < len(buffer) and (count := body.readinto(buffer[filled:])):
+                    filled += count
+                if filled < len(buffer):
+                    break
+            body.close()
+            return size
+
+        return self._read(key, read)
+
+    def _read(self, key: str, read: Callable[[Any], Content]) -> Content:
+        """Ask again for a body that breaks off, which botocore's own retries do not cover."""
         for attempt in range(ATTEMPTS):
             with self._in_words("s3:GetObject", key):
                 response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
                 try:
-                    body: bytes = response["Body"].read()
-                    return body
+                    return read(response)
                 except (HTTPClientError, BotoCoreError):
                     if attempt == ATTEMPTS - 1:
                         raise
+            # Full jitter: many readers may have been cut off at once.
+            longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**attempt)
+            time.sleep(random.uniform(0, longest))  # noqa: S311
         raise AssertionError("the last attempt returns or raises")
 
     def keys(self, prefix: str) -> list[str]:
