@@ -37,25 +37,28 @@ What an edit does on the next `cdk deploy`:
 def configuration_page() -> str:
     """Return the text of docs/configuration.md."""
     parts = [HEAD]
-    for path, model in _sections(DeploymentConfig, ""):
-        parts.append(_section(path, model))
+    for path, model, holder in _sections(DeploymentConfig, ""):
+        parts.append(_section(path, model, holder))
     return "\n".join(parts)
 
 
 def fields(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
     """Yield each key below a model: its dotted path, its field, and what an edit of it does."""
-    for place, section in _sections(model, path):
+    for place, section, _ in _sections(model, path):
         for name, field in section.model_fields.items():
             if _model_of(field) is None:
                 yield f"{place}.{name}".lstrip("."), field, _edit(section, field)
 
 
-def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    yield path, model
+def _sections(
+    model: type[BaseModel], path: str, holder: FieldInfo | None = None
+) -> Iterator[tuple[str, type[BaseModel], FieldInfo | None]]:
+    """Yield each section with the field that holds it; None for the file itself."""
+    yield path, model, holder
     for name, field in model.model_fields.items():
         inner = _model_of(field)
         if inner is not None:
-            yield from _sections(inner, f"{path}.{name}".lstrip("."))
+            yield from _sections(inner, f"{path}.{name}".lstrip("."), field)
 
 
 def _model_of(field: FieldInfo) -> type[BaseModel] | None:
@@ -74,10 +77,6 @@ def _edit(section: type[BaseModel], field: FieldInfo) -> str:
     return TRAINER_EDIT
 
 
-def _optional(field: FieldInfo) -> bool:
-    return field.default is None and _model_of(field) is not None
-
-
 def json_schema() -> str:
     """Return the text of docs/deployment.schema.json: JSON Schema 2020-12, as editors read it for completion."""
     schema = DeploymentConfig.model_json_schema()
@@ -85,7 +84,7 @@ def json_schema() -> str:
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 
-def _section(path: str, model: type[BaseModel]) -> str:
+def _section(path: str, model: type[BaseModel], holder: FieldInfo | None) -> str:
     rows = [
         f"| `{name}` | {_kind(field.annotation)} | {_default(field)} | {_cell(field.description or '')} "
         f"| {_edit(model, field)} |"
@@ -93,8 +92,17 @@ def _section(path: str, model: type[BaseModel]) -> str:
         if _model_of(field) is None
     ]
     summary = " ".join((model.__doc__ or "").split("\n\n")[0].split())
-    table = ["| key | type | default | meaning | an edit |", "|---|---|---|---|---|", *rows]
-    return "\n".join([f"## {path or 'Top level'}", "", summary, "", *table, ""])
+    lines = [f"## {path or 'Top level'}", "", summary, ""]
+    if holder is not None and holder.default is None:
+        lines += [f"May be left out. {_cell(holder.description or '')} Adding or removing it: {_extra(holder)}.", ""]
+    elif holder is not None and holder.is_required() and holder.annotation is not model:
+        lines += [f"A list of these. {_cell(holder.description or '')}", ""]
+    return "\n".join([*lines, "| key | type | default | meaning | an edit |", "|---|---|---|---|---|", *rows, ""])
+
+
+def _extra(holder: FieldInfo) -> str:
+    assert isinstance(holder.json_schema_extra, dict), "an optional section does not say what an edit does"
+    return str(holder.json_schema_extra["edit"])
 
 
 def _default(field: FieldInfo) -> str:
