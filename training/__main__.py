@@ -55,7 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", help="train, or go on training, one run")
     train.add_argument("--config", type=Path, required=True, help="JSON file of a TrainingConfig")
     train.add_argument("--dataset", type=Path, required=True, help="dataset directory, as `tokenize` makes it")
-    train.add_argument("--checkpoints", required=True, help="checkpoint store: s3://bucket/prefix or a directory")
+    train.add_argument(
+        "--checkpoints",
+        required=True,
+        help="checkpoint store: s3://bucket/prefix, a directory, or DIRECTORY,URL: a fast tier, and the durable one",
+    )
     train.add_argument(
         "--run-directory", type=Path, required=True, help="where stop and save requests, outcomes and metrics are"
     )

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from training.assembly import Job, Run, assemble, set_up_process
-from training.checkpoint.manifest import ValidationRecord
 from training.checkpoint.interval import AutomaticInterval
+from training.checkpoint.manifest import ValidationRecord
 from training.distributed import Votes, join_gang
 from training.errors import PeerError, SaveCancelledError
 from training.interruption import Interruption

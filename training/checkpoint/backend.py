@@ -56,6 +56,21 @@ class ReadsInPlace(Protocol):
         """
 
 
+@runtime_checkable
+class CopiesFrom(Protocol):
+    """A backend that can take an object over from another without its bytes passing through this process."""
+
+    def copy_from(self, source: Backend, source_key: str, key: str) -> bool:
+        """Make an object of the same content as one of another place.
+
+        Returns:
+            False if it cannot from there; nothing was done.
+
+        Raises:
+            NotFoundError: there is none in ``source``.
+        """
+
+
 def tiers_of(backend: Backend) -> tuple[Backend, ...]:
     """The places in which a chunk may be, the fastest first."""
     tiers: tuple[Backend, ...] = getattr(backend, "tiers", (backend,))
@@ -63,11 +78,18 @@ def tiers_of(backend: Backend) -> tuple[Backend, ...]:
 
 
 def open_backend(url: str) -> Backend:
-    """Open ``s3://bucket/prefix`` or a directory.
+    """Open ``s3://bucket/prefix``, a directory, or ``DIRECTORY,URL``: a fast tier and the durable one behind it.
 
     Raises:
-        ConfigurationError: another scheme, or no bucket.
+        ConfigurationError: another scheme, no bucket, or more than two tiers.
     """
+    if "," in url:
+        from training.checkpoint.tiers import TieredBackend
+
+        tiers = url.split(",")
+        if len(tiers) != 2 or not all(tiers) or "://" in tiers[0]:
+            raise ConfigurationError([f"{url}: is not DIRECTORY,URL; give a local directory and one durable store"])
+        return TieredBackend(open_backend(tiers[0]), open_backend(tiers[1]))
     if "://" not in url:
         from training.checkpoint.directory import DirectoryBackend
 

@@ -32,6 +32,7 @@ from training.checkpoint.manifest import (
 )
 from training.checkpoint.reading import TRANSFER_THREADS
 from training.checkpoint.retention import Retention
+from training.checkpoint.tiers import TieredBackend
 from training.errors import PeerError, SaveCancelledError, StoreError, SupersededError
 
 logger = logging.getLogger(__name__)
@@ -171,6 +172,8 @@ class Saver:
             if self._log is not None:
                 return self._commit(request, [part, *self._gather_parts(request, cancel)], cancel)
             self._hand_over(request, PartMessage(part=part))
+            if isinstance(self._backend, TieredBackend):
+                self._backend.prune()
         except Exception as error:
             if self._log is None:
                 self._report_failure(request, error, cancel.is_set())
