@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stacks.functions.run_controller.policy import (
     LONGEST_WAIT_SECONDS,
+    Decision,
     Detach,
     Group,
     Instance,
@@ -19,6 +20,7 @@ from stacks.functions.run_controller.policy import (
     Run,
     Settings,
     Situation,
+    Surplus,
     decide,
 )
 
@@ -400,3 +402,43 @@ def test_a_fleet_without_capacity_goes_round_the_zones_and_burns_nothing_meanwhi
     assert tried == ["subnet-a", "subnet-b"]
     assert memory.phase == "running"
     assert memory.since_unix_seconds is None
+
+
+class TestFleetsThatCannotDetach:
+    """An EC2 Fleet or Spot Fleet: one more is asked for at the notice, and one less when it is there."""
+
+    SETTLED = replace(FULL, surplus=0)
+
+    def look(self, group: Group, memory: Memory = RUNNING, *interrupted: str) -> Decision:
+        return decide(situation(group=group, memory=memory, interrupted=frozenset(interrupted)))
+
+    def test_a_notice_to_the_end(self) -> None:
+        noticed = self.look(self.SETTLED, RUNNING, "i-1")
+        assert noticed.actions == (Surplus(2, 1),)
+        assert noticed.memory.excused == ("i-1",)
+        # The clock comes by before the replacement does: nothing is asked twice, nothing taken back.
+        waiting = self.look(replace(self.SETTLED, surplus=1), noticed.memory)
+        assert waiting.actions == ()
+        arrived = replace(FULL, instances=instances("i-1", "i-2", "i-3"), surplus=1)
+        settled = self.look(arrived, waiting.memory)
+        assert settled.actions == (Surplus(2, 0),)
+        gone = replace(FULL, instances=instances("i-2", "i-3"), surplus=0)
+        after = self.look(gone, settled.memory)
+        assert after.actions == ()
+        assert after.memory.boot_failures == 0
+        assert after.memory.excused == ()
+
+    def test_a_machine_that_goes_before_its_replacement_comes(self) -> None:
+        noticed = self.look(self.SETTLED, RUNNING, "i-1")
+        gone = replace(FULL, instances=instances("i-2"), surplus=1)
+        assert self.look(gone, noticed.memory).actions == (Surplus(2, 0),)
+
+    def test_both_are_taken(self) -> None:
+        assert self.look(self.SETTLED, RUNNING, "i-1", "i-2").actions == (Surplus(2, 2),)
+
+    def test_a_notice_to_somebody_elses_machine(self) -> None:
+        assert self.look(self.SETTLED, RUNNING, "i-9").actions == ()
+
+    def test_the_end_takes_replacements_too(self) -> None:
+        ended = situation(group=replace(FULL, surplus=1), memory=RUNNING, outcome=Outcome("d1", "finished"))
+        assert decide(ended).actions == (Resize(0),)

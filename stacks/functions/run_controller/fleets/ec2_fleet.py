@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from .. import policy
 from . import launch_configs
+from .members import active_instances
 
 _THERE = ("submitted", "active", "modifying")
 
@@ -33,16 +34,13 @@ class Ec2Fleet:
             return None
         total = int(found["TargetCapacitySpecification"]["TotalTargetCapacity"])
         desired = min(total, self._maximum)
-        pages = self._ec2.get_paginator("describe_fleet_instances").paginate(FleetId=self._id)
         return policy.Group(
             desired=desired,
             maximum=self._maximum,
             subnets=launch_configs.subnets_of(found["LaunchTemplateConfigs"]),
             # A node edit makes another fleet, whose templates may count from 1 again.
             template_version=f"{self._id}:{launch_configs.versions_of(found['LaunchTemplateConfigs'])}",
-            instances=tuple(
-                policy.Instance(item["InstanceId"], "InService") for page in pages for item in page["ActiveInstances"]
-            ),
+            instances=active_instances(self._ec2.describe_fleet_instances, FleetId=self._id),
             surplus=total - desired,
         )
 

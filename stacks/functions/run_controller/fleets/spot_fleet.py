@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 
 from .. import policy
 from . import launch_configs
+from .members import active_instances
 
 _THERE = ("submitted", "active", "modifying")
 
@@ -37,7 +38,7 @@ class SpotFleet:
             subnets=launch_configs.subnets_of(config["LaunchTemplateConfigs"]),
             # A node edit makes another request, whose templates may count from 1 again.
             template_version=f"{self._id}:{launch_configs.versions_of(config['LaunchTemplateConfigs'])}",
-            instances=tuple(policy.Instance(name, "InService") for name in self._instances()),
+            instances=active_instances(self._ec2.describe_spot_fleet_instances, SpotFleetRequestId=self._id),
             surplus=total - desired,
         )
 
@@ -63,16 +64,6 @@ class SpotFleet:
         (found,) = answer["SpotFleetRequestConfigs"]
         config: dict[str, Any] = found["SpotFleetRequestConfig"]
         return config if found["SpotFleetRequestState"] in _THERE else None
-
-    def _instances(self) -> list[str]:
-        names: list[str] = []
-        token: dict[str, str] = {}
-        while True:  # boto3 has no paginator for it
-            page = self._ec2.describe_spot_fleet_instances(SpotFleetRequestId=self._id, **token)
-            names += [item["InstanceId"] for item in page["ActiveInstances"]]
-            if not page.get("NextToken"):
-                return names
-            token = {"NextToken": page["NextToken"]}
 
     def _modify(self, desired: int, surplus: int, policy_for_excess: str, **more: Any) -> None:
         self._ec2.modify_spot_fleet_request(
