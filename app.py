@@ -1,4 +1,4 @@
-"""The CDK app: one deployment file becomes three stacks. `cdk deploy TrainingStack -c config=config/demo.yaml`."""
+"""The CDK app: one deployment file becomes four stacks. `cdk deploy TrainingStack -c config=config/demo.yaml`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import aws_cdk as cdk
 
 from stacks.config import load
+from stacks.constructs.log_encryption import LogEncryption
 from stacks.constructs.permissions_boundary import PermissionsBoundary
 from stacks.errors import BundleError, ConfigError
 from stacks.network_stack import NetworkStack
+from stacks.observability_stack import ObservabilityStack
 from stacks.storage_stack import StorageStack
 from stacks.training_stack import TrainingStack
 
@@ -38,7 +40,9 @@ def synthesise(app: cdk.App) -> None:
         app,
         "StorageStack",
         config=config,
+        network=network,
         may_destroy=may_destroy,
+        bundle_directory=BUNDLES,
         env=environment,
         stack_name=name("StorageStack"),
         termination_protection=not may_destroy and config.storage.deletion == "retain",
@@ -53,7 +57,17 @@ def synthesise(app: cdk.App) -> None:
         env=environment,
         stack_name=name("TrainingStack"),
     )
-    PermissionsBoundary(network, "PermissionsBoundary", config=config).apply((network, storage, training))
+    observability = ObservabilityStack(
+        app,
+        "ObservabilityStack",
+        config=config,
+        training=training,
+        env=environment,
+        stack_name=name("ObservabilityStack"),
+    )
+    boundary = PermissionsBoundary(network, "PermissionsBoundary", config=config)
+    boundary.apply((network, storage, training, observability))
+    LogEncryption(storage.key).apply((storage, training, observability))
     for key, value in config.tags.items():
         cdk.Tags.of(app).add(key, value)
     app.synth()

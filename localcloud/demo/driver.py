@@ -27,7 +27,6 @@ from localcloud.demo.report_html import render_html
 from localcloud.demo.watch import EventLog, Fault, follow
 
 CDK = "node_modules/.bin/cdk"
-STACK_IDS = ("NetworkStack", "StorageStack", "TrainingStack")
 DATASET_BYTES = 12_000_000
 VOCABULARY_SIZE = 4096
 FAULT_AT_SHARE = 0.45
@@ -77,7 +76,7 @@ class Demo:
             self._upload(environment, outputs)
         finally:
             tokenize.kill()
-        self._deploy(environment, "TrainingStack")
+        self._deploy(environment, "TrainingStack", "ObservabilityStack")
         log = self._train(environment)
         return self._report(log, environment)
 

@@ -15,7 +15,7 @@ import yaml
 from app import synthesise
 
 ROOT = Path(__file__).resolve().parents[2]
-STACKS = ("NetworkStack", "StorageStack", "TrainingStack")
+STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
 CONFIGS = tuple(sorted(path.stem for path in (ROOT / "config").glob("*.yaml")))
 
 

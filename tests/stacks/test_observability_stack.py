@@ -1,0 +1,179 @@
+"""Metrics come from the lines that are really logged; alarms watch them and tell an encrypted topic."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from stacks.constructs.run_metrics import CONTROLLER_METRICS, NODE_METRICS, LoggedMetric
+
+from .conftest import Assembly, Synthesis
+
+STACK = "ObservabilityStack"
+STEP = {"record": "step", "step": 7, "loss": 3.25, "tokens_per_second": 900.0, "unix_seconds": 1.0}
+CHECKPOINT = {"record": "checkpoint", "step": 8, "seconds": 2.5, "blocked_seconds": 0.25, "unix_seconds": 1.0}
+LINES: dict[str, dict[str, Any]] = {
+    "step": {"event": "trainer", "instance_id": "i-1", "record": STEP},
+    "checkpoint": {"event": "trainer", "instance_id": "i-1", "record": CHECKPOINT},
+    "end": {"event": "trainer", "instance_id": "i-1", "record": {"record": "end", "step": 9}},
+    "gpu": {"event": "gpu_use", "gpus": 8, "gpu_utilization_percent": 91.5, "idlest_gpu_utilization_percent": 80.0},
+    "boot failed": {"event": "boot_failed", "step": "staging", "message": "no space"},
+    "booted": {"event": "boot_finished", "seconds": 41.0},
+    "notice": {"event": "interruption_notice", "action": "terminate"},
+    "controller": {"event": "run_controller", "nodes": 4, "actions": []},
+}
+EXPECTED = {
+    "Steps": {"step": 1.0},
+    "Loss": {"step": 3.25},
+    "TokensPerSecond": {"step": 900.0},
+    "CheckpointSeconds": {"checkpoint": 2.5},
+    "CheckpointBlockedSeconds": {"checkpoint": 0.25},
+    "GpuUtilization": {"gpu": 91.5},
+    "IdlestGpuUtilization": {"gpu": 80.0},
+    "BootFailures": {"boot failed": 1.0},
+    "BootSeconds": {"booted": 41.0},
+    "Interruptions": {"notice": 1.0},
+    "Nodes": {"controller": 4.0},
+}
+
+
+def at(path: str, line: dict[str, Any]) -> Any:
+    """Return what a path of the filter language finds, or None."""
+    found: Any = line
+    for name in path.removeprefix("$.").split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def value(metric: LoggedMetric, line: dict[str, Any]) -> float | None:
+    """Return what the filter makes of a line: the parts of the language that the patterns use, joined by `&&`."""
+    terms = re.findall(r'(\$[\w.]+) = (\*|"[^"]*")', metric.pattern)
+    assert terms and metric.pattern.count("=") == len(terms), metric.pattern
+    for path, wanted in terms:
+        found = at(path, line)
+        if found is None or (wanted != "*" and found != wanted.strip('"')):
+            return None
+    if metric.value.startswith("$"):
+        found = at(metric.value, line)
+        return None if found is None else float(found)
+    return float(metric.value)
+
+
+@pytest.mark.parametrize("name", sorted(NODE_METRICS | CONTROLLER_METRICS))
+def test_each_metric_is_made_of_the_right_lines_only(name: str) -> None:
+    metric = (NODE_METRICS | CONTROLLER_METRICS)[name]
+    made = {label: found for label, line in LINES.items() if (found := value(metric, line)) is not None}
+    assert made == EXPECTED[name]
+
+
+def alarms(assembly: Assembly) -> dict[str, dict[str, Any]]:
+    found = assembly.of_type(STACK, "AWS::CloudWatch::Alarm")
+    return {name.removeprefix("Alarms")[:-8]: item["Properties"] for name, item in found.items()}
+
+
+def test_a_machine_without_gpus_has_no_alarm_of_them(demo: Assembly) -> None:
+    assert set(alarms(demo)) == {"HeartbeatMissing", "RunControllerSilent", "BootFailures", "Interruptions"}
+    assert "GpuUtilization" not in json.dumps(demo.one(STACK, "AWS::CloudWatch::Dashboard"))
+
+
+def test_every_number_of_the_file_is_in_its_alarm(synthesis: Synthesis) -> None:
+    numbers = {
+        "heartbeat_missing_minutes": 7,
+        "gpu_utilization_below_percent": 33,
+        "gpu_idle_minutes": 44,
+        "boot_failures": 5,
+        "interruptions_per_hour": 9,
+    }
+    changes = {f"observability.alarms.{key}": number for key, number in numbers.items()}
+    found = alarms(synthesis.variant("alarms", changes, base="single-gpu"))
+    assert found["HeartbeatMissing"]["EvaluationPeriods"] == 7
+    assert (found["GpusIdle"]["Threshold"], found["GpusIdle"]["EvaluationPeriods"]) == (33, 44)
+    assert (found["BootFailures"]["Threshold"], found["BootFailures"]["Period"]) == (5, 3600)
+    assert (found["Interruptions"]["Threshold"], found["Interruptions"]["Period"]) == (9, 3600)
+    topic = {"Ref": next(iter(demo_topic(synthesis.of("single-gpu"))))}
+    assert all(alarm["AlarmActions"] == [topic] and alarm["OKActions"] == [topic] for alarm in found.values())
+
+
+def demo_topic(assembly: Assembly) -> dict[str, Any]:
+    return assembly.of_type(STACK, "AWS::SNS::Topic")
+
+
+def test_alarms_watch_metrics_that_a_filter_makes(synthesis: Synthesis) -> None:
+    assembly = synthesis.of("single-gpu")
+    made = {
+        (transformation["MetricNamespace"], transformation["MetricName"])
+        for item in assembly.of_type(STACK, "AWS::Logs::MetricFilter").values()
+        for transformation in item["Properties"]["MetricTransformations"]
+    }
+    for alarm in alarms(assembly).values():
+        stats = [each["MetricStat"]["Metric"] for each in alarm.get("Metrics", []) if "MetricStat" in each] or [alarm]
+        assert {(each["Namespace"], each["MetricName"]) for each in stats} <= made
+
+
+def test_no_threshold_of_gpu_use_is_no_alarm_and_no_dashboard_is_none(synthesis: Synthesis) -> None:
+    changes = {"observability.alarms.gpu_utilization_below_percent": 0, "observability.dashboard": False}
+    assembly = synthesis.variant("quiet", changes, base="single-gpu")
+    assert "GpusIdle" not in alarms(assembly)
+    assert assembly.of_type(STACK, "AWS::CloudWatch::Dashboard") == {}
+
+
+def test_the_topic_is_encrypted_and_only_two_services_of_this_account_write_to_it(demo: Assembly) -> None:
+    key = next(iter(demo.of_type(STACK, "AWS::KMS::Key")))
+    assert demo.one(STACK, "AWS::SNS::Topic")["Properties"]["KmsMasterKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
+    for kind, document, action in (
+        ("AWS::SNS::TopicPolicy", "PolicyDocument", "sns:Publish"),
+        ("AWS::KMS::Key", "KeyPolicy", "kms:GenerateDataKey"),
+    ):
+        statements = [
+            each
+            for each in demo.one(STACK, kind)["Properties"][document]["Statement"]
+            if action in each["Action"] and each["Effect"] == "Allow"
+        ]
+        assert {each["Principal"]["Service"] for each in statements} == {
+            "cloudwatch.amazonaws.com",
+            "budgets.amazonaws.com",
+        }
+        for each in statements:
+            assert each["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
+            assert "aws:SourceArn" in each["Condition"]["ArnLike"]
+
+
+def test_emails_subscribe_and_one_that_goes_leaves_the_others_alone(synthesis: Synthesis) -> None:
+    both = synthesis.variant("two-emails", {"observability.emails": ["a@example.com", "b@example.com"]})
+    one = synthesis.variant("one-email", {"observability.emails": ["b@example.com"]})
+    before, after = (each.of_type(STACK, "AWS::SNS::Subscription") for each in (both, one))
+    assert {item["Properties"]["Endpoint"] for item in before.values()} == {"a@example.com", "b@example.com"}
+    assert after.items() <= before.items() and len(after) == 1
+
+
+def test_the_budget_counts_this_deployment_and_tells_the_topic(synthesis: Synthesis, demo: Assembly) -> None:
+    assert demo.of_type(STACK, "AWS::Budgets::Budget") == {}
+    changes = {"budget.monthly_usd": 900.0, "budget.warn_at_percent": [60, 90]}
+    budget = synthesis.variant("budget", changes).one(STACK, "AWS::Budgets::Budget")
+    properties = budget["Properties"]
+    assert properties["Budget"]["BudgetLimit"] == {"Amount": 900, "Unit": "USD"}
+    assert properties["Budget"]["CostFilters"] == {"TagKeyValue": ["user:trainstack:deployment$demo"]}
+    assert "BudgetName" not in properties["Budget"]
+    assert [each["Notification"]["Threshold"] for each in properties["NotificationsWithSubscribers"]] == [60, 90]
+    assert any(name.startswith("TopicPolicy") for name in budget["DependsOn"])
+
+
+def test_nothing_that_trains_depends_on_what_watches_it(demo: Assembly) -> None:
+    manifest = json.loads((demo.directory / "manifest.json").read_text())["artifacts"]
+    for stack in ("NetworkStack", "StorageStack", "TrainingStack"):
+        assert STACK not in manifest[stack].get("dependencies", [])
+    assert "TrainingStack" in manifest[STACK]["dependencies"]
+
+
+def test_log_groups_are_encrypted_with_the_key_of_the_data_which_admits_them(demo: Assembly) -> None:
+    groups = demo.of_type("TrainingStack", "AWS::Logs::LogGroup")
+    assert len(groups) == 2
+    for group in groups.values():
+        assert "StorageStack" in json.dumps(group["Properties"]["KmsKeyId"])
+        assert group["Properties"]["RetentionInDays"] == 7
+    key = demo.one("StorageStack", "AWS::KMS::Key")["Properties"]["KeyPolicy"]["Statement"]
+    admitted = next(each for each in key if each.get("Sid") == "LogsEncrypt")
+    assert "kms:EncryptionContext:aws:logs:arn" in admitted["Condition"]["ArnLike"]
