@@ -21,8 +21,10 @@ from bootstrap.steps.identity import Identity
 from bootstrap.steps.instance_checks import InstanceChecks
 from bootstrap.steps.python_env import PythonEnv
 from bootstrap.steps.run_document import FetchRunDocument
+from bootstrap.steps.shared_storage import SharedStorage
 from bootstrap.steps.staging import Staging
 from bootstrap.steps.trainer_ready import TrainerReady
+from bootstrap.steps.volumes import Volumes
 from bootstrap.system import System
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ STEPS: tuple[Step, ...] = (
     PythonEnv(),
     FetchRunDocument(),
     Code(),
+    Volumes(),
+    SharedStorage(),
     Staging(),
     TrainerReady(),
 )

