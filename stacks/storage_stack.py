@@ -68,9 +68,7 @@ class StorageStack(Stack):
 
     def _buckets(self) -> None:
         storage = self._config.storage
-        access_logs = access_log_bucket(
-            self, "AccessLogs", keep_days=storage.access_log_days, removal=self._removal
-        )
+        access_logs = access_log_bucket(self, "AccessLogs", keep_days=storage.access_log_days, removal=self._removal)
         self.datasets = data_bucket(
             self,
             "Datasets",
@@ -124,9 +122,7 @@ class StorageStack(Stack):
         volume = CheckpointVolume(
             self, "CheckpointVolume", config=config, deployment=name, key=self.key, removal=self._removal
         )
-        SnapshotSchedule(
-            self, "Snapshots", config=config, deployment=name, volume_id=volume.resource.ref, key=self.key
-        )
+        SnapshotSchedule(self, "Snapshots", config=config, deployment=name, volume_id=volume.resource.ref, key=self.key)
         self.volumes.append(volume.told)
 
     def _shared_volume(self) -> None:

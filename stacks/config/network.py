@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -78,12 +78,8 @@ class NetworkConfig(Section):
         edit="in place",
         default=False,
     )
-    flow_log_retention_days: int = setting(
-        "Days that the record of network connections is kept; 0: no flow logs.",
-        edit="in place",
-        default=30,
-        ge=0,
-        le=3653,
+    flow_log_retention_days: Literal[0, 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365] = setting(
+        "Days that the record of refused connections is kept; 0: no flow logs.", edit="in place", default=30
     )
 
     @field_validator("cidr")

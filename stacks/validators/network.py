@@ -55,7 +55,7 @@ def existing(config: DeploymentConfig) -> Iterator[Problem]:
     network, vpc = config.network, config.network.existing
     if vpc is None:
         return
-    for name in ("cidr", "zones", "nat"):
+    for name in ("cidr", "zones", "nat", "flow_log_retention_days"):
         if name in network.model_fields_set:
             rule = "has no effect with network.existing, whose owner decides it"
             yield Problem(f"network.{name}", getattr(network, name), rule, "drop it")

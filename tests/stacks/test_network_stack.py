@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from .conftest import Assembly
+from stacks.constructs.endpoints import INTERFACES
+
+from .conftest import ROOT, Assembly, Synthesis
 
 STACK = "NetworkStack"
 
@@ -28,26 +30,46 @@ def test_nodes_reach_tls_only(demo: Assembly) -> None:
     ]
 
 
+def services(assembly: Assembly, kind: str) -> dict[str, dict[str, Any]]:
+    """Return the properties of the endpoints of a kind by the service's name."""
+    endpoints = [item["Properties"] for item in assembly.of_type(STACK, "AWS::EC2::VPCEndpoint").values()]
+    return {item["ServiceName"].rsplit(".", 1)[1]: item for item in endpoints if item["VpcEndpointType"] == kind}
+
+
 def test_interface_endpoints_are_those_of_the_nodes_calls(demo: Assembly) -> None:
-    endpoints = [item["Properties"] for item in demo.of_type(STACK, "AWS::EC2::VPCEndpoint").values()]
-    interface = {item["ServiceName"].rsplit(".", 1)[1] for item in endpoints if item["VpcEndpointType"] == "Interface"}
-    assert interface == {"ssm", "ssmmessages", "logs", "autoscaling"}
-    assert all(item["PrivateDnsEnabled"] for item in endpoints if item["VpcEndpointType"] == "Interface")
+    interfaces = services(demo, "Interface")
+    assert set(interfaces) == {"ssm", "ssmmessages", "logs", "autoscaling"}
+    assert all(item["PrivateDnsEnabled"] for item in interfaces.values())
+
+
+def test_every_interface_endpoint_has_its_source() -> None:
+    """A file of the project, or a page with the date of reading."""
+    for interface in INTERFACES:
+        for source in interface.source.split("; "):
+            assert source.endswith("(2026-11)") or (ROOT / source).is_file(), source
+
+
+def test_endpoints_follow_what_the_nodes_do(synthesis: Synthesis) -> None:
+    volume = {"snapshot_id": "snap-0123456789abcdef0", "gib": 10}
+    changed = synthesis.variant("volumes", {"storage.dataset_volume": volume, "node.session_manager": False})
+    assert set(services(changed, "Interface")) == {"ssm", "logs", "autoscaling", "ec2"}
 
 
 def test_s3_endpoint_admits_the_own_account_and_aws_reads(demo: Assembly) -> None:
-    (gateway,) = (
-        item["Properties"]
-        for item in demo.of_type(STACK, "AWS::EC2::VPCEndpoint").values()
-        if item["Properties"]["VpcEndpointType"] == "Gateway"
-    )
-    own, from_aws = gateway["PolicyDocument"]["Statement"]
+    own, from_aws = services(demo, "Gateway")["s3"]["PolicyDocument"]["Statement"]
     assert own["Condition"] == {"StringEquals": {"aws:ResourceAccount": {"Ref": "AWS::AccountId"}}}
+    assert {"s3:GetObject", "s3:PutObject", "s3:ListBucket"} < set(own["Action"])
     assert from_aws["Action"] == "s3:GetObject"
     for resource in from_aws["Resource"]:
         name = resource["Fn::Join"][1][-1]
         assert name.endswith("/*")
         assert "*" not in name.removesuffix("/*"), "a bucket of AWS's is named, not guessed at"
+
+
+def test_dynamodb_endpoint_admits_own_tables_only(demo: Assembly) -> None:
+    (statement,) = services(demo, "Gateway")["dynamodb"]["PolicyDocument"]["Statement"]
+    assert {"Ref": "AWS::AccountId"} in statement["Resource"]["Fn::Join"][1]
+    assert not any(action.endswith("*") for action in statement["Action"])
 
 
 def test_one_private_subnet_a_zone(demo: Assembly) -> None:
@@ -59,7 +81,43 @@ def test_one_private_subnet_a_zone(demo: Assembly) -> None:
     assert vpc.prefixlen == 16
 
 
-def test_flow_logs_are_kept(demo: Assembly) -> None:
+def test_flow_logs_are_kept_encrypted(demo: Assembly) -> None:
     flow: dict[str, Any] = demo.one(STACK, "AWS::EC2::FlowLog")["Properties"]
     assert flow["ResourceType"] == "VPC"
-    assert demo.one(STACK, "AWS::Logs::LogGroup")["Properties"]["RetentionInDays"] == 7
+    group = demo.one(STACK, "AWS::Logs::LogGroup")["Properties"]
+    (key,) = demo.of_type(STACK, "AWS::KMS::Key")
+    assert group["RetentionInDays"] == 30
+    assert group["KmsKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
+
+
+def test_a_way_out_is_made_when_asked_for(synthesis: Synthesis) -> None:
+    """One gateway, in a subnet of its own; and no flow logs, nor their key, for 0 days of them."""
+    out = synthesis.variant("nat", {"network.nat": True, "network.flow_log_retention_days": 0})
+    routes = [item["Properties"] for item in out.of_type(STACK, "AWS::EC2::Route").values()]
+    assert {item["DestinationCidrBlock"] for item in routes} == {"0.0.0.0/0"}
+    (private,) = (item for item in routes if "NatGatewayId" in item)
+    assert private["RouteTableId"] == {"Ref": "Routes"}
+    nat = out.one(STACK, "AWS::EC2::NatGateway")["Properties"]
+    assert nat["SubnetId"] == {"Ref": "Public"}
+    kinds = {item["Type"] for item in out.resources(STACK).values()}
+    assert not kinds & {"AWS::EC2::FlowLog", "AWS::Logs::LogGroup", "AWS::KMS::Key"}
+
+
+def test_an_existing_vpc_gets_groups_and_endpoints_only(synthesis: Synthesis) -> None:
+    existing = {
+        "id": "vpc-0123456789abcdef0",
+        "cidr": "10.0.0.0/16",
+        "subnets": [{"id": "subnet-0123456789abcdef0", "zone": "b"}],
+    }
+    endpoints = {**existing, "create_endpoints": True, "route_table_ids": ["rtb-0123456789abcdef0"]}
+    without = synthesis.variant("existing", {"network.existing": existing}, base="single-gpu")
+    assert not without.of_type(STACK, "AWS::EC2::VPCEndpoint")
+    made = synthesis.variant("existing-endpoints", {"network.existing": endpoints}, base="single-gpu")
+    for assembly in (without, made):
+        kinds = {item["Type"] for item in assembly.resources(STACK).values()}
+        assert not kinds & {"AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::FlowLog"}
+        for group in assembly.of_type(STACK, "AWS::EC2::SecurityGroup").values():
+            assert group["Properties"]["VpcId"] == "vpc-0123456789abcdef0"
+        assert "subnet-0123456789abcdef0" in assembly.text("TrainingStack")
+    assert services(made, "Gateway")["s3"]["RouteTableIds"] == ["rtb-0123456789abcdef0"]
+    assert services(made, "Interface")["logs"]["SubnetIds"] == ["subnet-0123456789abcdef0"]
