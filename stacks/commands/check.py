@@ -1,4 +1,4 @@
-"""`check`: validate a deployment file."""
+"""`check`: validate a deployment file, and on request ask the account whether it can be deployed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
-from stacks.config import load
-from stacks.errors import ConfigError
+from stacks.config import DeploymentConfig, load
+from stacks.errors import ConfigError, Problem
 from stacks.validators import warnings
 from stacks.validators.capacity import expired_prices
 
@@ -24,6 +24,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("config", type=Path, help="deployment file, such as config/demo.yaml")
     parser.add_argument("--json", action="store_true", help="print the problems as JSON")
+    parser.add_argument(
+        "--aws",
+        action="store_true",
+        help="also ask the account: quotas, offerings, reservation, spot placement score, and a dry run of the launch",
+    )
     parser.set_defaults(run=run)
 
 
@@ -32,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         config = load(options.config)
         problems = [*warnings(config), *expired_prices(config, datetime.now(timezone.utc).date())]
+        if options.aws:
+            problems += _ask_the_account(config, options.config)
     except ConfigError as error:
         if not options.json:
             raise
@@ -50,3 +57,9 @@ def run(options: argparse.Namespace) -> int:
         f"{options.config}: sound{warned}. {config.name}: {config.capacity.nodes} x ({types}), {config.capacity.market}"
     )
     return 0
+
+
+def _ask_the_account(config: DeploymentConfig, path: Path) -> list[Problem]:
+    from stacks.account import ask, synthesised  # boto3, which a plain check does without
+
+    return ask(config, templates=lambda: synthesised(path), progress=lambda text: print(text, file=sys.stderr))

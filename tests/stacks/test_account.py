@@ -1,0 +1,211 @@
+"""`check --aws` and `ami` against the embedded cloud: what the account lacks is told in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from botocore.exceptions import NoCredentialsError
+
+from localcloud.cloud import LocalCloud
+from stacks.account import ask
+from stacks.account.capacity import quota_code
+from stacks.account.launch import Templates
+from stacks.ami_lock import ImageLookupError, present_image, read_lock, write_lock
+from stacks.config import DeploymentConfig, load
+from stacks.errors import ConfigError, Problem
+from stacks.instance_types import catalogue
+from tests.localcloud.core.conftest import as_role, make_role
+
+from .conftest import ROOT
+
+REGION = "us-east-1"
+PARAMETER = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-amazon-linux-2023/latest/ami-id"
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    running = LocalCloud(tmp_path_factory.mktemp("cloud"), region=REGION)
+    running.start()
+    yield running
+    running.close()
+
+
+def order(cloud: LocalCloud, path: str, **what: Any) -> None:
+    request = f"{cloud.endpoint_url}/_localcloud/{path}"
+    with urllib.request.urlopen(request, json.dumps(what).encode(), timeout=10) as answer:
+        assert answer.status == 200
+
+
+def deployment(path: Path, capacity: Mapping[str, Any], **sections: Any) -> DeploymentConfig:
+    document = {"name": "x", "capacity": dict(capacity), "training": {"dataset": "d"}, **sections}
+    file = path / "x.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return load(file)
+
+
+def template(**data: Any) -> Templates:
+    """Return a template such as the CDK makes: with values of resources that are not deployed."""
+    launch = {
+        "ImageId": {"Ref": "Image"},
+        "IamInstanceProfile": {"Arn": {"Fn::GetAtt": ["Profile", "Arn"]}},
+        "NetworkInterfaces": [{"DeviceIndex": 0, "Groups": [{"Fn::ImportValue": "x-NetworkStack:Nodes"}]}],
+        "UserData": {"Fn::Base64": {"Fn::Join": ["", ["#!/bin/sh\n: ", {"Ref": "Bucket"}]]}},
+        **data,
+    }
+    parameter = {"Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>", "Default": PARAMETER}
+    resource = {"Type": "AWS::EC2::LaunchTemplate", "Properties": {"LaunchTemplateData": launch}}
+    return {"TrainingStack": {"Parameters": {"Image": parameter}, "Resources": {"Template": resource}}}
+
+
+def asked(cloud: LocalCloud, config: DeploymentConfig, templates: Callable[[], Templates] = template) -> list[Problem]:
+    image = cloud.clients.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    return ask(config, templates=lambda: fixed(templates(), image), client_of=cloud.clients.client)
+
+
+def fixed(templates: Templates, image: str) -> Templates:
+    """Name an image of the cloud, which does not take `resolve:ssm:` in RunInstances as AWS does."""
+    for one in templates["TrainingStack"]["Resources"].values():
+        one["Properties"]["LaunchTemplateData"]["ImageId"] = image
+    return templates
+
+
+def rules(problems: list[Problem], severity: str) -> str:
+    return "\n".join(str(one) for one in problems if one.severity == severity)
+
+
+SPOT = {"instance_types": ["g6.xlarge", "g6.2xlarge", "g5.xlarge"], "nodes": 1}
+
+
+def test_a_deployment_that_can_run_has_no_error(cloud: LocalCloud, tmp_path: Path) -> None:
+    found = asked(cloud, deployment(tmp_path, SPOT))
+    assert rules(found, "error") == ""
+    assert "the deployment has yet to make" in rules(found, "warning")
+    assert cloud.clients.client("ec2").describe_instances()["Reservations"] == [], "nothing is launched"
+
+
+def test_a_quota_that_is_too_small(cloud: LocalCloud, tmp_path: Path) -> None:
+    order(cloud, "service-quotas/quota", quota_code="L-3819A6DF", value=8)
+    try:
+        found = asked(cloud, deployment(tmp_path, {**SPOT, "nodes": 2, "instance_types": ["g6.2xlarge", "g6.xlarge"]}))
+    finally:
+        order(cloud, "service-quotas/quota", quota_code="L-3819A6DF", value=4096)
+    assert "2 x g6.2xlarge take 16 vCPUs" in rules(found, "error")
+    assert "L-3819A6DF" in rules(found, "error")
+
+
+def test_quotas_are_those_of_family_and_market() -> None:
+    types = catalogue().types
+    assert quota_code(types["c7i.2xlarge"], spot=False) == "L-1216C47A"
+    assert quota_code(types["g6e.xlarge"], spot=True) == "L-3819A6DF"
+    assert quota_code(types["p4d.24xlarge"], spot=True) == "L-7212CCBC"
+    assert quota_code(types["p5.48xlarge"], spot=True) == "L-C4BD4855"
+    assert quota_code(types["p5.48xlarge"], spot=False) == "L-417A185B"
+    assert quota_code(types["p6-b200.48xlarge"], spot=True) is None
+
+
+def test_types_that_the_zones_do_not_have(cloud: LocalCloud, tmp_path: Path) -> None:
+    network = {"zones": ["e"]}
+    found = asked(cloud, deployment(tmp_path, SPOT, network=network))
+    assert "is offered in none of the zones e" in rules(found, "error")
+    found = asked(cloud, deployment(tmp_path, SPOT, network={"zones": ["a", "e"]}))
+    assert "is not offered in zone e" in rules(found, "warning")
+
+
+def test_dry_spot_pools_have_a_low_score(cloud: LocalCloud, tmp_path: Path) -> None:
+    for name in SPOT["instance_types"]:  # type: ignore[attr-defined]
+        for zone in "abcdef":
+            order(cloud, "compute/capacity", instance_type=name, zone=f"{REGION}{zone}", available=0)
+    try:
+        found = asked(cloud, deployment(tmp_path, SPOT))
+    finally:
+        for name in SPOT["instance_types"]:  # type: ignore[attr-defined]
+            for zone in "abcdef":
+                order(cloud, "compute/capacity", instance_type=name, zone=f"{REGION}{zone}", available=100)
+    assert "placement score 1 of 10" in rules(found, "warning")
+
+
+def test_a_launch_that_ec2_would_refuse(cloud: LocalCloud, tmp_path: Path) -> None:
+    wrong = {"NetworkInterfaces": [{"DeviceIndex": 0, "SubnetId": "subnet-0123456789abcdef0"}]}
+    found = asked(cloud, deployment(tmp_path, SPOT), lambda: template(**wrong))
+    assert "a launch would be refused: InvalidSubnetID.NotFound" in rules(found, "error")
+
+
+def test_a_reservation_that_does_not_serve(cloud: LocalCloud, tmp_path: Path) -> None:
+    ec2 = cloud.clients.client("ec2")
+    made = ec2.create_capacity_reservation(
+        InstanceType="g5.xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone=f"{REGION}b", InstanceCount=1
+    )["CapacityReservation"]["CapacityReservationId"]
+    reserved = {"instance_types": ["g6.xlarge"], "nodes": 2, "market": "reserved"}
+    network = {"zones": ["a"]}
+    found = asked(cloud, deployment(tmp_path, {**reserved, "reservation": {"id": made}}, network=network))
+    told = rules(found, "error")
+    assert "reserves g5.xlarge, which is not among the types" in told
+    assert "lies in zone b, and nodes go to a" in told
+    assert "has 1 of 1 machines free, 2 needed" in rules(found, "warning")
+    absent = {**reserved, "reservation": {"id": "cr-0123456789abcdef0"}}
+    assert "has no such reservation" in rules(asked(cloud, deployment(tmp_path, absent)), "error")
+    ec2.cancel_capacity_reservation(CapacityReservationId=made)
+
+
+def test_credentials_of_another_account(cloud: LocalCloud, tmp_path: Path) -> None:
+    found = asked(cloud, deployment(tmp_path, SPOT, account="999999999999"))
+    assert [one.path for one in found] == ["account"]
+    assert "the credentials are of account" in str(found[0])
+
+
+def test_missing_rights_are_named(cloud: LocalCloud, tmp_path: Path) -> None:
+    role = make_role(cloud, "asks-little", {"Action": "ec2:GetSpotPlacementScores", "Resource": "*"})
+    config = deployment(tmp_path, SPOT)
+    found = ask(config, templates=template, client_of=lambda service: as_role(cloud, role, service))
+    assert rules(found, "error") == ""
+    told = rules(found, "warning")
+    for right in ("servicequotas:GetServiceQuota", "ec2:DescribeInstanceTypeOfferings", "cloudformation:"):
+        assert right in told
+
+
+def test_no_credentials_and_no_network(tmp_path: Path) -> None:
+    class Nobody:
+        def get_caller_identity(self) -> None:
+            raise NoCredentialsError
+
+    (told,) = ask(deployment(tmp_path, SPOT), templates=template, client_of=lambda _: Nobody())
+    assert "there are no AWS credentials" in str(told)
+    file = tmp_path / "x.yaml"
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("AWS_")
+    } | {
+        "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_MAX_ATTEMPTS": "1",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "stacks", "check", str(file), "--aws"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "AWS does not answer" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_image_is_locked_and_load_uses_the_lock(cloud: LocalCloud, tmp_path: Path) -> None:
+    ssm, ec2 = cloud.clients.client("ssm"), cloud.clients.client("ec2")
+    image = present_image(ssm, ec2, PARAMETER)
+    assert image.image.startswith("ami-")
+    config = deployment(tmp_path, SPOT)
+    assert config.node.ami == PARAMETER
+    lock = tmp_path / "ami.lock.json"
+    write_lock(lock, REGION, PARAMETER, image)
+    write_lock(lock, "eu-west-1", PARAMETER, image)
+    assert set(read_lock(lock)) == {REGION, "eu-west-1"}
+    assert load(tmp_path / "x.yaml").node.ami == image.image
+    lock.write_text('{"us-east-1": 7}')
+    with pytest.raises(ConfigError, match="is not a lock"):
+        load(tmp_path / "x.yaml")
+    with pytest.raises(ImageLookupError, match="ParameterNotFound"):
+        present_image(ssm, ec2, "/no/such/parameter")
