@@ -43,13 +43,18 @@ class Dashboard(PutResource):
     type_name = "AWS::CloudWatch::Dashboard"
     service = "cloudwatch"
     create_only = frozenset({"DashboardName"})
-    updatable = frozenset({"DashboardBody"})
+    updatable = frozenset({"DashboardBody", "Tags"})
     creates = Create("put_dashboard")
     describes = Describe("get_dashboard", "DashboardName")
     deletes = Delete("delete_dashboards", "DashboardNames", listed=True)
     gone = codes("ResourceNotFound", "DashboardNotFoundError")
     name_property = "DashboardName"
     name_length = 255
+    tag_calls = TagCalls(identity="ResourceARN")
+
+    def tag_identity(self, at: Place, physical_id: str, properties: Properties) -> str:
+        """Return the ARN: of all regions, so without one."""
+        return at.arn("cloudwatch", f"dashboard/{physical_id}", region=False)
 
 
 PROVIDERS = (Alarm(), Dashboard())
