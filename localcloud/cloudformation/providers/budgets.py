@@ -14,7 +14,7 @@ class Budget(Resource):
     type_name = "AWS::Budgets::Budget"
     service = "budgets"
     create_only = frozenset({"NotificationsWithSubscribers"})
-    updatable = frozenset({"Budget"})
+    updatable = frozenset({"Budget", "ResourceTags"})
     creates = Create("create_budget")
     gone = codes("NotFoundException")
 
@@ -27,6 +27,9 @@ class Budget(Resource):
 
     def configure(self, at: Place, physical_id: str, old: Properties, new: Properties) -> None:
         """Change the budget; its name stays."""
+        if changed(old, new, "ResourceTags"):
+            arn = at.arn("budgets", f"budget/{physical_id}", region=False)
+            at.call("tag_resource", ResourceARN=arn, ResourceTags=new.get("ResourceTags", []))
         if not changed(old, new, "Budget"):
             return
         if new["Budget"].get("BudgetName", physical_id) != physical_id:

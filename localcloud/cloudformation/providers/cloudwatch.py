@@ -50,11 +50,6 @@ class Dashboard(PutResource):
     gone = codes("ResourceNotFound", "DashboardNotFoundError")
     name_property = "DashboardName"
     name_length = 255
-    tag_calls = TagCalls(identity="ResourceARN")
-
-    def tag_identity(self, at: Place, physical_id: str, properties: Properties) -> str:
-        """Return the ARN: of all regions, so without one."""
-        return at.arn("cloudwatch", f"dashboard/{physical_id}", region=False)
 
 
 PROVIDERS = (Alarm(), Dashboard())
