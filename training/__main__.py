@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from training.checkpoint.tool_arguments import add_checkpoint_parser
 from training.errors import ConfigurationError, SupersededError, TrainingError
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
             from training.data.tokenize import run_tokenize
 
             return run_tokenize(options)
-        from training.checkpoint.inspection import run_inspection
+        from training.checkpoint.tool import run_checkpoint
 
-        return run_inspection(options.action, options.url)
+        return run_checkpoint(options)
     except TrainingError as error:
         sys.stderr.write(f"{error}\n")
         return USAGE_EXIT_CODE
@@ -85,11 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     tokenize.add_argument("--shard-tokens", type=int, default=1 << 25, help="most tokens in one shard file")
 
-    checkpoint = commands.add_parser("checkpoint", help="look into a checkpoint store")
-    checkpoint.add_argument(
-        "action", choices=("ls", "show", "verify"), help="list all; describe the newest; read and hash all that is kept"
-    )
-    checkpoint.add_argument("url", help="s3://bucket/prefix or a directory")
+    add_checkpoint_parser(commands)
     return parser
 
 

@@ -13,11 +13,11 @@ from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from training.__main__ import main
 from training.checkpoint import chunks, s3
 from training.checkpoint.backend import Backend, ReadsInPlace, open_backend
 from training.checkpoint.directory import DirectoryBackend
 from training.checkpoint.gc import GarbageCollector
-from training.checkpoint.inspection import run_inspection
 from training.checkpoint.layout import lay_out, share_out, tensor_at
 from training.checkpoint.log import LogWriter, entry_key, newest_first, sequences
 from training.checkpoint.manifest import LogEntry, Manifest, Subject
@@ -376,7 +376,7 @@ def test_damage_is_found_by_reading_and_by_verify(
     writer = writer_on(backend)
     save(writer, 1)
     save(writer, 2)
-    assert run_inspection("verify", str(tmp_path)) == 0
+    assert main(["checkpoint", "verify", str(tmp_path)]) == 0
     newest = next(checkpoint_entries(backend))
     victim = tmp_path / read_manifest(backend, newest).chunks[-1].key
     content = victim.read_bytes()
@@ -386,11 +386,11 @@ def test_damage_is_found_by_reading_and_by_verify(
         victim.write_bytes(content[:-1] if damage == "truncated" else content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(CorruptCheckpointError):
         load(backend, newest)
-    assert run_inspection("verify", str(tmp_path)) == 1
+    assert main(["checkpoint", "verify", str(tmp_path)]) == 1
     told = capsys.readouterr().out
-    assert f"step 2: {'chunk' if damage != 'missing' else tmp_path}" in told.replace(f"{tmp_path}/", f"{tmp_path}")
-    assert "step 1: every chunk is there" in told
-    assert run_inspection("ls", str(tmp_path)) == 0
+    assert f"step 2 (entry 2): {'chunk' if damage != 'missing' else tmp_path}" in told
+    assert "step 1 (entry 1): every chunk is there" in told
+    assert main(["checkpoint", "ls", str(tmp_path)]) == 0
     assert ("damaged: 1 chunks missing" in capsys.readouterr().out) == (damage == "missing")
 
 

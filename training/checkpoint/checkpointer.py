@@ -128,7 +128,8 @@ class Checkpointer:
         if resumed is None:
             return Resumption()
         writer.committed_step = resumed.manifest.step
-        _set_groups(self._state.optimizer, resumed.manifest.optimizer_groups)
+        if resumed.manifest.optimizer_groups:  # imported weights come without any
+            _set_groups(self._state.optimizer, resumed.manifest.optimizer_groups)
         return Resumption(resumed.manifest.step, resumed.manifest.extra)
 
     def save(

@@ -6,15 +6,19 @@ nothing, whatever dies when.
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from training.checkpoint.backend import Backend
 from training.errors import AlreadyExistsError, NotFoundError, StoreError
 
 TEMPORARY = ".unfinished-"
+_CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
+"""Another file system, one without hard links, or a file with as many links as it may have."""
 
 
 class DirectoryBackend:
@@ -62,6 +66,29 @@ class DirectoryBackend:
                     return size if found == min(wanted, size) else found
             except FileNotFoundError as error:
                 raise NotFoundError(f"{path}: does not exist") from error
+
+    def copy_from(self, source: Backend, source_key: str, key: str) -> bool:
+        """Hard-link a file of another directory store: no bytes are copied, and either store may delete its name."""
+        if not isinstance(source, DirectoryBackend):
+            return False
+        path = self.root / key
+        temporary = path.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+        with _in_words(f"{path}: cannot be linked"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source.root / source_key, temporary)
+                temporary.replace(path)
+            except FileNotFoundError as error:
+                raise NotFoundError(f"{source.root / source_key}: does not exist") from error
+            except OSError as error:
+                if error.errno in _CANNOT_LINK:
+                    return False
+                raise
+            finally:
+                # Renaming a link to where another name of the same file is leaves both.
+                temporary.unlink(missing_ok=True)
+            _sync_directory(path.parent)
+        return True
 
     def keys(self, prefix: str) -> list[str]:
         """Walk the deepest directory that the prefix names."""

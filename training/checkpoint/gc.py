@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from training.checkpoint.backend import Backend
 from training.checkpoint.log import read_entry, sequences
@@ -36,11 +36,13 @@ class CollectionPlan:
         kept: log entries that stay, with the reasons.
         dropped: checkpoints of which something is still there, and that go.
         garbage: keys of the chunks that go, those that no checkpoint ever had among them.
+        left: number of chunks that nothing kept needs either, but of writers that may be at work.
     """
 
     kept: dict[int, list[str]]
     dropped: list[LogEntry]
     garbage: list[str]
+    left: int = 0
 
 
 class GarbageCollector:
@@ -83,10 +85,11 @@ class GarbageCollector:
         if spared:
             unmark_dropped(self._backend, spared)
             needed = frozenset[str]().union(*(self._chunks.get(sequence, ()) for sequence in spared))
-            plan = CollectionPlan(
-                {**plan.kept, **{sequence: [f"tag {name}" for name in tagged[sequence]] for sequence in spared}},
-                [entry for entry in plan.dropped if entry.sequence not in spared],
-                [key for key in plan.garbage if key not in needed],
+            plan = replace(
+                plan,
+                kept={**plan.kept, **{sequence: [f"tag {name}" for name in tagged[sequence]] for sequence in spared}},
+                dropped=[entry for entry in plan.dropped if entry.sequence not in spared],
+                garbage=[key for key in plan.garbage if key not in needed],
             )
         self._backend.delete(plan.garbage)
         self._forget(fresh - spared)
@@ -110,7 +113,8 @@ class GarbageCollector:
         needed = frozenset[str]().union(
             *(self._reachable(entry) for entry in remains if entry.sequence in kept or entry.sequence in tags)
         )
-        garbage = sorted(key for key in present - needed if _is_of_epoch(key, epoch))
+        unneeded = present - needed
+        garbage = sorted(key for key in unneeded if _is_of_epoch(key, epoch))
         going = set(garbage)
         dropped = [
             entry
@@ -118,7 +122,7 @@ class GarbageCollector:
             if entry.sequence not in kept and entry.sequence not in tags and entry.manifest is not None
             if entry.manifest.key in going or self._reachable(entry) & going
         ]
-        return CollectionPlan(kept, dropped, garbage)
+        return CollectionPlan(kept, dropped, garbage, left=len(unneeded) - len(garbage))
 
     def ended_epoch(self) -> int:
         """Newest fence whose writer has been ended by a later one; -1 if there is none.
@@ -129,6 +133,11 @@ class GarbageCollector:
         # A damaged entry may be a fence too; taking it for one only spares more.
         fences = [sequence for sequence, entry in self._entries.items() if entry is None or entry.kind == "fence"]
         return max(fences, default=0) - 1
+
+    def newest_sequence(self) -> int:
+        """Newest log entry; -1 if there is none. What a collection may touch that ends all writers first."""
+        self._read_log()
+        return max(self._entries, default=-1)
 
     def _checkpoints(self) -> list[LogEntry]:
         """Checkpoints that have not been let go, newest first."""

@@ -1,86 +1,154 @@
-"""``python -m training checkpoint ls | show | verify URL``: what a store holds, for people and scripts."""
+"""What a store holds, as plain data for people and scripts."""
 
 from __future__ import annotations
 
 import datetime
-import json
-import sys
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
-from training.checkpoint.backend import Backend, open_backend
-from training.checkpoint.store import Listed, list_checkpoints, read_part
+from training.checkpoint.backend import Backend
+from training.checkpoint.manifest import ChunkRecord, LogEntry
+from training.checkpoint.reading import TRANSFER_THREADS, read_chunk
+from training.checkpoint.selection import Selected
+from training.checkpoint.store import Listed, list_checkpoints
+from training.checkpoint.tags import dropped_sequences, names_by_sequence, read_tags
+from training.checkpoint.tiers import holdings
 from training.errors import CorruptCheckpointError
 
-NOTHING_FOUND_EXIT_CODE = 1
+Report = Callable[[int], None]
+"""Called with the plain bytes that have been dealt with since the last call; from several threads."""
 
 
-def run_inspection(action: Literal["ls", "show", "verify"], url: str) -> int:
-    """Print to standard output; return 0, or 1 if there is no whole checkpoint (ls, show) or a damaged one (verify)."""
-    backend = open_backend(url)
-    if action == "ls":
-        return _list(backend)
-    if action == "show":
-        return _show(backend)
-    return _verify(backend)
+def describe_checkpoints(backend: Backend) -> list[dict[str, Any]]:
+    """All checkpoints that were ever committed, newest first.
+
+    ``condition`` is ``whole`` (everything is there; contents are not read), ``damaged``, ``collected`` (let go by
+    retention) or ``lost``.
+    """
+    tags = names_by_sequence(read_tags(backend))
+    dropped = dropped_sequences(backend)
+    return [
+        {
+            "step": listed.entry.step,
+            "entry": listed.entry.sequence,
+            "generation": listed.entry.generation,
+            "committed": _iso(listed.entry.unix_seconds),
+            "bytes": listed.entry.bytes,
+            "written_bytes": listed.entry.written_bytes,
+            "reason": listed.entry.reason,
+            "validation_loss": listed.entry.validation.loss if listed.entry.validation else None,
+            "tags": sorted(tags.get(listed.entry.sequence, [])),
+            "condition": _condition(listed, dropped),
+            "missing_chunks": len(listed.missing),
+        }
+        for listed in list_checkpoints(backend)
+    ]
 
 
-def _kept(backend: Backend) -> Iterator[Listed]:
-    """Checkpoints that retention has not collected: those that still have their manifest."""
+def describe(selected: Selected) -> dict[str, Any]:
+    """One checkpoint: its log entry, its manifest without the chunks, and its tensors."""
+    manifest = selected.manifest
+    described = manifest.model_dump(mode="json", exclude={"parts"})
+    described["log_entry"] = selected.entry.model_dump(mode="json", exclude_none=True)
+    described["tags"] = names_by_sequence(read_tags(selected.backend)).get(selected.entry.sequence, [])
+    described["parts"] = [
+        {
+            "tensors": len(part.tensors),
+            "chunks": len(part.chunks),
+            "bytes": part.plain_bytes,
+            "stored_bytes": sum(chunk.stored_bytes for chunk in part.chunks),
+        }
+        for part in manifest.parts
+    ]
+    described["stored_bytes_by_tier"] = holdings(selected.backend, manifest)
+    described["tensors"] = {
+        name: {"dtype": record.dtype, "shape": record.shape, "bytes": record.bytes}
+        for part in manifest.parts
+        for name, record in sorted(part.tensors.items())
+    }
+    return described
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A checkpoint, and what reading all of it found wrong."""
+
+    entry: LogEntry
+    problems: list[str]
+
+
+class Verifier:
+    """Reads and hashes chunks, each once however many checkpoints share it.
+
+    Args:
+        backend: the store.
+        report: told of progress.
+    """
+
+    def __init__(self, backend: Backend, report: Report) -> None:
+        self._backend = backend
+        self._report = report
+        self._known: dict[str, str | None] = {}
+
+    def verify(self, listed: Listed) -> Verified:
+        """Read a checkpoint that has its manifest; the manifest's own hash was checked when it was read."""
+        assert listed.manifest is not None, "there is nothing to go by without one"
+        records = list({record.key: record for record in listed.manifest.chunks}.values())
+        unknown = [record for record in records if record.key not in self._known]
+        with ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="checkpoint-verify") as pool:
+            for record, problem in zip(unknown, pool.map(self._problem, unknown)):
+                self._known[record.key] = problem
+        self._report(sum(record.bytes for record in records) - sum(record.bytes for record in unknown))
+        problems = [self._known[record.key] for record in records]
+        return Verified(listed.entry, [problem for problem in problems if problem is not None])
+
+    def _problem(self, record: ChunkRecord) -> str | None:
+        try:
+            read_chunk(self._backend, record)
+        except CorruptCheckpointError as error:
+            return str(error)
+        finally:
+            self._report(record.bytes)
+        return None
+
+
+def unique_bytes(listed: Listed) -> int:
+    """Plain bytes of a checkpoint's distinct chunks: what verifying it reads, and reports, at most."""
+    assert listed.manifest is not None, "there is nothing to go by without one"
+    return sum({record.key: record.bytes for record in listed.manifest.chunks}.values())
+
+
+def readable(backend: Backend) -> Iterator[Listed]:
+    """Checkpoints that still have their manifest, newest first."""
     return (listed for listed in list_checkpoints(backend) if listed.manifest is not None)
 
 
-def _list(backend: Backend) -> int:
-    whole = False
+def damaged_among_newest(backend: Backend, wanted: int, report: Report) -> set[int]:
+    """Log entries that only seem whole, among as many of the newest as it takes to find ``wanted`` that are."""
+    verifier = Verifier(backend, report)
+    damaged: set[int] = set()
+    found = 0
     for listed in list_checkpoints(backend):
-        entry = listed.entry
-        if listed.manifest is None:
-            condition = "collected or lost"
-        elif listed.missing:
-            condition = f"damaged: {len(listed.missing)} chunks missing"
-        else:
-            condition, whole = "whole", True
-        when = datetime.datetime.fromtimestamp(entry.unix_seconds, datetime.timezone.utc).isoformat(timespec="seconds")
-        size_mib = (entry.bytes or 0) / 2**20
-        sys.stdout.write(
-            f"step {entry.step:>8}  generation {entry.generation:>4}  entry {entry.sequence:>6}  {when}  "
-            f"{size_mib:>10.1f} MiB  {entry.reason or '':<8}  {condition}\n"
-        )
-    if not whole:
-        sys.stderr.write(f"{backend.url}: has no whole checkpoint\n")
-    return 0 if whole else NOTHING_FOUND_EXIT_CODE
-
-
-def _show(backend: Backend) -> int:
-    for listed in _kept(backend):
         if not listed.is_whole:
             continue
-        assert listed.manifest is not None, "a whole checkpoint has one"
-        described = listed.manifest.model_dump(mode="json", exclude={"parts"})
-        described["log_entry"] = listed.entry.model_dump(mode="json", exclude_none=True)
-        described["parts"] = [
-            {"tensors": len(part.tensors), "chunks": len(part.chunks), "bytes": part.plain_bytes}
-            for part in listed.manifest.parts
-        ]
-        sys.stdout.write(json.dumps(described, indent=2) + "\n")
-        return 0
-    sys.stderr.write(f"{backend.url}: has no whole checkpoint\n")
-    return NOTHING_FOUND_EXIT_CODE
+        if verifier.verify(listed).problems:
+            damaged.add(listed.entry.sequence)
+            continue
+        found += 1
+        if found == wanted:
+            break
+    return damaged
 
 
-def _verify(backend: Backend) -> int:
-    damaged = checked = 0
-    for listed in _kept(backend):
-        assert listed.manifest is not None, "kept ones have theirs"
-        checked += 1
-        try:
-            for part in listed.manifest.parts:
-                read_part(backend, part)
-        except CorruptCheckpointError as error:
-            damaged += 1
-            sys.stdout.write(f"step {listed.entry.step}: {error}\n")
-        else:
-            sys.stdout.write(f"step {listed.entry.step}: every chunk is there and has its hash\n")
-    if not checked:
-        sys.stderr.write(f"{backend.url}: has no checkpoint\n")
-    return 0 if checked and not damaged else NOTHING_FOUND_EXIT_CODE
+def _condition(listed: Listed, dropped: set[int]) -> str:
+    if listed.is_whole:
+        return "whole"
+    if listed.entry.sequence in dropped:
+        return "collected"
+    return "lost" if listed.manifest is None else "damaged"
+
+
+def _iso(unix_seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(unix_seconds, datetime.timezone.utc).isoformat(timespec="seconds")

@@ -76,6 +76,7 @@ class LogWriter:
     Args:
         backend: the store.
         generation: of the gang; a log that has seen a later one refuses this writer.
+        reason: what the fence is for, if not for training.
 
     Attributes:
         epoch: sequence of the fence; no other writer has the same. It names the folder of this writer's chunks.
@@ -84,11 +85,11 @@ class LogWriter:
         SupersededError: a later generation is in the log.
     """
 
-    def __init__(self, backend: Backend, generation: int) -> None:
+    def __init__(self, backend: Backend, generation: int, reason: str | None = None) -> None:
         self._backend = backend
         self._generation = generation
         self._writer = uuid.uuid4().hex
-        self.epoch = self._raise_fence()
+        self.epoch = self._raise_fence(reason)
         self._last = self.epoch
 
     @classmethod
@@ -109,13 +110,13 @@ class LogWriter:
         """Place of the next entry; another writer's entry there means that this one is superseded."""
         return self._last + 1
 
-    def _raise_fence(self) -> int:
+    def _raise_fence(self, reason: str | None) -> int:
         while True:
             known = sequences(self._backend)
             newest = next(newest_first(self._backend), None)
             if newest is not None:
                 self._refuse_later_generation(newest)
-            fence = self._entry(known[-1] + 1 if known else 0, kind="fence")
+            fence = self._entry(known[-1] + 1 if known else 0, kind="fence", reason=reason)
             if self._create(fence):
                 return fence.sequence
 

@@ -175,16 +175,17 @@ def rng_name(rank: int, generator: str) -> str:
 
 
 def _restore_random(gang: Gang, manifest: Manifest, own: dict[str, Tensor], seed: int) -> None:
-    if manifest.world_size != gang.world_size:
-        if gang.rank == 0:
+    prefix = f"{RANDOM}rank-{gang.rank:05d}/"
+    states = {name.removeprefix(prefix): state for name, state in own.items() if name.startswith(prefix)}
+    if manifest.world_size != gang.world_size or not states:
+        if gang.rank == 0 and states:
             logger.warning(
                 "the checkpoint is of %d processes, this gang has %d: random states are derived anew from seed, rank "
                 "and step; the global batches stay the same",
                 manifest.world_size,
                 gang.world_size,
             )
+        # Imported weights come without any.
         seed_random_state(seed, gang.rank, manifest.step)
         return
-    prefix = f"{RANDOM}rank-{gang.rank:05d}/"
-    states = {name.removeprefix(prefix): state for name, state in own.items() if name.startswith(prefix)}
     restore_random_state(states, gang.device)

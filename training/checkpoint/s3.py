@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
 
+from training.checkpoint.backend import Backend
 from training.errors import AlreadyExistsError, NotFoundError, StoreError
 
 CONNECT_TIMEOUT_SECONDS = 5
@@ -46,11 +47,19 @@ REMEDIES = {
     "InvalidAccessKeyId": "give this process valid credentials",
     "SignatureDoesNotMatch": "give this process valid credentials",
     "ExpiredToken": "refresh this process's credentials",
+    "InvalidObjectState": "it is in an archive: `python -m training checkpoint restore` has it made readable, in hours",
     "RequestTimeTooSkewed": "set this machine's clock",
 }
 
 
 Content = TypeVar("Content")
+
+
+class StoredObject(NamedTuple):
+    """Size and storage class of an object."""
+
+    bytes: int
+    storage_class: str
 
 
 class S3Backend:
@@ -123,7 +132,12 @@ class S3Backend:
 
     def get(self, key: str) -> bytes:
         """GetObject."""
-        return self._read(key, lambda response: response["Body"].read())
+
+        def read(response: Any) -> bytes:
+            body: bytes = response["Body"].read()
+            return body
+
+        return self._read(key, read)
 
     def read_into(self, key: str, buffers: list[memoryview]) -> int:
         """GetObject, its beginning straight to memory that is there; return the object's size."""
@@ -155,6 +169,63 @@ class S3Backend:
             longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**attempt)
             time.sleep(random.uniform(0, longest))  # noqa: S311
         raise AssertionError("the last attempt returns or raises")
+
+    def copy_from(self, source: Backend, source_key: str, key: str) -> bool:
+        """CopyObject, inside S3; objects of up to 5 GB, which chunks are far below.
+
+        Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html (2025-06).
+        """
+        if not isinstance(source, S3Backend):
+            return False
+        # A source that is missing is answered with NoSuchKey too.
+        with source._in_words("s3:GetObject", source_key):
+            self._client.copy_object(
+                Bucket=self._bucket,
+                Key=self._prefix + key,
+                CopySource={"Bucket": source._bucket, "Key": source._prefix + source_key},
+            )
+        return True
+
+    def storage_classes(self, prefix: str) -> dict[str, StoredObject]:
+        """ListObjectsV2: size and storage class of the objects whose keys begin with ``prefix``."""
+        with self._in_words("s3:ListBucket", prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix + prefix
+            )
+            return {
+                item["Key"].removeprefix(self._prefix): StoredObject(item["Size"], item.get("StorageClass", "STANDARD"))
+                for page in pages
+                for item in page.get("Contents", [])
+            }
+
+    def change_storage_class(self, key: str, storage_class: str) -> None:
+        """CopyObject onto itself: what lifecycle rules do, but for chosen objects and at once.
+
+        Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/sc-howtoset.html (2025-06).
+        """
+        with self._in_words("s3:PutObject", key):
+            self._client.copy_object(
+                Bucket=self._bucket,
+                Key=self._prefix + key,
+                CopySource={"Bucket": self._bucket, "Key": self._prefix + key},
+                StorageClass=storage_class,
+            )
+
+    def restore(self, key: str, days: int, tier: str) -> None:
+        """RestoreObject: have a readable copy of an archived object made, for some days; it takes hours.
+
+        Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_RestoreObject.html (2025-06).
+        """
+        with self._in_words("s3:RestoreObject", key):
+            try:
+                self._client.restore_object(
+                    Bucket=self._bucket,
+                    Key=self._prefix + key,
+                    RestoreRequest={"Days": days, "GlacierJobParameters": {"Tier": tier}},
+                )
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") != "RestoreAlreadyInProgress":
+                    raise
 
     def keys(self, prefix: str) -> list[str]:
         """ListObjectsV2, all pages; S3 lists in ascending order of UTF-8 bytes."""
