@@ -16,7 +16,7 @@ from stacks.bundles import function_bundle
 from stacks.config import DeploymentConfig
 from stacks.constructs.bucket import BucketTraits, access_log_bucket, archive_rules, data_bucket
 from stacks.constructs.fast_snapshot_restore import FastSnapshotRestore
-from stacks.constructs.launching_roles import admit_to_key
+from stacks.constructs.launching_roles import admit_to_key, create_linked_roles
 from stacks.constructs.lustre import LustreFileSystem
 from stacks.constructs.snapshot_schedule import SnapshotSchedule
 from stacks.constructs.volumes import CheckpointVolume, SharedVolume, dataset_device, dataset_volume
@@ -49,6 +49,7 @@ class StorageStack(Stack):
             removal_policy=self._removal,
         )
         admit_to_key(self.key, config)
+        create_linked_roles(self, config)
         self._buckets()
         self.block_devices: list[ec2.CfnLaunchTemplate.BlockDeviceMappingProperty] = []
         """Devices of the launch template beside the root volume."""

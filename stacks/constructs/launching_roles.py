@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aws_cdk import Aws, CfnCondition, CfnParameter, CfnResource, Fn, RemovalPolicy
+from aws_cdk import Aws, CfnCondition, CfnParameter, Fn, RemovalPolicy
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import Construct
@@ -69,12 +69,15 @@ def _allow(key: kms.Key, sid: str, actions: list[str], conditions: dict[str, dic
     )
 
 
-def create_linked_roles(scope: Construct, config: DeploymentConfig) -> list[CfnResource]:
+def create_linked_roles(scope: Construct, config: DeploymentConfig) -> None:
     """Make the service-linked roles of a fleet in accounts that lack them: `--parameters ServiceLinkedRoles=create`.
 
     CloudFormation fails on a role that is there, hence the choice; and it keeps them when the stack goes, since other
-    fleets of the account act through them.
+    fleets of the account act through them. They belong to a stack before the fleet's, which cannot wait for what may
+    not be made. Auto Scaling makes its own.
     """
+    if config.capacity.backend == "auto_scaling_group":
+        return
     parameter = CfnParameter(
         scope,
         "ServiceLinkedRoles",
@@ -85,10 +88,7 @@ def create_linked_roles(scope: Construct, config: DeploymentConfig) -> list[CfnR
     )
     parameter.override_logical_id("ServiceLinkedRoles")
     absent = CfnCondition(scope, "CreatesLinkedRoles", expression=Fn.condition_equals(parameter, "create"))
-    made: list[CfnResource] = []
     for role in linked_roles(config):
         resource = iam.CfnServiceLinkedRole(scope, f"{role.label}LinkedRole", aws_service_name=role.service)
         resource.cfn_options.condition = absent
         resource.apply_removal_policy(RemovalPolicy.RETAIN)
-        made.append(resource)
-    return made

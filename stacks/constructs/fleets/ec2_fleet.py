@@ -16,7 +16,6 @@ from constructs import Construct
 from stacks.capacity_plan import is_spot, one_zone_at_a_time
 from stacks.config.capacity import MaintenanceConfig
 from stacks.constructs.fleets.fleet import Fleet, FleetParts
-from stacks.constructs.launching_roles import create_linked_roles
 
 SHORTEST_TERMINATION_DELAY_SECONDS = 120
 STRATEGIES = {"launch": "launch", "launch_before_terminate": "launch-before-terminate"}
@@ -48,8 +47,6 @@ class Ec2Fleet(Fleet):
                 )
             ],
         )
-        for role in create_linked_roles(self, config):
-            fleet.add_resource_dependency(role)
         self.resource = fleet
         self.fleet_id = fleet.ref
         arn = f"arn:{Stack.of(self).partition}:ec2:{Stack.of(self).region}:{Stack.of(self).account}:fleet/{fleet.ref}"

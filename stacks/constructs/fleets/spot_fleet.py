@@ -19,7 +19,6 @@ from stacks.constructs.fleets.ec2_fleet import (
     termination_delay,
 )
 from stacks.constructs.fleets.fleet import Fleet, FleetParts
-from stacks.constructs.launching_roles import create_linked_roles
 
 ALLOCATION = {
     "price-capacity-optimized": "priceCapacityOptimized",
@@ -64,8 +63,6 @@ class SpotFleet(Fleet):
                 tag_specifications=[_tags(parts)],
             ),
         )
-        for role in create_linked_roles(self, config):
-            fleet.add_resource_dependency(role)
         self.resource = fleet
         self.fleet_id = fleet.ref
         stack = Stack.of(self)
