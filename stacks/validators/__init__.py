@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError, Problem
-from stacks.validators import capacity, network, node, observability, run, storage
+from stacks.validators import capacity, market, network, node, observability, run, storage
 
-RULES = (*capacity.RULES, *network.RULES, *storage.RULES, *node.RULES, *run.RULES, *observability.RULES)
+RULES = (
+    *(*capacity.RULES, *market.RULES, *network.RULES, *storage.RULES),
+    *(*node.RULES, *run.RULES, *observability.RULES),
+)
 
 
 def problems(config: DeploymentConfig) -> list[Problem]:
