@@ -79,6 +79,7 @@ class TrainingStack(Stack):
             datasets=storage.datasets,
             checkpoints=storage.checkpoints,
             key=storage.key,
+            volume_ids=storage.volume_ids,
         )
         document = self._node_document(storage, self._bundle("NodeBundle", node_bundle(bundle_directory)))
         subnet_ids = self._candidate_subnet_ids(network)
@@ -128,6 +129,7 @@ class TrainingStack(Stack):
             key=storage.key,
             group=group,
             reservation=reservation,
+            volumes=storage.block_devices,
         )
         parts = FleetParts(
             config=config,
@@ -166,6 +168,8 @@ class TrainingStack(Stack):
                 gang_timeout_seconds=self._config.capacity.gang_timeout_seconds,
                 boot_timeout_seconds=node.boot_timeout_seconds,
             ),
+            volumes=tuple(storage.volumes),
+            lustre=storage.lustre,
         )
 
     def _run_parameter(self, code: Bundle) -> ssm.CfnParameter:

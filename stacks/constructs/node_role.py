@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
@@ -9,6 +11,7 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from stacks.config import DeploymentConfig
+from stacks.constructs.endpoints import handles_volumes
 
 # What the bootstrapped account calls its asset bucket.
 # Source: https://docs.aws.amazon.com/cdk/v2/guide/bootstrapping-customizing.html (2026-11).
@@ -27,6 +30,7 @@ class NodeRole(Construct):
         datasets: s3.IBucket,
         checkpoints: s3.IBucket,
         key: kms.IKey,
+        volume_ids: Sequence[str] = (),
     ) -> None:
         super().__init__(scope, id_)
         self.role = iam.Role(self, "Default", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"))
@@ -61,11 +65,40 @@ class NodeRole(Construct):
         if config.capacity.backend == "auto_scaling_group":  # the others have no hooks: a machine just shuts down
             group = f"{arn}autoscaling:{here}:autoScalingGroup:*:autoScalingGroupName/{config.group_name}"
             self._allow("LeaveFleet", ["autoscaling:CompleteLifecycleAction"], [group])
+        if handles_volumes(config):
+            # No resource level: IAM ignores statements about this call that name a resource.
+            self._allow("FindVolumes", ["ec2:DescribeVolumes"], ["*"])
+        if volume_ids:
+            self._allow_volumes(config.name, volume_ids, key)
         if config.node.session_manager:
             self._allow_session_manager()
         for index, policy in enumerate(config.node.extra_policies):
             self.role.add_managed_policy(iam.ManagedPolicy.from_managed_policy_arn(self, f"Extra{index}", policy))
         self.profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
+
+    def _allow_volumes(self, deployment: str, volume_ids: Sequence[str], key: kms.IKey) -> None:
+        """Let nodes attach the deployment's volumes to machines of the deployment, and EC2 use the key for that.
+
+        Source: https://docs.aws.amazon.com/ebs/latest/userguide/how-ebs-encryption-works.html (2026-11): at an
+        attachment, EC2 asks for a grant in the name of who attaches.
+        """
+        stack = Stack.of(self)
+        here = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
+        through_ec2 = {"kms:ViaService": f"ec2.{stack.region}.amazonaws.com"}
+        self._allow("AttachVolumes", ["ec2:AttachVolume"], [f"{here}:volume/{volume}" for volume in volume_ids])
+        self._allow(
+            "AttachToNodes",
+            ["ec2:AttachVolume"],
+            [f"{here}:instance/*"],
+            {"StringEquals": {"aws:ResourceTag/trainstack:deployment": deployment}},
+        )
+        self._allow("UseKeyOfVolumes", ["kms:Decrypt", "kms:DescribeKey"], [key.key_arn], {"StringEquals": through_ec2})
+        self._allow(
+            "GrantKeyToVolumes",
+            ["kms:CreateGrant"],
+            [key.key_arn],
+            {"StringEquals": through_ec2, "Bool": {"kms:GrantIsForAWSResource": "true"}},
+        )
 
     def _allow_session_manager(self) -> None:
         """Let the agent register and carry shells; these calls have no resource level.

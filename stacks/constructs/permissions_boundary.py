@@ -147,6 +147,7 @@ class PermissionsBoundary(Construct):
                 [arn("ec2", "*"), f"arn:{stack.partition}:ec2:{stack.region}::snapshot/*"],
                 None,
             ),
+            ("Functions", ["lambda:InvokeFunction"], [arn("lambda", f"function:trainstack-{name}-*")], None),
             ("WithoutResourceLevel", list(WITHOUT_RESOURCE_LEVEL), ["*"], None),
             (
                 "NodesOfFleets",

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from bootstrap.documents import NodeDocument
+
 from .conftest import Assembly, Synthesis
 
 STACK = "StorageStack"
@@ -79,3 +81,162 @@ def test_abandoned_uploads_do_not_pile_up(demo: Assembly) -> None:
     for item in buckets(demo).values():
         rules = item["Properties"]["LifecycleConfiguration"]["Rules"]
         assert any("AbortIncompleteMultipartUpload" in rule for rule in rules)
+
+
+ALL_STORAGE = {
+    "storage.dataset_volume": {"snapshot_id": "snap-0123456789abcdef0", "gib": 100, "warm": "fast_snapshot_restore"},
+    "storage.checkpoint_volume": {"zone": "a"},
+    "storage.shared_volume": {"zone": "a", "snapshot_id": "snap-0123456789abcdef1"},
+    "storage.lustre": {"zone": "a"},
+    "storage.transfer_acceleration": True,
+}
+
+
+@pytest.fixture(scope="module")
+def full(synthesis: Synthesis) -> Assembly:
+    return synthesis.variant("all-storage", ALL_STORAGE)
+
+
+def rules_of(assembly: Assembly, name: str) -> dict[str, dict[str, Any]]:
+    (item,) = (item for logical_id, item in buckets(assembly).items() if logical_id.startswith(name))
+    return {rule["Id"]: rule for rule in item["Properties"]["LifecycleConfiguration"]["Rules"]}
+
+
+def node_document(assembly: Assembly) -> NodeDocument:
+    """Return the node document of the launch template, with what a deploy fills in replaced by made-up values."""
+    (template,) = assembly.of_type("TrainingStack", "AWS::EC2::LaunchTemplate").values()
+    parts = template["Properties"]["LaunchTemplateData"]["UserData"]["Fn::Base64"]["Fn::Join"][1]
+    made_up = {"Volume": "vol-0123456789abcdef0"}
+    text = "".join(
+        part if isinstance(part, str) else next((made_up[key] for key in made_up if key in json.dumps(part)), "made")
+        for part in parts
+    )
+    return NodeDocument.from_text(text[text.index('{"') :])
+
+
+def test_data_that_nobody_reads_gets_cheaper_and_reports_go(demo: Assembly, synthesis: Synthesis) -> None:
+    for name, prefix in (("Datasets", "datasets/"), ("Checkpoints", "runs/")):
+        rule = rules_of(demo, name)["PricedByUse"]
+        assert rule["Prefix"] == prefix
+        assert rule["Transitions"] == [{"StorageClass": "INTELLIGENT_TIERING", "TransitionInDays": 30}]
+    reports = rules_of(demo, "Checkpoints")["OldNodeReports"]
+    assert (reports["Prefix"], reports["ExpirationInDays"]) == ("nodes/", 30)
+    assert rules_of(demo, "AccessLogs")["OldLogs"]["ExpirationInDays"] == 90
+    changes = {"archive_after_days": None, "access_log_days": 7, "node_report_days": 3}
+    other = synthesis.variant("lifecycle", {f"storage.{name}": value for name, value in changes.items()})
+    assert "PricedByUse" not in rules_of(other, "Checkpoints") | rules_of(other, "Datasets")
+    assert rules_of(other, "AccessLogs")["OldLogs"]["ExpirationInDays"] == 7
+    assert rules_of(other, "Checkpoints")["OldNodeReports"]["ExpirationInDays"] == 3
+
+
+def test_uploads_are_accelerated_when_asked_for(demo: Assembly, full: Assembly) -> None:
+    accelerated = [name for name, item in buckets(full).items() if "AccelerateConfiguration" in item["Properties"]]
+    assert len(accelerated) == 1 and accelerated[0].startswith("Datasets")
+    assert not any("AccelerateConfiguration" in item["Properties"] for item in buckets(demo).values())
+
+
+def test_no_volumes_and_no_rights_over_them_unless_asked_for(demo: Assembly) -> None:
+    kinds = {item["Type"] for item in demo.resources(STACK).values()}
+    assert kinds <= {"AWS::S3::Bucket", "AWS::S3::BucketPolicy", "AWS::KMS::Key"}
+    assert "ec2:" not in json.dumps(demo.statements("TrainingStack", node_role(demo)))
+    document = node_document(demo)
+    assert (document.volumes, document.lustre) == ((), None)
+
+
+def node_role(assembly: Assembly) -> str:
+    (name,) = (name for name in assembly.of_type("TrainingStack", "AWS::IAM::Role") if name.startswith("NodeRole"))
+    return name
+
+
+def test_volumes_are_encrypted_kept_and_of_their_kind(full: Assembly) -> None:
+    (key,) = full.of_type(STACK, "AWS::KMS::Key")
+    volumes = full.of_type(STACK, "AWS::EC2::Volume")
+    kinds = {}
+    for item in volumes.values():
+        properties = item["Properties"]
+        assert properties["Encrypted"] is True and properties["KmsKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
+        assert item["DeletionPolicy"] == item["UpdateReplacePolicy"] == "Retain"
+        kinds[properties["VolumeType"]] = properties
+    assert set(kinds) == {"gp3", "io2"}
+    assert kinds["io2"]["MultiAttachEnabled"] is True
+    assert kinds["io2"]["SnapshotId"] == "snap-0123456789abcdef1"
+
+
+def test_snapshots_of_the_checkpoint_volume_are_scheduled_by_its_tag(full: Assembly) -> None:
+    details = full.one(STACK, "AWS::DLM::LifecyclePolicy")["Properties"]["PolicyDetails"]
+    (target,) = details["TargetTags"]
+    tagged = [
+        item["Properties"]["VolumeType"]
+        for item in full.of_type(STACK, "AWS::EC2::Volume").values()
+        if target in item["Properties"]["Tags"]
+    ]
+    assert tagged == ["gp3"]
+    (schedule,) = details["Schedules"]
+    assert (schedule["CreateRule"]["Interval"], schedule["RetainRule"]["Count"]) == (6, 4)
+
+
+def test_the_dataset_volume_comes_with_the_machine(full: Assembly, synthesis: Synthesis) -> None:
+    rated = synthesis.variant(
+        "rated",
+        {
+            "storage.dataset_volume": {
+                **ALL_STORAGE["storage.dataset_volume"],
+                "warm": "provisioned_rate",
+                "warm_mib_per_second": 200,
+            }
+        },
+    )
+    for assembly, rate in ((full, None), (rated, 200)):
+        (template,) = assembly.of_type("TrainingStack", "AWS::EC2::LaunchTemplate").values()
+        root, made = template["Properties"]["LaunchTemplateData"]["BlockDeviceMappings"]
+        assert root["DeviceName"] != made["DeviceName"] == "/dev/sdf"
+        assert made["Ebs"].get("VolumeInitializationRate") == rate
+        assert made["Ebs"]["DeleteOnTermination"] is True
+    assert not rated.of_type(STACK, "Custom::FastSnapshotRestore")
+
+
+def test_fast_restore_is_asked_for_in_each_zone(full: Assembly) -> None:
+    wanted = full.one(STACK, "Custom::FastSnapshotRestore")["Properties"]
+    assert [zone["Fn::Join"][1][1] for zone in wanted["AvailabilityZones"]] == ["a", "b"]
+    assert wanted["SnapshotId"] == "snap-0123456789abcdef0"
+
+
+def test_lustre_is_reached_on_its_ports_and_sees_the_datasets(full: Assembly) -> None:
+    system = full.one(STACK, "AWS::FSx::FileSystem")["Properties"]
+    assert system["FileSystemTypeVersion"] == "2.15"
+    lustre = system["LustreConfiguration"]
+    assert (lustre["DeploymentType"], lustre["PerUnitStorageThroughput"], lustre["DataCompressionType"]) == (
+        *("PERSISTENT_2", 250, "LZ4"),
+    )
+    for kind, peer in (("Ingress", "SourceSecurityGroupId"), ("Egress", "DestinationSecurityGroupId")):
+        rules = [item["Properties"] for item in full.of_type(STACK, f"AWS::EC2::SecurityGroup{kind}").values()]
+        assert {(rule["FromPort"], rule["ToPort"]) for rule in rules} == {(988, 988), (1018, 1023)}
+        assert len({json.dumps([rule["GroupId"], rule[peer]]) for rule in rules}) == 3
+    link = full.one(STACK, "AWS::FSx::DataRepositoryAssociation")["Properties"]
+    assert link["FileSystemPath"] == "/datasets"
+
+
+def test_a_scratch_file_system_has_neither_key_nor_throughput(synthesis: Synthesis) -> None:
+    scratch = {"zone": "b", "deployment_type": "SCRATCH_2", "import_datasets": False}
+    made = synthesis.variant("scratch", {"storage.lustre": scratch})
+    system = made.one(STACK, "AWS::FSx::FileSystem")["Properties"]
+    assert "KmsKeyId" not in system and "PerUnitStorageThroughput" not in system["LustreConfiguration"]
+    assert "IsolatedB" in json.dumps(system["SubnetIds"])
+    assert not made.of_type(STACK, "AWS::FSx::DataRepositoryAssociation")
+
+
+def test_nodes_are_told_of_all_of_it_and_may_attach_it(full: Assembly) -> None:
+    document = node_document(full)
+    assert [(volume.kind, volume.mount, volume.read_only) for volume in document.volumes] == [
+        ("dataset", "/mnt/dataset", True),
+        ("checkpoint", "/mnt/checkpoints", False),
+        ("shared", "/mnt/shared", True),
+    ]
+    assert document.lustre is not None
+    assert (document.lustre.mount, document.lustre.stripe_count) == ("/mnt/lustre", -1)
+    statements = full.statements("TrainingStack", node_role(full))
+    assert len(statements["AttachVolumes"]["Resource"]) == 2
+    assert statements["AttachToNodes"]["Condition"] == {
+        "StringEquals": {"aws:ResourceTag/trainstack:deployment": "demo"}
+    }
+    assert statements["GrantKeyToVolumes"]["Condition"]["Bool"] == {"kms:GrantIsForAWSResource": "true"}
