@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from stacks.config import DeploymentConfig
@@ -12,6 +13,9 @@ from stacks.validators.volumes import gp3
 DEEP_LEARNING_IMAGES = "/aws/service/deeplearning/"
 PLAIN_IMAGES = "/aws/service/ami-amazon-linux-latest/"
 DEEP_LEARNING_IMAGE_GIB = 75
+# Half of the 16 KB that user data may have before it is encoded; the rest is the shim's and the document's.
+# Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
+PACKAGES_BYTES = 8192
 
 
 def _known(config: DeploymentConfig) -> list[InstanceType]:
@@ -86,6 +90,15 @@ def silence(config: DeploymentConfig) -> Iterator[Problem]:
         )
 
 
+def user_data(config: DeploymentConfig) -> Iterator[Problem]:
+    """What is checked at boot travels in user data."""
+    names = config.node.python.packages
+    size_bytes = len(json.dumps(names).encode())
+    if size_bytes > PACKAGES_BYTES:
+        rule = f"take more than the {PACKAGES_BYTES} bytes of user data that are theirs"
+        yield Problem("node.python.packages", f"{size_bytes} bytes", rule, "name the packages that may be missing")
+
+
 def policies(config: DeploymentConfig) -> Iterator[Problem]:
     """Policies are named once, and are of the deployment's account or AWS's."""
     listed = config.node.extra_policies
@@ -103,4 +116,4 @@ def policies(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem(path, arn, f"is of another account than {config.account}", "name one of that account")
 
 
-RULES = (root_volume, image, fabric, ebs_optimized, silence, policies)
+RULES = (root_volume, image, fabric, ebs_optimized, silence, user_data, policies)

@@ -27,6 +27,12 @@ def test_it_is_answered_in_words(case: Path) -> None:
         assert words in str(caught.value)
 
 
+def test_the_bank_is_large_and_most_of_it_happened_to_somebody() -> None:
+    origins = [line for case in CASES for line in case.read_text().splitlines() if line.startswith("# from: ")]
+    assert len(CASES) >= 60
+    assert len(origins) >= 30
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_right_ones_load(name: str) -> None:
     assert load(ROOT / "config" / f"{name}.yaml").name
