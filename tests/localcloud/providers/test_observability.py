@@ -149,6 +149,7 @@ def test_dashboard(lifecycle: Lifecycle) -> None:
         "AWS::CloudWatch::Dashboard",
         {"DashboardName": "demo", "DashboardBody": '{"widgets": []}'},
         ({"DashboardBody": '{"widgets": [1]}'}, body, {"widgets": [1]}),
+        ({"Tags": [{"Key": "team", "Value": "ml"}]}, body, {"widgets": [1]}),  # moto keeps no tags of dashboards
         ref="demo",
     )
 
@@ -378,7 +379,10 @@ def test_budget(lifecycle: Lifecycle) -> None:
             "NotificationsWithSubscribers": [{"Notification": notification, "Subscribers": people}],
         },
         ref="demo",
-        unchanged={"Budget": "moto has no UpdateBudget; see below"},
+        unchanged={
+            "Budget": "moto has no UpdateBudget; see below",
+            "ResourceTags": "moto has no TagResource of budgets",
+        },
     )
 
 
