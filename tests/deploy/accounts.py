@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from tests.deploy.conftest import Workplace
 
 Config = dict[str, Any]
+FLEET_ROLES = {
+    "ec2_fleet": ("ec2fleet.amazonaws.com", "spot.amazonaws.com"),
+    "spot_fleet": ("spotfleet.amazonaws.com", "spot.amazonaws.com"),
+}
+"""Services whose roles an account has that had such a fleet before."""
 
 
 def prepare(name: str, config: Mapping[str, Any], workplace: Workplace) -> Config:
@@ -17,6 +22,8 @@ def prepare(name: str, config: Mapping[str, Any], workplace: Workplace) -> Confi
     prepared = copy.deepcopy(dict(config))
     if "existing" in prepared.get("network", {}):
         _vpc(prepared, workplace)
+    for service in FLEET_ROLES.get(prepared["capacity"].get("backend", ""), ()):
+        workplace.cloud.client("iam").create_service_linked_role(AWSServiceName=service)
     reservation = prepared["capacity"].get("reservation") or {}
     if "id" in reservation:
         _reservation(prepared, workplace)

@@ -106,7 +106,7 @@ EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "capacity.on_demand_base": (BASE, 1),
     "capacity.allocation_strategy": (BASE, "capacity-optimized"),
     "capacity.max_price_usd": (BASE, 4.0),
-    "capacity.zone_policy": (BASE, "one_at_a_time"),
+    "capacity.zone_policy": (base(node={"fabric": "tcp"}), "one_at_a_time"),
     "capacity.placement": (BASE, "cluster"),
     "capacity.partitions": (PARTITIONED, 3),
     "capacity.gang_timeout_seconds": (BASE, 600),
@@ -205,6 +205,8 @@ def resources(assembly: Assembly) -> dict[str, Any]:
 
 
 NETWORK = {"AWS::EC2::VPC", "AWS::EC2::Subnet"}
+# Another placement group has another name, which makes another launch template version.
+NODES = {"AWS::EC2::LaunchTemplate", "AWS::EC2::PlacementGroup"}
 FLEETS = {"AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::EC2Fleet", "AWS::EC2::SpotFleet"}
 DATA = {"AWS::EC2::Volume", "AWS::FSx::FileSystem", "AWS::FSx::DataRepositoryAssociation"}
 GROWS = {"Size", "Iops", "Throughput", "StorageCapacity", "DataCompressionType", "PerUnitStorageThroughput", "Tags"}
@@ -222,7 +224,7 @@ def verdict(before: dict[str, Any], after: dict[str, Any]) -> str:
         return "replaces the network"
     if any(_touches_data(before.get(key), after.get(key)) for key in changed):
         return "touches data"
-    if "AWS::EC2::LaunchTemplate" in kinds.values():
+    if NODES & set(kinds.values()):
         return "replaces nodes"
     if any(kind in FLEETS and _more_than_size(before.get(key), after.get(key)) for key, kind in kinds.items()):
         return "replaces nodes"
