@@ -1,0 +1,134 @@
+"""Runs without a trainer: states that change from step to step, saved by real writers, and read back bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from training.checkpoint.backend import Backend
+from training.checkpoint.layout import bytes_of, tensor_at
+from training.checkpoint.log import LogWriter
+from training.checkpoint.manifest import LogEntry, Manifest, ValidationRecord
+from training.checkpoint.reading import read_part
+from training.checkpoint.saving import SavePlan
+from training.checkpoint.store import checkpoint_entries, list_checkpoints, read_manifest
+from training.checkpoint.writer import CheckpointWriter, known_chunks
+
+
+def manifest(step: int, world_size: int = 1, validation_loss: float | None = None) -> Manifest:
+    return Manifest(
+        step=step,
+        position=step * 8,
+        generation=1,
+        world_size=world_size,
+        config={},
+        config_digest="c",
+        scaler={},
+        precision="fp32",
+        device_type="cpu",
+        torch_version="2",
+        validation=None if validation_loss is None else ValidationRecord(step=step, loss=validation_loss),
+        parts=[],
+    )
+
+
+def state(step: int) -> dict[str, torch.Tensor]:
+    """A frozen tensor of a chunk of its own, one that changes, and small ones."""
+    generator = torch.Generator().manual_seed(step)
+    return {
+        "model/frozen": torch.arange(70_000, dtype=torch.float32),
+        "model/large": torch.randn(270, 270, generator=generator),
+        "model/small": torch.randn(7, generator=generator),
+        "optimizer/step": torch.tensor(float(step)),
+    }
+
+
+def start(backend: Backend, generation: int = 1, **options: Any) -> CheckpointWriter:
+    """Begin as a gang does: fence, find the newest whole checkpoint, refer to its chunks."""
+    log = LogWriter(backend, generation)
+    whole = next((listed for listed in list_checkpoints(backend) if listed.is_whole), None)
+    known = known_chunks([whole.manifest] if whole and whole.manifest else [])
+    plan = SavePlan(**{"rank": 0, "world_size": 1, "epoch": log.epoch, "keep_last": 2, "known": known, **options})
+    return CheckpointWriter(backend, plan, log)
+
+
+def save(
+    writer: CheckpointWriter,
+    step: int,
+    tensors: dict[str, torch.Tensor] | None = None,
+    validation_loss: float | None = None,
+) -> None:
+    content = state(step) if tensors is None else tensors
+    writer.begin(content, {}, manifest(step, validation_loss=validation_loss), "interval")
+    writer.wait()
+    if writer.error is not None:
+        raise writer.error
+
+
+def load(backend: Backend, entry: LogEntry) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for part in read_manifest(backend, entry).parts:
+        flat = torch.frombuffer(read_part(backend, part) or bytearray(1), dtype=torch.uint8)
+        found |= {name: tensor_at(flat, record) for name, record in part.tensors.items()}
+    return found
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same form and bits, NaNs included."""
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and torch.equal(bytes_of(one.contiguous()), bytes_of(other.contiguous()))
+    )
+
+
+def assert_holds(backend: Backend, entry: LogEntry) -> None:
+    assert entry.step is not None
+    loaded, wanted = load(backend, entry), state(entry.step)
+    assert loaded.keys() == wanted.keys()
+    assert all(same(loaded[name], wanted[name]) for name in wanted)
+
+
+def whole_steps(backend: Backend) -> list[int]:
+    return [listed.entry.step or 0 for listed in list_checkpoints(backend) if listed.is_whole]
+
+
+def newest(backend: Backend) -> LogEntry:
+    return next(checkpoint_entries(backend))
+
+
+class Hooked:
+    """A backend that calls ``before`` with the number and name of each of its operations."""
+
+    def __init__(self, inner: Backend, before: Callable[[int, str, str], None]) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._before = before
+        self.operations = 0
+
+    def _note(self, name: str, key: str) -> None:
+        self.operations += 1
+        self._before(self.operations, name, key)
+
+    def put(self, key: str, content: bytes) -> None:
+        self._note("put", key)
+        self._inner.put(key, content)
+
+    def create(self, key: str, content: bytes) -> None:
+        self._note("create", key)
+        self._inner.create(key, content)
+
+    def get(self, key: str) -> bytes:
+        self._note("get", key)
+        return self._inner.get(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        self._note("keys", prefix)
+        return self._inner.keys(prefix)
+
+    def delete(self, keys: list[str]) -> None:
+        for key in keys:
+            self._note("delete", key)
+            self._inner.delete([key])
