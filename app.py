@@ -15,6 +15,7 @@ from stacks.network_stack import NetworkStack
 from stacks.observability_stack import ObservabilityStack
 from stacks.storage_stack import StorageStack
 from stacks.training_stack import TrainingStack
+from stacks.validators import warnings
 
 BUNDLES = Path("build/bundles")
 
@@ -70,6 +71,8 @@ def synthesise(app: cdk.App) -> None:
     LogEncryption(storage.key).apply((storage, training, observability))
     for key, value in config.tags.items():
         cdk.Tags.of(app).add(key, value)
+    for warning in warnings(config):
+        cdk.Annotations.of(training).add_warning_v2(f"trainstack:{warning.path}", str(warning))
     app.synth()
 
 
