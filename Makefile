@@ -33,7 +33,7 @@ node_modules/.installed: package-lock.json $(VENV)/.installed
 CHAOS_MINUTES ?= 8
 SEED ?= 1
 
-.PHONY: help install demo test test-flow test-deploy chaos bench-checkpoint bench-synth check synth diff deploy destroy clean
+.PHONY: help install demo test test-flow test-deploy chaos goodput policy bench-checkpoint bench-synth check synth diff deploy destroy clean
 
 install: node_modules/.installed ## install what the project needs into .venv and node_modules
 
@@ -52,6 +52,18 @@ test-deploy: install ## deploy, change in place and destroy every example on the
 chaos: install ## kill runs and break their storage at random, about 8 minutes [CHAOS_MINUTES=8] [SEED=1]
 	python -m benchmarks.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
 
+goodput: install ## replay spot traces against the rules of saving and forming gangs [TRACES=folder]
+	@test -n "$(TRACES)" || { echo 'make goodput TRACES=folder: which traces? python -m benchmarks.goodput --help'; exit 2; }
+	python -m benchmarks.goodput $(if $(wildcard build/bench/checkpoint.json),--checkpoint build/bench/checkpoint.json) $(TRACES)
+
+build/checkov-venv/.installed: policy/requirements-checkov.txt $(VENV)/.installed
+	test -x build/checkov-venv/bin/python || $(PYTHON) -m venv build/checkov-venv
+	build/checkov-venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+policy: install build/checkov-venv/.installed ## check every template with cfn-lint, cdk-nag and checkov; no finding without a written reason
+	python -m stacks policy
+
 bench-checkpoint: install ## measure saving and loading against torch and DCP: build/bench/checkpoint.json
 	python -m benchmarks.checkpoint
 
@@ -61,7 +73,7 @@ bench-synth: install ## measure synthesis and check: build/bench/synth.json
 check: install ## lint, format, types, shell
 	ruff check .
 	ruff format --check .
-	mypy app.py stacks bootstrap training localcloud
+	mypy app.py stacks bootstrap training localcloud benchmarks
 	shellcheck stacks/shim.sh .ci/run
 
 synth: install ## synthesise the templates [CONFIG=config/x.yaml]
