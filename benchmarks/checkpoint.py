@@ -15,6 +15,7 @@ import logging
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -78,17 +79,37 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print, write the report; return the exit code."""
     options = _parser().parse_args(arguments)
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
-    cores = len(os.sched_getaffinity(0))
+    # Ended from outside, it still removes its gigabytes and stops its server.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    report = _Report(options.output)
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-benchmark-", dir=options.scratch))
     try:
-        results = _measure(folder, options, min(2, cores))
+        _measure(folder, options, min(2, len(os.sched_getaffinity(0))), report)
     finally:
         shutil.rmtree(folder)
-    met = _print(results)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    met = _print(report.results)
+    report.write()
     sys.stdout.write(f"{options.output}\n")
     return 0 if met else 1
+
+
+class _Report:
+    """What has been measured, written after every part, so that a run that is cut off leaves what it has."""
+
+    def __init__(self, path: Path) -> None:
+        self.results: Results = {}
+        self._path = path
+        self._began = time.monotonic()
+
+    def say(self, what: str) -> None:
+        """Keep what there is, and tell what comes next."""
+        self.write()
+        sys.stderr.write(f"[{time.monotonic() - self._began:5.0f} s] {what}\n")
+
+    def write(self) -> None:
+        """Write the report."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self.results, indent=2) + "\n", encoding="utf-8")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,39 +130,31 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measure(folder: Path, options: argparse.Namespace, threads: int) -> Results:
-    began = time.monotonic()
-
-    def say(what: str) -> None:
-        sys.stderr.write(f"[{time.monotonic() - began:5.0f} s] {what}\n")
-
-    say("building the state with real optimizer steps")
+def _measure(folder: Path, options: argparse.Namespace, threads: int, report: _Report) -> None:
+    report.say("building the state with real optimizer steps")
     workload = Workload(options.preset, threads)
-    results: Results = {
-        "machine": {"cores": threads, "platform": platform.platform(), "torch": str(torch.__version__)},
-        "load_average_at_start": os.getloadavg()[0],
-        "repeats": options.repeats,
-        "state_bytes": workload.state_bytes(),
-    }
-    say("memory and stored bytes")
+    results = report.results
+    results["machine"] = {"cores": threads, "platform": platform.platform(), "torch": str(torch.__version__)}
+    results["load_average_at_start"] = os.getloadavg()[0]
+    results["repeats"] = options.repeats
+    results["state_bytes"] = workload.state_bytes()
+    report.say("memory and stored bytes")
     first = OwnWriter(workload, str(folder / "stored"), threads)
     results["peak_extra_bytes"] = measures.peak_memory(first.save)
     results["stored"] = measures.stored_bytes(workload, first)
-    say("restore")
+    report.say("restore")
     results["restore"] = {"own compressed": measures.restore(first, workload, options.repeats)}
     first.close()
     shutil.rmtree(folder / "stored")
-    _measure_saves(folder, workload, threads, options.repeats, results, say)
+    _measure_saves(folder, workload, threads, options.repeats, report)
     if not options.no_s3:
-        say("S3")
+        report.say("S3")
         results["s3"] = _measure_s3(folder, workload, threads, options.repeats)
-    say("done")
-    return results
+    report.say("done")
 
 
-def _measure_saves(
-    folder: Path, workload: Workload, threads: int, repeats: int, results: Results, say: Callable[[str], None]
-) -> None:
+def _measure_saves(folder: Path, workload: Workload, threads: int, repeats: int, report: _Report) -> None:
+    results, say = report.results, report.say
     methods: dict[str, Method] = {
         "own": OwnWriter(workload, str(folder / "own"), threads),
         "torch.save": TorchSave(workload, _made(folder / "torch")),

