@@ -15,6 +15,7 @@ from training.checkpoint.reading import read_part
 from training.checkpoint.saving import SavePlan
 from training.checkpoint.store import checkpoint_entries, list_checkpoints, read_manifest
 from training.checkpoint.writer import CheckpointWriter, known_chunks
+from training.errors import AlreadyExistsError, NotFoundError
 
 
 def manifest(step: int, world_size: int = 1, validation_loss: float | None = None) -> Manifest:
@@ -35,11 +36,11 @@ def manifest(step: int, world_size: int = 1, validation_loss: float | None = Non
 
 
 def state(step: int) -> dict[str, torch.Tensor]:
-    """A frozen tensor of a chunk of its own, one that changes, and small ones."""
+    """A frozen tensor, one that changes, and small ones; under ``small_chunks`` the first two have their own chunks."""
     generator = torch.Generator().manual_seed(step)
     return {
-        "model/frozen": torch.arange(70_000, dtype=torch.float32),
-        "model/large": torch.randn(270, 270, generator=generator),
+        "model/frozen": torch.arange(2100, dtype=torch.float32),
+        "model/large": torch.randn(50, 45, generator=generator),
         "model/small": torch.randn(7, generator=generator),
         "optimizer/step": torch.tensor(float(step)),
     }
@@ -50,7 +51,8 @@ def start(backend: Backend, generation: int = 1, **options: Any) -> CheckpointWr
     log = LogWriter(backend, generation)
     whole = next((listed for listed in list_checkpoints(backend) if listed.is_whole), None)
     known = known_chunks([whole.manifest] if whole and whole.manifest else [])
-    plan = SavePlan(**{"rank": 0, "world_size": 1, "epoch": log.epoch, "keep_last": 2, "known": known, **options})
+    defaults = {"rank": 0, "world_size": 1, "epoch": log.epoch, "keep_last": 2, "known": known, "threads": 1}
+    plan = SavePlan(**{**defaults, **options})
     return CheckpointWriter(backend, plan, log)
 
 
@@ -97,6 +99,40 @@ def whole_steps(backend: Backend) -> list[int]:
 
 def newest(backend: Backend) -> LogEntry:
     return next(checkpoint_entries(backend))
+
+
+class MemoryBackend:
+    """A strongly consistent store without a disk's latency."""
+
+    url = "memory"
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put(self, key: str, content: bytes) -> None:
+        self.objects[key] = bytes(content)
+
+    def create(self, key: str, content: bytes) -> None:
+        if self.objects.setdefault(key, content) is not content:
+            raise AlreadyExistsError(f"{key}: exists already")
+
+    def get(self, key: str) -> bytes:
+        try:
+            return self.objects[key]
+        except KeyError as error:
+            raise NotFoundError(f"{key}: does not exist") from error
+
+    def keys(self, prefix: str) -> list[str]:
+        return sorted(key for key in list(self.objects) if key.startswith(prefix))
+
+    def delete(self, keys: list[str]) -> None:
+        for key in keys:
+            self.objects.pop(key, None)
+
+    def copy(self) -> MemoryBackend:
+        other = MemoryBackend()
+        other.objects = dict(self.objects)
+        return other
 
 
 class Hooked:
