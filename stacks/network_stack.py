@@ -121,9 +121,19 @@ class NetworkStack(Stack):
             ],
         )
         ec2.CfnSecurityGroupIngress(
-            self, "NodesFromNodes", group_id=group.ref, source_security_group_id=group.ref, ip_protocol="-1"
+            self,
+            "NodesFromNodes",
+            group_id=group.ref,
+            source_security_group_id=group.ref,
+            ip_protocol="-1",
+            description="Everything from nodes of the deployment, as EFA demands",
         )
         ec2.CfnSecurityGroupEgress(
-            self, "NodesToNodes", group_id=group.ref, destination_security_group_id=group.ref, ip_protocol="-1"
+            self,
+            "NodesToNodes",
+            group_id=group.ref,
+            destination_security_group_id=group.ref,
+            ip_protocol="-1",
+            description="Everything to nodes of the deployment, as EFA demands",
         )
         return group

@@ -14,6 +14,7 @@ from constructs import Construct
 from bootstrap.documents import Lustre, Volume
 from stacks.bundles import function_bundle
 from stacks.config import DeploymentConfig
+from stacks.constructs.accepted_findings import accept
 from stacks.constructs.bucket import BucketTraits, access_log_bucket, archive_rules, data_bucket
 from stacks.constructs.fast_snapshot_restore import FastSnapshotRestore
 from stacks.constructs.launching_roles import admit_to_key, create_linked_roles
@@ -49,6 +50,11 @@ class StorageStack(Stack):
             removal_policy=self._removal,
         )
         admit_to_key(self.key, config)
+        accept(
+            self.key,
+            "CKV_AWS_33",
+            "By condition on the principal's ARN: KMS refuses a policy that names a role which the account has not yet",
+        )
         create_linked_roles(self, config)
         self._buckets()
         self.block_devices: list[ec2.CfnLaunchTemplate.BlockDeviceMappingProperty] = []

@@ -76,7 +76,8 @@ class Demo:
             self._upload(environment, outputs)
         finally:
             tokenize.kill()
-        self._deploy(environment, "TrainingStack", "ObservabilityStack")
+        self._deploy(environment, "TrainingStack")
+        self._deploy(environment, "ObservabilityStack")
         log = self._train(environment)
         return self._report(log, environment)
 

@@ -10,6 +10,8 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
+from stacks.constructs.accepted_findings import accept
+
 
 @dataclass(frozen=True)
 class BucketTraits:
@@ -56,6 +58,7 @@ def data_bucket(
         resource.notification_configuration = s3.CfnBucket.NotificationConfigurationProperty(
             event_bridge_configuration=s3.CfnBucket.EventBridgeConfigurationProperty(event_bridge_enabled=True)
         )
+    accept(bucket, "CKV_AWS_21", "Nothing is overwritten: names are hashes of content, or numbers of a log")
     return bucket
 
 
@@ -64,7 +67,7 @@ def access_log_bucket(scope: Construct, id_: str, *, keep_days: int, removal: Re
 
     Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/enable-server-access-logging.html (2026-11).
     """
-    return s3.Bucket(
+    bucket = s3.Bucket(
         scope,
         id_,
         encryption=s3.BucketEncryption.S3_MANAGED,
@@ -76,6 +79,9 @@ def access_log_bucket(scope: Construct, id_: str, *, keep_days: int, removal: Re
         ],
         removal_policy=removal,
     )
+    accept(bucket, "CKV_AWS_18", "The bucket of access logs: logging it to itself would never end")
+    accept(bucket, "CKV_AWS_21", "S3 writes each log under a name of its own and nothing overwrites one")
+    return bucket
 
 
 def archive_rules(prefix: str, after_days: int | None) -> list[s3.LifecycleRule]:

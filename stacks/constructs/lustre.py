@@ -40,7 +40,7 @@ class LustreFileSystem(Construct):
         super().__init__(scope, id_)
         self._config = config
         group = ec2.CfnSecurityGroup(
-            self, "Group", group_description="Lustre servers: Lustre's ports to nodes and servers", vpc_id=vpc_id
+            self, "Group", group_description="Lustre servers: the ports of Lustre to nodes and servers", vpc_id=vpc_id
         )
         rules = self._rules(group.ref, nodes_group_id)
         persistent = config.deployment_type == "PERSISTENT_2"

@@ -11,6 +11,7 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from stacks.config import DeploymentConfig
+from stacks.constructs.accepted_findings import accept
 from stacks.constructs.endpoints import handles_volumes
 
 # What the bootstrapped account calls its asset bucket.
@@ -74,6 +75,7 @@ class NodeRole(Construct):
             self._allow_session_manager()
         for index, policy in enumerate(config.node.extra_policies):
             self.role.add_managed_policy(iam.ManagedPolicy.from_managed_policy_arn(self, f"Extra{index}", policy))
+        self._accept_wildcards()
         self.profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
 
     def _allow_volumes(self, deployment: str, volume_ids: Sequence[str], key: kms.IKey) -> None:
@@ -98,6 +100,45 @@ class NodeRole(Construct):
             ["kms:CreateGrant"],
             [key.key_arn],
             {"StringEquals": through_ec2, "Bool": {"kms:GrantIsForAWSResource": "true"}},
+        )
+
+    def _accept_wildcards(self) -> None:
+        """Say why a node's rights have wildcards where they have them."""
+        policy = self.policy
+        accept(
+            policy,
+            "AwsSolutions-IAM5",
+            "Objects are named by the run: each grant is to one prefix of one bucket",
+            applies_to=[r"Resource::.*/(datasets|runs|nodes)/\*", r"Resource::arn:.*:s3:::cdk-.*-assets-.*/\*\.zip"],
+        )
+        accept(
+            policy,
+            "AwsSolutions-IAM5",
+            "Streams are named by the instance, in the one log group of the deployment",
+            applies_to=[r"Resource::arn:.*:log-group:/trainstack/.*:log-stream:\*"],
+        )
+        accept(
+            policy,
+            "AwsSolutions-IAM5",
+            "The identifier of a group is not known before it is made; its name is",
+            applies_to=[r"Resource::arn:.*:autoScalingGroup:\*:autoScalingGroupName/.*"],
+        )
+        accept(
+            policy,
+            "AwsSolutions-IAM5",
+            "Session Manager's and Describe calls have no resource level",
+            applies_to=[r"Resource::\*"],
+        )
+        accept(
+            policy,
+            "AwsSolutions-IAM5",
+            "Machines come and go; a condition keeps to those with the deployment's tag",
+            applies_to=[r"Resource::arn:.*:ec2:.*:instance/\*"],
+        )
+        accept(
+            policy,
+            "CKV_AWS_111",
+            "Session Manager's calls have no resource level; other writes name theirs",
         )
 
     def _allow_session_manager(self) -> None:

@@ -9,6 +9,7 @@ from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 from stacks.config.storage import CheckpointVolumeConfig
+from stacks.constructs.accepted_findings import accept
 from stacks.constructs.volumes import SNAPSHOT_TAG
 
 # What Data Lifecycle Manager puts on its snapshots.
@@ -35,6 +36,14 @@ class SnapshotSchedule(Construct):
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("dlm.amazonaws.com"))
         for statement in _statements(f"{here}:{stack.account}:volume/{volume_id}", f"{here}::snapshot/*", stack, key):
             role.add_to_policy(statement)
+        policy = role.node.find_child("DefaultPolicy")
+        accept(
+            policy,
+            "AwsSolutions-IAM5",
+            "Snapshots are named when they are made; conditions keep to those of the schedule",
+            applies_to=[r"Resource::arn:.*::snapshot/\*"],
+        )
+        accept(policy, "AwsSolutions-IAM5", "Describe calls have no resource level", applies_to=[r"Resource::\*"])
         schedule = dlm.CfnLifecyclePolicy.ScheduleProperty(
             name=f"every-{config.snapshot_every_hours}-hours",
             create_rule=dlm.CfnLifecyclePolicy.CreateRuleProperty(

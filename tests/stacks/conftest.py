@@ -30,6 +30,7 @@ class Assembly:
     """What one synth wrote."""
 
     directory: Path
+    app: cdk.App | None = None
 
     def text(self, stack: str) -> str:
         return (self.directory / f"{stack}.template.json").read_text()
@@ -72,7 +73,7 @@ class Synthesis:
         out = self._directory / label
         app = cdk.App(outdir=str(out), context=cdk_context(config, **context))
         synthesise(app)
-        return Assembly(out)
+        return Assembly(out, app)
 
     def variant(self, label: str, changes: dict[str, Any], *, base: str = "demo", **context: str) -> Assembly:
         """Return the assembly of a deployment with some keys changed; keys are dotted paths."""

@@ -10,6 +10,7 @@ from constructs import Construct
 
 from bootstrap.documents import TERMINATING_HOOK
 from stacks.capacity_plan import is_spot
+from stacks.constructs.accepted_findings import accept
 from stacks.constructs.fleets.fleet import Fleet, FleetParts
 from stacks.constructs.node_template import TemplateVariant
 from stacks.constructs.reservation import MARKET_TYPES, all_reserved
@@ -67,6 +68,13 @@ class AutoScalingFleet(Fleet):
                 "AutoScalingScheduledAction": {"IgnoreUnmodifiedGroupSizeProperties": True},
             },
         )
+        accept(
+            group,
+            "AwsSolutions-AS3",
+            "Its events wake the run controller; people hear from alarms",
+        )
+        if mixed:
+            accept(group, "AwsSolutions-EC26", "The launch template encrypts every volume; the rule cannot see it")
         self.resource = group
         # By name, which is fixed: the run controller and the node role can name the group without a cycle.
         self.fleet_id = config.group_name

@@ -11,6 +11,7 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from stacks.capacity_plan import on_demand_base
+from stacks.constructs.accepted_findings import accept
 from stacks.constructs.fleets.ec2_fleet import (
     STRATEGIES,
     fleet_changes,
@@ -42,6 +43,12 @@ class SpotFleet(Fleet):
                 # Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-fleet-prerequisites.html
                 iam.ManagedPolicy.from_aws_managed_policy_name("service-role/AmazonEC2SpotFleetTaggingRole")
             ],
+        )
+        accept(
+            tagging,
+            "AwsSolutions-IAM4",
+            "AWS keeps this policy in step with what Spot Fleet calls on the fleet's behalf",
+            applies_to=[r"Policy::.*/service-role/AmazonEC2SpotFleetTaggingRole"],
         )
         price = config.capacity.max_price_usd
         fleet = Request(

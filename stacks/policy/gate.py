@@ -1,0 +1,54 @@
+"""Runs the checkers over every deployment file and prints what they say."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from stacks.config import read
+from stacks.policy import nag
+from stacks.policy.assembly import synthesise_for_check
+from stacks.policy.checkov import checkov
+from stacks.policy.explained import SECURITY_PAGE, explained_rules
+from stacks.policy.lint import cfn_lint
+from stacks.policy.verdicts import Verdict
+
+
+def run_gate(configs: Sequence[Path], build: Path, checkov_program: Path) -> bool:
+    """Check the templates of these deployment files; return whether there is no finding.
+
+    Raises:
+        ConfigError: A deployment file is wrong.
+        CheckovError: checkov is not there, or did not answer.
+    """
+    shutil.rmtree(build, ignore_errors=True)
+    build.mkdir(parents=True)
+    counts, explained = nag.rule_counts(), explained_rules()
+    verdicts: list[Verdict] = []
+    templates: dict[str, Path] = {}
+    for config in configs:
+        print(f"{config}: synthesises, then cfn-lint and cdk-nag", flush=True)
+        checked = synthesise_for_check(config, build / config.stem)
+        templates |= {f"{config.stem}/{stack}": path for stack, path in checked.templates.items()}
+        verdicts += cfn_lint(checked, read(config).region)
+        verdicts += nag.solutions(checked, counts[nag.SOLUTIONS])
+        verdicts += nag.nist(checked, counts[nag.NIST], explained)
+    print(f"checkov: {len(templates)} templates", flush=True)
+    verdicts += checkov(checkov_program, build, templates)
+    return _report(verdicts, explained)
+
+
+def _report(verdicts: Sequence[Verdict], explained: set[str]) -> bool:
+    print(f"\n{'template':<42}{'tool':<16}{'run':>6}{'passed':>8}{'suppressed':>12}{'findings':>10}")
+    for verdict in sorted(verdicts, key=lambda each: (each.template, each.tool)):
+        counts = f"{verdict.run:>6}{verdict.passed:>8}{verdict.suppressed:>12}{len(verdict.findings):>10}"
+        print(f"{verdict.template:<42}{verdict.tool:<16}{counts}")
+    lines = [str(finding) for verdict in verdicts for finding in verdict.findings]
+    unmet = {rule for verdict in verdicts if verdict.tool == nag.NIST for rule in verdict.unmet}
+    lines += [f"{SECURITY_PAGE}: explains {rule}, which every template meets" for rule in sorted(explained - unmet)]
+    print(
+        f"\nNIST 800-53 R5, not met and explained in {SECURITY_PAGE}: {', '.join(sorted(unmet & explained)) or 'none'}"
+    )
+    print(f"{len(lines)} findings" + "".join(f"\n  {line}" for line in lines))
+    return not lines
