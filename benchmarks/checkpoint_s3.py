@@ -36,7 +36,15 @@ def local_s3(folder: Path) -> Iterator[str]:
     ports = dict(zip(names, _free_ports(len(names)), strict=True))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "s3.json").write_text(json.dumps(_identities()), encoding="utf-8")
-    command = [program, "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    command = [
+        program,
+        "server",
+        "-s3",
+        f"-dir={folder}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-master.telemetry=false",
+    ]
     command += [f"-s3.config={folder / 's3.json'}", "-volume.max=50", "-master.volumeSizeLimitMB=1024"]
     command += [f"-{name}={port}" for name, port in ports.items()]
     before = {name: os.environ.get(name) for name in (*KEYS, "AWS_ENDPOINT_URL")}
