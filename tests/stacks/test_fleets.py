@@ -36,6 +36,7 @@ def test_fleets_are_made_at_zero(synthesis: Synthesis) -> None:
     assert target == {"DefaultTargetCapacityType": "spot", "TotalTargetCapacity": 0}
     request = fleet(synthesis.of("spot-fleet"))
     assert (request["TargetCapacity"], request["OnDemandTargetCapacity"]) == (0, 0)
+    assert request["ExcessCapacityTerminationPolicy"] == "default"  # as the call spells it
     for properties in (fleet(synthesis.of("ec2-fleet")), request):
         assert properties["Type"] == "maintain"
         assert properties["ReplaceUnhealthyInstances"] is True

@@ -59,7 +59,7 @@ class SpotFleet(Fleet):
                 type="maintain",
                 target_capacity=0,
                 on_demand_target_capacity=0,
-                excess_capacity_termination_policy="Default",
+                excess_capacity_termination_policy="default",
                 allocation_strategy=ALLOCATION[config.capacity.allocation_strategy],
                 on_demand_allocation_strategy="prioritized" if on_demand_base(config) else None,
                 instance_interruption_behavior="terminate",
