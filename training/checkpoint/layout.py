@@ -79,7 +79,8 @@ def lay_out(tensors: Mapping[str, Tensor], chunk_bytes: int = CHUNK_BYTES) -> La
 
 def bytes_of(tensor: Tensor) -> Tensor:
     """The elements of a contiguous tensor as bytes: a view. Shapes: result [bytes] uint8."""
-    return tensor.reshape(-1).view(torch.uint8)
+    # A contiguous tensor of one element or none may have any stride, with which torch refuses the view.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def tensor_at(flat: Tensor, record: TensorRecord) -> Tensor:
