@@ -64,7 +64,7 @@ class Workplace:
 
     def no_machines(self, instance_types: list[str], region: str) -> None:
         """Take the capacity of these types away: what is deployed is looked at, nothing is booted."""
-        endpoint = json.loads((self.cloud.state / "cloud.json").read_text())["endpoint"]
+        endpoint = json.loads((self.cloud.state / "cloud.json").read_text())["endpoint_url"]
         for name in instance_types:
             for letter in "abcdef":
                 for market in ("spot", "on-demand"):

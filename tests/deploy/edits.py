@@ -75,7 +75,7 @@ OPTIONAL = ("network.existing", "storage.checkpoint_volume", "storage.shared_vol
 
 
 def _applies(config: Mapping[str, Any], path: str) -> bool:
-    if path == "network.nat" and "existing" in config.get("network", {}):
+    if path in ("network.nat", "network.flow_log_retention_days") and "existing" in config.get("network", {}):
         return False
     if path == "capacity.maintenance.max_lifetime_days":
         backend: str = config["capacity"].get("backend", "auto_scaling_group")
