@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from functools import cache
 from typing import Any
 
 import boto3
@@ -15,6 +16,10 @@ from localcloud.identity import ACCOUNT, ROOT_ACCESS_KEY_ID, Identity
 DIRECT_HEADER = "X-Localcloud-Direct"
 SESSION_SECONDS = 3600
 RENEW_SECONDS = 300
+# One session for all: a session reads each service's model anew, which takes longer than most calls; and to make
+# clients of one session is not thread-safe.
+_session = cache(boto3.session.Session)
+_making = threading.Lock()
 
 
 class LocalClients:
@@ -27,7 +32,6 @@ class LocalClients:
         self.direct_secret = secrets.token_hex(16)
         self._identity = identity
         self._kept: dict[tuple[str, str, str | None], tuple[float, Any]] = {}
-        self._lock = threading.Lock()
 
     def client(self, service: str, *, role_arn: str | None = None, region: str | None = None) -> Any:
         """Return a boto3 client signed by root, or by a session of `role_arn` started for CloudFormation."""
@@ -39,7 +43,7 @@ class LocalClients:
 
     def _keep(self, service: str, region: str, who: str | None) -> Any:
         key = (service, region, who)
-        with self._lock:
+        with _making:
             expires, client = self._kept.get(key, (0.0, None))
             if client is None or time.time() > expires - RENEW_SECONDS:
                 expires, client = self._make(service, region, who)
@@ -72,9 +76,7 @@ class LocalClients:
             signature_version="v4" if service != "s3" else "s3v4",
             inject_host_prefix=False,
         )
-        client = boto3.session.Session().client(
-            service, region_name=region, endpoint_url=self.endpoint_url, config=config, **keys
-        )
+        client = _session().client(service, region_name=region, endpoint_url=self.endpoint_url, config=config, **keys)
         if who == "direct":
             client.meta.events.register("before-send", self._mark_direct)
         return expires, client
