@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,13 @@ def template(**data: Any) -> Templates:
     return {"TrainingStack": {"Parameters": {"Image": parameter}, "Resources": {"Template": resource}}}
 
 
+@cache  # the cloud has hundreds of images: to list them takes a second
+def an_image(cloud: LocalCloud) -> str:
+    return str(cloud.clients.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
+
+
 def asked(cloud: LocalCloud, config: DeploymentConfig, templates: Callable[[], Templates] = template) -> list[Problem]:
-    image = cloud.clients.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-    return ask(config, templates=lambda: fixed(templates(), image), client_of=cloud.clients.client)
+    return ask(config, templates=lambda: fixed(templates(), an_image(cloud)), client_of=cloud.clients.client)
 
 
 def fixed(templates: Templates, image: str) -> Templates:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,22 @@ REGION = "us-east-1"
 ROOT = Principal(f"arn:aws:iam::{ACCOUNT}:root", ACCOUNT, "root")
 
 
+_making = threading.Lock()
+_session = boto3.session.Session()
+
+
+@cache
+def _made(service: str, endpoint_url: str, region: str) -> Any:
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    return _session.client(service, region_name=region, endpoint_url=endpoint_url, **keys)
+
+
+def moto_client(service: str, endpoint_url: str, region: str) -> Any:
+    """Return the process's one client of a service: making one costs more than most calls, and is not thread-safe."""
+    with _making:
+        return _made(service, endpoint_url, region)
+
+
 @dataclass
 class MotoClients:
     """api.Clients whose every client is moto."""
@@ -35,13 +53,7 @@ class MotoClients:
         return self.direct(service)
 
     def direct(self, service: str, *, region: str | None = None) -> Any:
-        return boto3.session.Session().client(
-            service,
-            region_name=self.region,
-            endpoint_url=self.endpoint_url,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-        )
+        return moto_client(service, self.endpoint_url, self.region)
 
 
 @dataclass

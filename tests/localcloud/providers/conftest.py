@@ -159,6 +159,11 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@cache  # every account of moto has the same hundreds of images: to list them takes a second
+def an_image() -> str:
+    return str(boto3.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
+
+
 class World:
     """Things that resources lean on, made when first asked for."""
 
@@ -202,7 +207,7 @@ class World:
 
     @property
     def image(self) -> str:
-        return self._once("image", lambda: self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
+        return an_image()
 
     def instance(self, index: int = 0) -> str:
         where = {"ImageId": self.image, "SubnetId": self.subnet(), "InstanceType": "t3.micro"}
