@@ -33,7 +33,7 @@ node_modules/.installed: package-lock.json $(VENV)/.installed
 CHAOS_MINUTES ?= 8
 SEED ?= 1
 
-.PHONY: help install demo test test-flow test-deploy chaos goodput policy bench-checkpoint bench-synth check synth diff deploy destroy clean
+.PHONY: help install demo test test-slow test-flow test-deploy chaos goodput policy bench-checkpoint bench-synth check synth diff deploy destroy clean
 
 install: node_modules/.installed ## install what the project needs into .venv and node_modules
 
@@ -41,7 +41,10 @@ demo: install ## deploy to the embedded cloud, train, lose a node, resume, repor
 	python -m localcloud.demo $(if $(DATA),--data "$(DATA)") --fault $(FAULT)
 
 test: install ## run the tests
-	python -m pytest -n 2 --dist loadgroup -m "not root and not flow and not deploy"
+	python -m pytest -n 2 --dist loadgroup -m "not root and not flow and not deploy and not slow"
+
+test-slow: install ## run the tests that the demo, test-flow or chaos cover too
+	python -m pytest -n 2 --dist loadgroup -m "slow and not root and not flow and not deploy"
 
 test-flow: install ## run the test of a changed deployment from diff to destroy (it trains meanwhile: nothing beside it)
 	python -m pytest -m flow

@@ -19,7 +19,7 @@ from training.checkpoint.s3 import S3Backend
 from training.errors import StoreError
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # make chaos is the same for minutes
 def test_short_experiment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "chaos.json"
     arguments = ["--seed", "294", "--cycles", "7", "--steps", "80", "--supervised-cycles", "0", "--least-cycles", "7"]

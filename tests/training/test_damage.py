@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from training.checkpoint.directory import DirectoryBackend
 from training.checkpoint.store import checkpoint_entries, read_manifest
 
@@ -38,7 +36,6 @@ def test_nothing_but_damage_is_no_reason_to_begin_anew(gangs: Any, tiny_config: 
     assert "checkpoints is whole; restore the missing chunks" in second.outcomes()[0]["message"]
 
 
-@pytest.mark.slow
 def test_one_rank_that_cannot_upload_fails_all_and_none_hangs(
     gangs: Any, tiny_config: dict[str, Any], s3_environment: dict[str, str], bucket: str, tmp_path: Path
 ) -> None:

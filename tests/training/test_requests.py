@@ -18,7 +18,6 @@ from tests.training.conftest import free_port
 LONG = {"steps": 100000, "schedule": {"kind": "constant", "warmup_steps": 4}, "checkpoint": {"interval_steps": 100000}}
 
 
-@pytest.mark.slow
 def test_sigterm_on_one_rank_stops_all_and_a_second_one_changes_nothing(
     gangs: Any, tiny_config: dict[str, Any]
 ) -> None:
@@ -141,7 +140,7 @@ def test_bucket_that_is_not_there_fails_in_words(
     assert "NoSuchBucket; create the bucket, or correct the URL" in run.outcomes()[0]["message"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # make demo runs torchrun on an S3 endpoint, for hundreds of steps
 def test_torchrun_and_s3_end_to_end(
     gangs: Any,
     tiny_config: dict[str, Any],

@@ -111,7 +111,7 @@ def template(learning_rate: str, **more: Any) -> dict[str, Any]:
     return {"Resources": {"Run": run, "Pointer": pointer, "CDKMetadata": metadata, **more}}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # make test-flow bootstraps, deploys, diffs, changes and destroys with the same command line
 def test_bootstrap_deploy_diff_update_and_destroy(cloud: LocalCloud, tmp_path: Path) -> None:
     cdk = CommandLine(cloud, tmp_path)
     client = cloud.clients.client("cloudformation")

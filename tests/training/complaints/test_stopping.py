@@ -107,7 +107,6 @@ def test_stop_is_noticed_between_the_passes_that_warm_up_and_compile(alone: Gang
     assert len(passes) == 1 < assembly.PRIMING_PASSES
 
 
-@pytest.mark.slow
 def test_signal_to_torchrun_reaches_the_ranks(tiny_config: dict[str, Any], tiny_dataset: Path, tmp_path: Path) -> None:
     """https://github.com/aws/sagemaker-training-toolkit/issues/173."""
     (tmp_path / "config.json").write_text(json.dumps({**tiny_config, **LONG}))
