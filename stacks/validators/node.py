@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
+from stacks.gp3_volumes import gp3
 from stacks.instance_types import InstanceType, catalogue
-from stacks.validators.volumes import gp3
 
 DEEP_LEARNING_IMAGES = "/aws/service/deeplearning/"
 PLAIN_IMAGES = "/aws/service/ami-amazon-linux-latest/"

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
+from stacks.gp3_volumes import gp3
 from stacks.instance_types import catalogue
-from stacks.validators.volumes import gp3
 
 # Source (2026-11): https://docs.aws.amazon.com/ebs/latest/userguide/provisioned-iops.html
 IO2_IOPS_PER_GIB = 1000

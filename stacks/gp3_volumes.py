@@ -1,4 +1,4 @@
-"""What EBS volumes can do: rules that root and data volumes share."""
+"""What a gp3 volume can do: rules that root and data volumes share."""
 
 from __future__ import annotations
 
