@@ -160,7 +160,10 @@ def test_torchrun_and_s3_end_to_end(
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
     shown = subprocess.run(
-        [sys.executable, "-m", "training", "checkpoint", "show", url], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "training", "checkpoint", "show", "--json", url],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     described = json.loads(shown.stdout)
     assert (described["step"], described["world_size"], described["generation"]) == (6, 2, 1)
