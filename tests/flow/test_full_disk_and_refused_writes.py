@@ -3,26 +3,53 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from localcloud.cloud import LocalCloud
 from tests.flow.conftest import tokenize, train
+from tests.localcloud.core.command_line import DEADLINE_SECONDS, NO_MARK, ROOT, wait_for
 from tests.localcloud.core.conftest import denied_calls, make_role
+from tests.training.conftest import TINY
 
 FULL_BYTES = 6000
 
 
 def test_checkpoints_on_a_full_disk(dataset: Path, tmp_path: Path) -> None:
+    """After a first checkpoint, the process that writes them can write no more."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({**TINY, "steps": 1_000_000, "checkpoint": {"interval_steps": 5}}))
+    arguments = ["--config", str(run / "config.json"), "--dataset", str(dataset), "--run-directory", str(run)]
+    command = [sys.executable, "-m", "training", "train", *arguments, "--checkpoints", str(tmp_path / "store")]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=NO_MARK, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as trainer:
+        wait_for(lambda: '"checkpoint"' in _text(run / "metrics.jsonl"))
+        for child in psutil.Process(trainer.pid).children(recursive=True):
+            resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (0, 0))
+        assert trainer.wait(DEADLINE_SECONDS) == 1
+    outcome = json.loads(_text(run / "outcomes" / "rank-00000.json"))
+    assert outcome["outcome"] == "failed"
+    assert f"{tmp_path}/store/" in outcome["message"]
+    assert "cannot be written: File too large; free space" in outcome["message"]
+    assert outcome["checkpoint_step"] >= 5
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_state_for_which_there_is_no_memory(dataset: Path, tmp_path: Path) -> None:
     ended = train(dataset, tmp_path / "run", str(tmp_path / "store"), largest_file_bytes=FULL_BYTES)
     assert (ended.exit_code, ended.outcome["outcome"]) == (1, "failed")
-    assert f"{tmp_path}/store/chunks/" in ended.outcome["message"]
-    assert "cannot be written: File too large; free space" in ended.outcome["message"]
-    assert ended.outcome["checkpoint_step"] is None
-    assert ended.records[-1] == "end"
-    assert list((tmp_path / "store").rglob(".unfinished-*")) == []
+    assert "of shared memory, to hold a copy of the state while it is saved, cannot be had" in ended.outcome["message"]
 
 
 def test_metrics_on_a_full_disk(dataset: Path, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.errors import StoreError
+
 _cudart: Any = torch.cuda.cudart  # no annotations
 
 
@@ -26,14 +28,24 @@ class HostBuffer:
         descriptor: of the memory file, to be sent to another process.
         memory: the memory.
         bytes: the memory. Shape: [size_bytes] uint8.
+
+    Raises:
+        StoreError: there is not so much memory.
     """
 
     def __init__(self, size_bytes: int, pinned: bool) -> None:
         self.size_bytes = size_bytes
         self.descriptor = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, size_bytes)
-        # Pages are made now, at once, rather than one by one under the first copy.
-        self._map = mmap.mmap(self.descriptor, size_bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+        try:
+            os.ftruncate(self.descriptor, size_bytes)
+            # Pages are made now, at once, rather than one by one under the first copy.
+            self._map = mmap.mmap(self.descriptor, size_bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+        except OSError as error:
+            os.close(self.descriptor)
+            raise StoreError(
+                f"{size_bytes} bytes of shared memory, to hold a copy of the state while it is saved, cannot be had: "
+                f"{error.strerror}; use a machine with more memory, or lift the limits on memory and file sizes"
+            ) from error
         self.memory = memoryview(self._map)
         self.bytes: Tensor = torch.frombuffer(self._map, dtype=torch.uint8)
         self._pinned = pinned
