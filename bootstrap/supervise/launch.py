@@ -86,12 +86,21 @@ def trainer_arguments(launch: Launch) -> list[str]:
         "--dataset",
         str(launch.layout.dataset(launch.run.dataset)),
         "--checkpoints",
-        f"s3://{launch.node.checkpoint_bucket}/runs/{launch.run.run}/checkpoints",
+        checkpoint_store(launch),
         "--run-directory",
         str(launch.directory),
         "--generation",
         str(launch.record.generation),
     ]
+
+
+def checkpoint_store(launch: Launch, is_mount: Callable[[str], bool] = os.path.ismount) -> str:
+    """Return where checkpoints go: S3, and before it the checkpoint volume when this node has it mounted."""
+    prefix = f"runs/{launch.run.run}/checkpoints"
+    durable = f"s3://{launch.node.checkpoint_bucket}/{prefix}"
+    # Looked at, not taken from the document: another node may hold the volume, and the root disk is no substitute.
+    mounts = [each.mount for each in launch.node.volumes if each.kind == "checkpoint" and is_mount(each.mount)]
+    return f"{mounts[0]}/{prefix},{durable}" if mounts else durable
 
 
 def trainer_environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:

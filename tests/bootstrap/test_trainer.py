@@ -17,7 +17,14 @@ import pytest
 from bootstrap.documents import NodeDocument, RunDocument
 from bootstrap.layout import Layout
 from bootstrap.supervise import guardian, trainer
-from bootstrap.supervise.launch import Launch, free_port, interface_of, torchrun_command, trainer_environment
+from bootstrap.supervise.launch import (
+    Launch,
+    checkpoint_store,
+    free_port,
+    interface_of,
+    torchrun_command,
+    trainer_environment,
+)
 from bootstrap.supervise.records import GenerationRecord, Member
 from bootstrap.supervise.situation import Result
 from bootstrap.supervise.trainer import Trainer, kill_left_over, remove_old_directories
@@ -241,6 +248,15 @@ def test_command_line_is_the_one_of_the_architecture(tmp_path: Path) -> None:
     )
     assert list(launch(tmp_path).global_ranks) == list(range(8, 16))
     assert launch(tmp_path).world_size == 16
+
+
+def test_checkpoints_are_also_kept_on_the_volume_where_it_is_mounted(tmp_path: Path) -> None:
+    kept = {"kind": "checkpoint", "device": "/dev/sdg", "mount": "/mnt/kept", "read_only": False, "warm": False}
+    made = {**kept, "kind": "dataset", "mount": "/mnt/dataset", "read_only": True}
+    with_volume = launch(tmp_path, volumes=[made, kept])
+    durable = "s3://checkpoints/runs/first/checkpoints"
+    assert checkpoint_store(with_volume, lambda path: True) == f"/mnt/kept/runs/first/checkpoints,{durable}"
+    assert checkpoint_store(with_volume, lambda path: path != "/mnt/kept") == durable
 
 
 def test_environment_of_the_trainers(tmp_path: Path) -> None:
