@@ -60,6 +60,14 @@ class Workplace:
         return self.cdk("deploy", "--all", "--require-approval", "never", "--concurrency", "2")
 
     def destroy(self) -> Outcome:
+        """Empty the deployment's buckets, as a person has to, and destroy every stack of it."""
+        s3 = self.cloud.client("s3")
+        for stack in self.stacks():
+            for kind, bucket in self.physical_ids(stack).values():
+                if kind == "AWS::S3::Bucket":
+                    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+                        for item in page.get("Contents", []):
+                            s3.delete_object(Bucket=bucket, Key=item["Key"])
         return self.cdk("destroy", "--all", "--force")
 
     def no_machines(self, instance_types: list[str], region: str) -> None:
