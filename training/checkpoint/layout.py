@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from training.checkpoint.chunks import CHUNK_BYTES, ChunkSpan
-from training.checkpoint.manifest import TensorRecord
+from training.checkpoint.manifest import ALIGNMENT_BYTES, TensorRecord
 from training.errors import CorruptCheckpointError
 
-ALIGNMENT_BYTES = 64
-"""Start of each tensor in the flat space: a multiple of any element's size, and of a cache line."""
 SMALL_TENSOR_BYTES = 256 * 1024
 """Tensors below this share a chunk, so that hundreds of biases are not hundreds of requests; larger ones begin a chunk
 of their own, so that one that does not change is stored once."""

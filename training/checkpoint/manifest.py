@@ -13,6 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 LARGEST_CHUNK_BYTES = 1 << 30
 """More than any chunk or manifest has; a damaged record may not ask for all memory."""
 
+ALIGNMENT_BYTES = 64
+"""Start of each tensor in the flat space: a multiple of any element's size, and of a cache line."""
+LAST_UNIX_SECONDS = 253402300799
+"""The end of the year 9999, the last moment that calendars of programs have."""
+
 
 class Record(BaseModel):
     """What the store's JSON documents have in common: exact types, and room for fields of later versions."""
@@ -38,7 +43,7 @@ class TensorRecord(Record):
 
     dtype: str
     shape: list[int]
-    offset_bytes: int = Field(ge=0, description="Place in the part's flat space.")
+    offset_bytes: int = Field(ge=0, multiple_of=ALIGNMENT_BYTES, description="Place in the part's flat space.")
     bytes: int = Field(ge=0)
 
 
@@ -56,10 +61,13 @@ class PartRecord(Record):
 
     @model_validator(mode="after")
     def _chunks_hold_the_tensors(self) -> PartRecord:
-        held_bytes = self.plain_bytes
-        for name, tensor in self.tensors.items():
+        held_bytes, end_bytes = self.plain_bytes, 0
+        for name, tensor in sorted(self.tensors.items(), key=lambda item: (item[1].offset_bytes, item[1].bytes)):
             if min(tensor.shape, default=0) < 0 or tensor.offset_bytes + tensor.bytes > held_bytes:
                 raise ValueError(f"tensor {name} does not lie in the {held_bytes} bytes of its chunks")
+            if tensor.offset_bytes < end_bytes:
+                raise ValueError(f"tensor {name} lies in the place of another")
+            end_bytes = tensor.offset_bytes + tensor.bytes
         return self
 
 
@@ -144,7 +152,7 @@ class LogEntry(Record):
     sequence: int = Field(ge=0)
     generation: int = Field(ge=0)
     writer: str = Field(description="Random name of the process that appended it.")
-    unix_seconds: float
+    unix_seconds: float = Field(ge=0, le=LAST_UNIX_SECONDS, allow_inf_nan=False)
     step: int | None = None
     manifest: ManifestReference | None = None
     reason: str | None = None

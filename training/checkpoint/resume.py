@@ -96,10 +96,15 @@ def _refuse_other_subject(manifest: Manifest, subject: Subject | None, url: str)
 
 
 def _records(manifest: Manifest) -> dict[str, TensorRecord]:
-    """Tensors that all ranks share, by name."""
-    return {
-        name: record for part in manifest.parts for name, record in part.tensors.items() if not name.startswith(RANDOM)
-    }
+    """Tensors that all ranks share, by name.
+
+    Raises:
+        CorruptCheckpointError: one of the checkpoint's tensors is of a form that cannot be.
+    """
+    named = {name: record for part in manifest.parts for name, record in part.tensors.items()}
+    for record in named.values():
+        dtype_of(record)
+    return {name: record for name, record in named.items() if not name.startswith(RANDOM)}
 
 
 class _Landing:

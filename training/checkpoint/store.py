@@ -38,9 +38,14 @@ def read_manifest(backend: Backend, entry: LogEntry) -> Manifest:
         raise CorruptCheckpointError(f"log entry {entry.sequence} names no manifest")
     record = ChunkRecord(key=entry.manifest.key, bytes=entry.manifest.bytes, stored_bytes=0)
     try:
-        return Manifest.model_validate_json(read_chunk(backend, record))
+        manifest = Manifest.model_validate_json(read_chunk(backend, record))
     except ValidationError as error:
         raise CorruptCheckpointError(f"{entry.manifest.key}: is not a manifest ({error})") from error
+    if manifest.step != entry.step:
+        raise CorruptCheckpointError(
+            f"{entry.manifest.key}: is of step {manifest.step}, log entry {entry.sequence} says {entry.step}"
+        )
+    return manifest
 
 
 @dataclass(frozen=True)
