@@ -52,14 +52,17 @@ class TransferPlan:
 
 
 def plan_transfer(wanted: Sequence[Selected], destination: Backend) -> TransferPlan:
-    """Find out what a copy of some checkpoints takes; those that the destination has copies of are left out.
+    """Find out what a copy of some checkpoints takes.
+
+    Of several, those that the destination has copies of are left out; a single one, only if it is the newest there.
 
     Args:
         wanted: oldest first.
         destination: another store.
     """
     reusable, origins = _holdings(destination)
-    checkpoints = [selected for selected in wanted if _origin(selected) not in origins]
+    there = origins if len(wanted) > 1 else origins[:1]
+    checkpoints = [selected for selected in wanted if _origin(selected) not in there]
     missing: dict[str, tuple[Backend, ChunkRecord]] = {}
     reused: dict[str, ChunkRecord] = {}
     for selected in checkpoints:
@@ -153,17 +156,16 @@ def require_no_run(destination: Backend) -> None:
         )
 
 
-def _holdings(destination: Backend) -> tuple[dict[str, str], set[str]]:
-    """Chunks that nobody deletes before the copy is committed (hash to key), and what was copied already."""
+def _holdings(destination: Backend) -> tuple[dict[str, str], list[str | None]]:
+    """Chunks that nobody deletes before the copy is committed (hash to key), and origins of all, newest first."""
     safe: dict[str, str] = {}
-    origins: set[str] = set()
+    origins: list[str | None] = []
     present = destination.keys(CHUNK_PREFIX)
     whole = 0
     for listed in list_checkpoints(destination, set(present)):
         if not listed.is_whole or listed.manifest is None:
             continue
-        if listed.entry.origin is not None:
-            origins.add(listed.entry.origin)
+        origins.append(listed.entry.origin)
         # Retention of a writer that is not yet ended leaves those of the newest two alone.
         if whole < LEAST_KEPT:
             safe.update((record.blake3, record.key) for record in listed.manifest.chunks)
