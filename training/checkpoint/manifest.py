@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LARGEST_CHUNK_BYTES = 1 << 30
 """More than any chunk or manifest has; a damaged record may not ask for all memory."""
-
 ALIGNMENT_BYTES = 64
 """Start of each tensor in the flat space: a multiple of any element's size, and of a cache line."""
 LAST_UNIX_SECONDS = 253402300799
