@@ -23,7 +23,7 @@ from tests.localcloud.core.command_line import NO_MARK, ROOT, Cli
 from tests.training.conftest import write_text
 
 CDK = ROOT / "node_modules" / ".bin" / "cdk"
-STACKS = ("NetworkStack", "StorageStack", "TrainingStack")
+STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
 DEADLINE_SECONDS = 150.0  # of what takes a few seconds on an idle machine
 TROUBLES = {"not_implemented", "function_failed", "function_not_run", "event_refused"}
 RATE, NEW_RATE = 0.0015, 0.0007

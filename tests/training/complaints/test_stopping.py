@@ -71,7 +71,7 @@ def test_gangs_are_static() -> None:
         rank=1,
         record=SimpleNamespace(members=("a", "b"), master_address="10.0.0.1", master_port=29500, generation=3),
         run=SimpleNamespace(processes_per_node=8, run="r", dataset="d"),
-        node=SimpleNamespace(checkpoint_bucket="b"),
+        node=SimpleNamespace(checkpoint_bucket="b", volumes=()),
         layout=SimpleNamespace(dataset=lambda name: Path(name)),
         directory=Path("gen-3"),
     )
