@@ -60,7 +60,10 @@ class Workplace:
         return self.cdk("deploy", "--all", "--require-approval", "never", "--concurrency", "2")
 
     def destroy(self) -> Outcome:
-        """Empty the deployment's buckets, as a person has to, and destroy every stack of it."""
+        """Destroy every stack, the buckets emptied in between as a person has to, once nothing writes to them."""
+        first = self.cdk("destroy", "ObservabilityStack", "TrainingStack", "--force")
+        if first.exit_code != 0:
+            return first
         s3 = self.cloud.client("s3")
         for stack in self.stacks():
             for kind, bucket in self.physical_ids(stack).values():

@@ -27,9 +27,10 @@ training:
 PROBLEMS = (
     "6 problems",
     "line 2: 'name': the key stands twice; keep one of the two",
-    "nam: 'nam': unknown key; the keys here are account, capacity,",
+    "nam: 'nam': unknown key; the keys here are account, budget, capacity,",
     "capacity.nodes: 0: input should be greater than or equal to 1; see docs/configuration.md",
-    "capacity.market: ['spot']: input should be 'spot' or 'on_demand'; see docs/configuration.md",
+    "capacity.market: ['spot']: input should be 'spot', 'on_demand', 'reserved', "
+    "'capacity_block' or 'interruptible_reservation'; see docs/configuration.md",
     "training.processes_per_node: 'two': input should be a valid integer; see docs/configuration.md",
     "training.config.stepz: 'stepz': unknown key; the keys here are ",
 )
