@@ -14,7 +14,7 @@ from tests.deploy.conftest import CDK, ROOT, Workplace
 from tests.deploy.edits import IN_PLACE, edited, in_place_keys
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "config").glob("*.yaml"))
-SAMPLE = "minimal"  # what `make test` deploys; `make test-deploy` deploys all
+SAMPLE = "minimal"
 REPLACED_BY_DESIGN = {"AWS::CloudWatch::Dashboard", "AWS::SNS::Subscription", "AWS::Budgets::Budget"}
 
 pytestmark = [
@@ -43,9 +43,8 @@ def test_each_edit_is_carried_by_an_example() -> None:
     assert carried == {path for path, value in IN_PLACE.items() if value is not None}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == SAMPLE else pytest.mark.deploy) for name in EXAMPLES]
-)
+@pytest.mark.deploy
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_deployed_changed_in_place_and_destroyed(name: str, workplace: Workplace) -> None:
     config = prepare(name, example(name), workplace)
     workplace.no_machines(types_of(name), config.get("region", "us-east-1"))
