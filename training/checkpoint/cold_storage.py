@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from training.checkpoint.backend import Backend
 from training.checkpoint.inspection import Report
+from training.checkpoint.parallel import results_of
 from training.checkpoint.reading import TRANSFER_THREADS
 from training.checkpoint.retention import LEAST_KEPT
 from training.checkpoint.s3 import S3Backend, StoredObject
@@ -93,10 +94,4 @@ def _for_each(objects: Mapping[str, StoredObject], act: Callable[[str], None], r
         report(objects[key].bytes)
 
     with ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="checkpoint-class") as pool:
-        pending = [pool.submit(one, key) for key in objects]
-        try:
-            for future in pending:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        results_of(pool, [pool.submit(one, key) for key in objects])

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from training.checkpoint import chunks
 from training.checkpoint.backend import Backend, ReadsInPlace, tiers_of
 from training.checkpoint.manifest import ChunkRecord, PartRecord
+from training.checkpoint.parallel import results_of
 from training.errors import CorruptCheckpointError, NotFoundError
 
 logger = logging.getLogger(__name__)
@@ -117,12 +118,7 @@ def read_tensors(
             if wanted:
                 pending.append(pool.submit(_read_pieces, backend, record, wanted))
             begin = end
-        try:
-            for future in pending:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        results_of(pool, pending)
 
 
 def _read_pieces(backend: Backend, record: ChunkRecord, wanted: list[tuple[int, int, memoryview]]) -> None:

@@ -30,6 +30,7 @@ from training.checkpoint.manifest import (
     PartRecord,
     TensorRecord,
 )
+from training.checkpoint.parallel import results_of
 from training.checkpoint.reading import TRANSFER_THREADS
 from training.checkpoint.retention import Retention
 from training.checkpoint.tiers import TieredBackend
@@ -183,11 +184,7 @@ class Saver:
     def _upload(self, request: SaveRequest, plain: memoryview, cancel: threading.Event) -> PartRecord:
         with ThreadPoolExecutor(self._plan.threads, thread_name_prefix="checkpoint-chunk") as pool:
             pending = [pool.submit(self._upload_chunk, request, plain, span, cancel) for span in request.spans]
-            try:
-                written = [future.result() for future in pending]
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+            written = results_of(pool, pending)
         return PartRecord(
             tensors=request.tensors,
             chunks=[record for record, _ in written],

@@ -16,6 +16,7 @@ from training.checkpoint.backend import Backend, CopiesFrom
 from training.checkpoint.inspection import Report
 from training.checkpoint.log import LogWriter, newest_first
 from training.checkpoint.manifest import ChunkRecord, LogEntry, Manifest, ManifestReference
+from training.checkpoint.parallel import results_of
 from training.checkpoint.reading import TRANSFER_THREADS
 from training.checkpoint.retention import LEAST_KEPT
 from training.checkpoint.selection import ENTRY_PREFIX, Selected
@@ -96,11 +97,7 @@ def transfer(plan: TransferPlan, destination: Backend, report: Report) -> list[L
 
     with ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="checkpoint-copy") as pool:
         pending = [pool.submit(copy, item) for item in plan.missing.values()]
-        try:
-            copied = {record.blake3: record for record in (future.result() for future in pending)}
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        copied = {record.blake3: record for record in results_of(pool, pending)}
     entries = []
     uncounted = {record.key: record.stored_bytes for record in copied.values()}
     for selected in plan.checkpoints:
