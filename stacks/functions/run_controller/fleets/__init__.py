@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from .. import policy
 from .auto_scaling_group import AutoScalingGroup
 from .ec2_fleet import Ec2Fleet
+from .maintained import MaintainedFleet
 from .spot_fleet import SpotFleet
 
 
@@ -40,7 +41,7 @@ def connect(identity: FleetIdentity, client: Callable[[str], Any]) -> Fleet:
     """Return the fleet; `client` makes the boto3 client of a service."""
     if identity.backend == "auto_scaling_group":
         return AutoScalingGroup(identity.fleet_id, client("autoscaling"))
-    kinds: Mapping[str, type[Ec2Fleet] | type[SpotFleet]] = {"ec2_fleet": Ec2Fleet, "spot_fleet": SpotFleet}
+    kinds: Mapping[str, type[MaintainedFleet]] = {"ec2_fleet": Ec2Fleet, "spot_fleet": SpotFleet}
     return kinds[identity.backend](
         identity.fleet_id, client("ec2"), maximum=identity.maximum, on_demand_base=identity.on_demand_base
     )
