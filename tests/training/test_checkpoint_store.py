@@ -13,17 +13,18 @@ from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.training.checkpoint.runs import load
 from training.__main__ import main
 from training.checkpoint import chunks, s3
 from training.checkpoint.backend import Backend, ReadsInPlace, open_backend
 from training.checkpoint.directory import DirectoryBackend
 from training.checkpoint.gc import GarbageCollector
-from training.checkpoint.layout import lay_out, share_out, tensor_at
+from training.checkpoint.layout import lay_out, share_out
 from training.checkpoint.log import LogWriter, entry_key, newest_first, sequences
-from training.checkpoint.manifest import LogEntry, Manifest, Subject
+from training.checkpoint.manifest import Manifest, Subject
 from training.checkpoint.retention import Retention
 from training.checkpoint.saving import SavePlan
-from training.checkpoint.store import checkpoint_entries, list_checkpoints, read_manifest, read_part
+from training.checkpoint.store import checkpoint_entries, list_checkpoints, read_manifest
 from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.errors import (
     AlreadyExistsError,
@@ -95,14 +96,6 @@ def save(writer: CheckpointWriter, step: int) -> None:
     writer.wait()
     if writer.error is not None:
         raise writer.error
-
-
-def load(backend: Backend, entry: LogEntry) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for part in read_manifest(backend, entry).parts:
-        flat = torch.frombuffer(read_part(backend, part) or bytearray(1), dtype=torch.uint8)
-        found |= {name: tensor_at(flat, record) for name, record in part.tensors.items()}
-    return found
 
 
 def assert_step(backend: Backend, step: int) -> None:
