@@ -20,6 +20,7 @@ from training.checkpoint.manifest import Manifest, Subject, ValidationRecord
 from training.checkpoint.resume import Resumed, resume, rng_name
 from training.checkpoint.saving import SavePlan
 from training.checkpoint.state import TrainingState, random_state, seed_random_state
+from training.checkpoint.weights import load_weights_together
 from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.config import TrainingConfig
 from training.data.batches import TrainBatches, ValidationBatches
@@ -151,6 +152,9 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
     seed_random_state(config.seed, gang.rank, step=0)
     subject = _subject(config, dataset.record)
     writer, resumed = _open_checkpoints(job, gang, state, subject)
+    if resumed is None and config.initial_weights is not None:
+        title = load_weights_together(gang, config.initial_weights, model, subject)
+        logger.info("the run begins with the weights of %s", title)
     return Run(
         config=config,
         gang=gang,

@@ -188,6 +188,12 @@ class TrainingConfig(_Section):
     threads: int | None = Field(
         default=None, ge=1, le=4096, description="CPU threads per process; null: cores over processes of this node."
     )
+    initial_weights: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Checkpoint whose weights a new run begins with, such as s3://BUCKET/runs/RUN#STEP (a step or a "
+        "tag; without # the newest one); null: random ones. Only the weights are taken, and only at the beginning.",
+    )
     determinism: bool = Field(
         default=False,
         description="Only deterministic GPU kernels, so that a resumed run has the same bits; slower. CPUs always do.",

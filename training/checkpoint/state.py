@@ -38,6 +38,32 @@ class Form(Protocol):
         """Type of its elements."""
 
 
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers of a model, bare or wrapped; tied ones once."""
+    persistent = model.state_dict(keep_vars=True).keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
+    named = {**dict(model.named_parameters()), **buffers}
+    return {bare_name(name): tensor for name, tensor in named.items()}
+
+
+def model_targets(model: nn.Module, records: Mapping[str, Form]) -> tuple[dict[str, Tensor], list[str]]:
+    """Where a checkpoint's ``model/`` tensors go, by its names, and in words what of them does not fit."""
+    own = model_tensors(model)
+    given = {
+        bare_name(name.removeprefix("model/")): (name, record)
+        for name, record in records.items()
+        if name.startswith("model/")
+    }
+    problems = [f"checkpoint: has no tensor {name} of the model" for name in sorted(own.keys() - given.keys())]
+    problems += [f"checkpoint: has {name}, the model does not" for name in sorted(given.keys() - own.keys())]
+    problems += [
+        f"checkpoint: {name} has shape {list(given[name][1].shape)}, the model's has {list(own[name].shape)}"
+        for name in sorted(own.keys() & given.keys())
+        if list(own[name].shape) != list(given[name][1].shape)
+    ]
+    return {given[name][0]: tensor for name, tensor in own.items() if name in given}, problems
+
+
 @dataclass
 class TrainingState:
     """The objects whose state a checkpoint holds.
@@ -58,7 +84,7 @@ class TrainingState:
 
     def tensors(self) -> dict[str, Tensor]:
         """State that is the same on every rank: parameters and buffers (tied ones once), and the optimizer's."""
-        named = {f"model/{name}": tensor for name, tensor in self._model_tensors().items()}
+        named = {f"model/{name}": tensor for name, tensor in model_tensors(self.model).items()}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if value is None:
@@ -70,12 +96,6 @@ class TrainingState:
                 named[f"optimizer/{bare_name(name)}/{key}"] = value
         return named
 
-    def _model_tensors(self) -> dict[str, Tensor]:
-        persistent = self.model.state_dict(keep_vars=True).keys()
-        buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in persistent}
-        named = {**dict(self.model.named_parameters()), **buffers}
-        return {bare_name(name): tensor for name, tensor in named.items()}
-
     def targets(self, records: Mapping[str, Form]) -> dict[str, Tensor]:
         """Tensors of this state, by the names of a checkpoint's; the optimizer's are made anew.
 
@@ -85,29 +105,18 @@ class TrainingState:
         Raises:
             ConfigurationError: names or shapes are not this model's; nothing was changed.
         """
-        own = self._model_tensors()
-        given = {
-            bare_name(name.removeprefix("model/")): (name, record)
-            for name, record in records.items()
-            if name.startswith("model/")
-        }
         moments = self._moments(records)
-        problems = [f"checkpoint: has no tensor {name} of the model" for name in sorted(own.keys() - given.keys())]
-        problems += [f"checkpoint: has {name}, the model does not" for name in sorted(given.keys() - own.keys())]
-        problems += [
-            f"checkpoint: {name} has shape {list(given[name][1].shape)}, the model's has {list(own[name].shape)}"
-            for name in sorted(own.keys() & given.keys())
-            if list(own[name].shape) != list(given[name][1].shape)
-        ]
+        targets, problems = model_targets(self.model, records)
         problems += [
             f"checkpoint: has {name}, which is state of no parameter of the model"
-            for name in sorted(set(records) - {name for name, _ in given.values()} - moments.keys())
+            for name in sorted(records)
+            if not name.startswith("model/") and name not in moments
         ]
         if problems:
             raise ConfigurationError(
                 [f"{problem}; resume with the same model, or name a new run" for problem in problems]
             )
-        return {given[name][0]: tensor for name, tensor in own.items()} | self._make_moments(moments, records)
+        return targets | self._make_moments(moments, records)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what :meth:`tensors` gave.
