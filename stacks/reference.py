@@ -30,6 +30,7 @@ What an edit does on the next `cdk deploy`:
 | replaces nodes | a new launch template version: nodes save, leave, and new ones come |
 | replaces the network | resources with addresses are made anew; deploy at zero nodes |
 | touches data | buckets and keys: read the diff twice |
+| changes the delivery | pipeline, or roles of the workflows; nothing that trains |
 | nothing | - |
 """
 

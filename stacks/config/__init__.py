@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from stacks.config.capacity import CapacityConfig
+from stacks.config.delivery import DeliveryConfig
 from stacks.config.network import NetworkConfig
 from stacks.config.node import AMI_ID, NodeConfig
 from stacks.config.observability import BudgetConfig, ObservabilityConfig
@@ -44,6 +45,7 @@ class DeploymentConfig(Section):
     training: RunConfig
     observability: ObservabilityConfig = ObservabilityConfig()
     budget: BudgetConfig = BudgetConfig()
+    delivery: DeliveryConfig = DeliveryConfig()
 
     @property
     def run_parameter(self) -> str:

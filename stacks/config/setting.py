@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Edit = Literal["nothing", "restarts the trainer", "replaces nodes", "touches data", "in place", "replaces the network"]
+Edit = Literal[
+    "nothing",
+    "restarts the trainer",
+    "replaces nodes",
+    "touches data",
+    "in place",
+    "replaces the network",
+    "changes the delivery",
+]
 ZoneLetter = Annotated[str, Field(pattern=r"^[a-z]$")]
 MountPoint = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]{1,100}$")]
 EmailAddress = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$", max_length=254)]

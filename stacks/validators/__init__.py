@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError, Problem
-from stacks.validators import capacity, market, network, node, observability, run, storage
+from stacks.validators import capacity, delivery, market, network, node, observability, run, storage
 
 RULES = (
     *(*capacity.RULES, *market.RULES, *network.RULES, *storage.RULES),
-    *(*node.RULES, *run.RULES, *observability.RULES),
+    *(*node.RULES, *run.RULES, *observability.RULES, *delivery.RULES),
 )
 
 
