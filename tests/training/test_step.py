@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-import training.trainer as trainer
 from training.checkpoint.state import TrainingState, bare_name, seed_random_state
 from training.config import ModelShape, TrainingConfig
 from training.data.batches import TrainBatches
 from training.data.dataset import open_dataset
+from training.data.samples import Windows
 from training.distributed import Gang, join_gang
 from training.errors import ConfigurationError
 from training.interruption import Interruption
@@ -24,6 +24,7 @@ from training.metrics import MetricsFile
 from training.model import GPT
 from training.optimization import build_optimizer, learning_rate
 from training.precision import Precision, choose_precision
+from training.step import take_step
 
 SHAPE = ModelShape(layers=2, heads=2, embedding=32, context=32)
 CPU = torch.device("cpu")
@@ -51,14 +52,14 @@ def run_of(gang: Gang, dataset: Path, micro_batch_sequences: int) -> Any:
         model=model,
         replicated=replicated,
         precision=Precision("fp32", "cpu"),
-        train_batches=TrainBatches(open_dataset(dataset).split("train"), 32, 1, CPU),
+        train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, CPU, 8),
     )
 
 
 def test_accumulation_changes_nothing_but_the_order_of_additions(alone: Gang, tiny_dataset: Path) -> None:
     runs = [run_of(alone, tiny_dataset, size) for size in (8, 1, 3)]
     for _ in range(5):
-        (loss, norm), *others = [trainer._take_step(run, 1e-3) for run in runs]
+        (loss, norm), *others = [take_step(run, 1e-3) for run in runs]
         for other_loss, other_norm in others:
             assert other_loss.item() == pytest.approx(loss.item(), abs=1e-6)
             assert other_norm.item() == pytest.approx(norm.item(), rel=1e-5)
@@ -66,7 +67,7 @@ def test_accumulation_changes_nothing_but_the_order_of_additions(alone: Gang, ti
 
 
 def test_loss_of_an_untrained_model_is_that_of_guessing(alone: Gang, tiny_dataset: Path) -> None:
-    loss, _ = trainer._take_step(run_of(alone, tiny_dataset, 8), 1e-3)
+    loss, _ = take_step(run_of(alone, tiny_dataset, 8), 1e-3)
     assert loss.item() == pytest.approx(math.log(300), abs=0.2)
 
 

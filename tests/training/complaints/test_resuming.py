@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-from training import trainer
 from training.checkpoint.manifest import Manifest
 from training.checkpoint.state import TrainingState
 from training.config import ModelShape, TrainingConfig
 from training.data.batches import TrainBatches
 from training.data.dataset import open_dataset
+from training.data.samples import Windows
 from training.distributed import Gang, join_gang
 from training.model import GPT
 from training.optimization import build_optimizer, learning_rate
 from training.precision import Precision
+from training.step import take_step
 
 SHAPE = ModelShape(layers=2, heads=2, embedding=32, context=32)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
@@ -53,7 +54,7 @@ def run_of(gang: Gang, dataset: Path, state: TrainingState) -> Any:
         replicated=torch.nn.parallel.DistributedDataParallel(state.model, gradient_as_bucket_view=True),
         precision=Precision("fp32", "cpu"),
         writer=SimpleNamespace(before_update=lambda: None),
-        train_batches=TrainBatches(open_dataset(dataset).split("train"), 32, 1, gang.device),
+        train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, gang.device, 8),
     )
 
 
@@ -84,15 +85,15 @@ def test_skipped_step_moves_schedule_and_data_together_and_no_weight(alone: Gang
     """
     state = state_of(scaler=torch.amp.GradScaler("cpu", init_scale=4.0))
     run = run_of(alone, tiny_dataset, state)
-    trainer._take_step(run, 1e-3)
+    take_step(run, 1e-3)
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     overflow = state.model.final_norm.weight.register_hook(lambda gradient: gradient * float("inf"))
-    trainer._take_step(run, 1e-3)
+    take_step(run, 1e-3)
     overflow.remove()
     assert (state.step, state.position) == (2, 16)
     assert all(torch.equal(tensor, before[name]) for name, tensor in state.tensors().items())
     assert state.scaler.get_scale() == 2.0
-    trainer._take_step(run, learning_rate(state.step, run.config))
+    take_step(run, learning_rate(state.step, run.config))
     assert not torch.equal(state.tensors()["model/final_norm.weight"], before["model/final_norm.weight"])
 
 
@@ -123,7 +124,7 @@ def test_batches_after_a_resume_are_those_that_were_not_seen(alone: Gang, tiny_d
     """In the first epoch and after it: https://github.com/paiml/entrenar/issues/294."""
 
     def batches() -> TrainBatches:
-        return TrainBatches(open_dataset(tiny_dataset).split("train"), 32, 1, alone.device)
+        return TrainBatches(Windows(open_dataset(tiny_dataset).split("train"), 32), 1, alone.device, 8)
 
     once, again = batches(), batches()
     epoch = once.samples

@@ -1,0 +1,66 @@
+"""What the loop writes into the run's metrics, and says in its log."""
+
+from __future__ import annotations
+
+import logging
+
+from training.assembly import Run
+
+logger = logging.getLogger(__name__)
+
+
+def report_start(run: Run) -> None:
+    """Say what is trained, on what, and from where on."""
+    parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    run.metrics.write(
+        "start",
+        step=run.state.step,
+        resumed_from_step=run.resumed_from_step,
+        world_size=run.gang.world_size,
+        parameters=parameters,
+        precision=run.precision.format,
+        device=str(run.gang.device),
+        steps_total=run.config.steps,
+        config_digest=run.config.digest(),
+        bytes_per_token=run.dataset.bytes_per_token,
+    )
+    if run.is_main:
+        came_from = "the beginning" if run.resumed_from_step is None else f"checkpoint {run.resumed_from_step}"
+        logger.info(
+            "training %d parameters on %d processes in %s, from %s to step %d",
+            parameters,
+            run.gang.world_size,
+            run.precision.format,
+            came_from,
+            run.config.steps,
+        )
+
+
+def write_records(run: Run) -> None:
+    """Write the steps and checkpoints that became known since the last call."""
+    if not run.is_main:
+        return
+    tokens = run.config.global_batch_sequences * run.config.model.shape.context
+    for report in run.ballot.take_reports():
+        if report.step % run.config.log_interval_steps == 0 or report.step == run.config.steps:
+            run.metrics.write(
+                "step",
+                step=report.step,
+                loss=report.loss,
+                learning_rate=report.learning_rate,
+                gradient_norm=report.gradient_norm,
+                tokens_per_second=tokens / report.step_seconds,
+                step_seconds=report.step_seconds,
+            )
+    for result in run.writer.take_results():
+        run.metrics.write(
+            "checkpoint",
+            step=result.step,
+            seconds=result.seconds,
+            blocked_seconds=result.blocked_seconds,
+            bytes=result.bytes,
+            bytes_written=result.written_bytes,
+            bytes_per_second=result.bytes_per_second,
+            reason=result.reason,
+        )
+        logger.info("step %d: checkpoint committed in %.2f s (%s)", result.step, result.seconds, result.reason)
