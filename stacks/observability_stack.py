@@ -26,7 +26,13 @@ class ObservabilityStack(Stack):
         self.add_stack_dependency(training)
         log_groups = [config.log_group, log_group_name(config)]
         has_gpus = gpus(config) > 0
-        topic = AlarmTopic(self, "Topic", config=config).topic
+        topic = AlarmTopic(
+            self,
+            "Topic",
+            deployment=config.name,
+            emails=config.observability.emails,
+            publishers=("CloudWatch", "Budgets"),
+        ).topic
         metrics = RunMetrics(
             self, "Metrics", deployment=config.name, node_log=log_groups[0], controller_log=log_groups[1]
         )

@@ -1,6 +1,9 @@
-"""Where alarms and budget notices go: a topic that only those two services may write to, and its subscribers."""
+"""Where alarms and notices go: a topic that only the services named may write to, and its subscribers."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
 
 from aws_cdk import RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
@@ -8,7 +11,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from stacks.config import DeploymentConfig
+Publisher = Literal["CloudWatch", "Budgets", "Events"]
 
 
 class AlarmTopic(Construct):
@@ -20,28 +23,32 @@ class AlarmTopic(Construct):
     https://docs.aws.amazon.com/cost-management/latest/userguide/budgets-sns-policy.html
     """
 
-    def __init__(self, scope: Construct, id_: str, *, config: DeploymentConfig) -> None:
+    def __init__(
+        self, scope: Construct, id_: str, *, deployment: str, emails: Sequence[str], publishers: Sequence[Publisher]
+    ) -> None:
         super().__init__(scope, id_)
         stack = Stack.of(self)
-        publishers = {
+        services: dict[Publisher, tuple[str, str]] = {
             "CloudWatch": (
                 "cloudwatch.amazonaws.com",
                 f"arn:{stack.partition}:cloudwatch:{stack.region}:{stack.account}:alarm:*",
             ),
             "Budgets": ("budgets.amazonaws.com", f"arn:{stack.partition}:budgets::{stack.account}:*"),
+            "Events": ("events.amazonaws.com", f"arn:{stack.partition}:events:{stack.region}:{stack.account}:rule/*"),
         }
         key = kms.Key(
             self,
             "Key",
-            description=f"Trainstack {config.name}: alarms and budget notices",
+            description=f"Trainstack {deployment}: alarms and {'budget ' if 'Budgets' in publishers else ''}notices",
             enable_key_rotation=True,
             # A key of notices: nothing that lasts is encrypted with it.
             removal_policy=RemovalPolicy.DESTROY,
         )
         self.topic = sns.Topic(
-            self, "Default", master_key=key, enforce_ssl=True, display_name=f"Trainstack {config.name}"
+            self, "Default", master_key=key, enforce_ssl=True, display_name=f"Trainstack {deployment}"
         )
-        for name, (service, source) in publishers.items():
+        for name in publishers:
+            service, source = services[name]
             conditions = {"StringEquals": {"aws:SourceAccount": stack.account}, "ArnLike": {"aws:SourceArn": source}}
             key.add_to_resource_policy(
                 iam.PolicyStatement(
@@ -61,7 +68,7 @@ class AlarmTopic(Construct):
                     conditions=conditions,
                 )
             )
-        for address in config.observability.emails:
+        for address in emails:
             sns.CfnSubscription(
                 self,
                 # By address, so that one that goes does not renumber, and thereby ask anew, the others.
