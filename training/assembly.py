@@ -25,6 +25,7 @@ from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.config import TrainingConfig
 from training.data.batches import TrainBatches, ValidationBatches
 from training.data.dataset import Dataset, DatasetRecord, open_dataset
+from training.data.samples import Windows
 from training.distributed import Gang, Votes
 from training.errors import ConfigurationError
 from training.interruption import Interruption
@@ -164,10 +165,11 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         replicated=replicated,
         precision=precision,
         state=state,
-        train_batches=TrainBatches(dataset.split("train"), shape.context, config.seed, gang.device),
+        train_batches=TrainBatches(
+            Windows(dataset.split("train"), shape.context), config.seed, gang.device, config.global_batch_sequences
+        ),
         validation_batches=ValidationBatches(
-            dataset.split("validation"),
-            shape.context,
+            Windows(dataset.split("validation"), shape.context),
             config.validation.batches * config.global_batch_sequences,
             gang.device,
         ),

@@ -16,15 +16,15 @@ def take_step(run: Run, rate: float) -> tuple[Tensor, Tensor]:
     config, state, gang = run.config, run.state, run.gang
     share = gang.share_of(config.global_batch_sequences)
     micro_steps = math.ceil(len(share) / config.micro_batch_sequences)
-    global_tokens = config.global_batch_sequences * config.model.shape.context
+    loss_terms = run.train_batches.loss_terms(state.position)
     loss_share = torch.zeros((), device=gang.device)
     batches = run.train_batches.micro_batches(state.position, share, config.micro_batch_sequences)
-    for number, (tokens, targets) in enumerate(batches, start=1):
+    for number, batch in enumerate(batches, start=1):
         # Ranks may have different numbers of micro-batches; each exchanges gradients once, at its last.
         exchanges = number == micro_steps
         with contextlib.nullcontext() if exchanges else run.replicated.no_sync():
             with run.precision.autocast():
-                loss = run.replicated(tokens, targets) / global_tokens
+                loss = run.replicated(*batch) / loss_terms
             # DDP averages over ranks; times their number, that is the sum over the global batch.
             state.scaler.scale(loss * gang.world_size).backward()
         loss_share += loss.detach()

@@ -30,8 +30,7 @@ def validate(run: Run) -> bool:
                 return False
     finally:
         run.model.train()
-    tokens = batches.sequences * run.config.model.shape.context
-    loss = gang.agree(Votes(loss=total.item() / tokens)).loss
+    loss = gang.agree(Votes(loss=total.item() / batches.loss_terms())).loss
     run.metrics.write(
         "validation",
         step=run.state.step,

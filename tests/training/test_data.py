@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from training.data.batches import TrainBatches, ValidationBatches
 from training.data.dataset import ShardRecord, TokenSplit, open_dataset
 from training.data.order import permuted, sample_order
+from training.data.samples import NO_TARGET, Documents, Windows
 from training.errors import DatasetError
 
 CPU = torch.device("cpu")
@@ -66,7 +67,7 @@ def test_rows_run_over_the_borders_of_shards(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 def test_every_world_size_sees_the_same_global_batch(tiny_dataset: Path, world_size: int) -> None:
-    batches = TrainBatches(open_dataset(tiny_dataset).split("train"), 32, 1, CPU)
+    batches = TrainBatches(Windows(open_dataset(tiny_dataset).split("train"), 32), 1, CPU, 8)
     rows = []
     for rank in range(world_size):
         share = range(rank * 8 // world_size, (rank + 1) * 8 // world_size)
@@ -78,15 +79,56 @@ def test_every_world_size_sees_the_same_global_batch(tiny_dataset: Path, world_s
 
 def test_validation_is_a_sample_of_the_whole_split_and_never_more(tiny_dataset: Path) -> None:
     split = open_dataset(tiny_dataset).split("validation")
-    whole = ValidationBatches(split, 32, 10**9, CPU)
+    whole = ValidationBatches(Windows(split, 32), 10**9, CPU)
     assert whole.sequences == split.sequences(32)
     everything, _ = whole.rows(range(whole.sequences))
     stream = torch.from_numpy(split.rows(np.array([0]), whole.sequences * 32)[0]).view(-1, 32)
     assert sorted(everything.tolist()) == sorted(stream.tolist())
-    some = ValidationBatches(split, 32, 10, CPU)
+    some = ValidationBatches(Windows(split, 32), 10, CPU)
     rows, targets = some.rows(range(some.sequences))
     assert torch.equal(rows, everything[:10])
     assert torch.equal(rows[:, 1:], targets[:, :-1])
+
+
+def test_documents_apart_lose_no_target_and_hold_no_neighbour(tmp_path: Path) -> None:
+    documents = [[1, 2, 3, 0], [0], [4] * 9 + [0], [5, 6, 0], [7, 0], [8, 8, 8, 8, 0], [9, 9]]
+    stream = np.array([token for document in documents for token in document], dtype="<u2")
+    shards = []
+    for number, part in enumerate(np.split(stream, [6, 12])):
+        part.tofile(tmp_path / f"{number}.bin")
+        shards.append(ShardRecord(file=f"{number}.bin", tokens=part.size, bytes=part.nbytes, blake3="0" * 64))
+    samples = Documents(TokenSplit(tmp_path, "uint16", 10, shards), 4, end_of_text_id=0)
+    rows = np.empty((samples.count, 5), dtype=np.int64)
+    samples.fill(np.arange(samples.count), rows)
+    pieces = [row[row != NO_TARGET].tolist() for row in rows]
+    expected = [[1, 2, 3, 0], [4] * 5, [4] * 5, [4, 0], [5, 6, 0], [7, 0], [8, 8, 8, 8, 0], [9, 9]]
+    assert pieces == expected
+    assert samples.targets(np.arange(samples.count)) == sum(len(document) - 1 for document in documents)
+    batches = TrainBatches(samples, 1, CPU, 8)
+    ((inputs, targets),) = batches.micro_batches(0, range(8), 8)
+    assert inputs.min() >= 0
+    assert int((targets != NO_TARGET).sum()) == batches.loss_terms(0) == 20
+    assert torch.equal(inputs[:, 1:][targets[:, :-1] != NO_TARGET], targets[:, :-1][targets[:, :-1] != NO_TARGET])
+
+
+def test_reading_the_dataset_takes_no_memory_of_its_own(tmp_path: Path) -> None:
+    """Pages of a mapped file are the system's to drop; what a process must not do is keep what it has read."""
+    np.zeros(16_000_000, dtype="<u2").tofile(tmp_path / "train-0.bin")
+    shard = ShardRecord(file="train-0.bin", tokens=16_000_000, bytes=32_000_000, blake3="0" * 64)
+    samples = Windows(TokenSplit(tmp_path, "uint16", 10, [shard]), 1000)
+    batches = TrainBatches(samples, 1, CPU, 100)
+
+    def own_kib() -> int:
+        status = Path("/proc/self/status").read_text().split("RssAnon:")[1]
+        return int(status.split()[0])
+
+    for batch in batches.micro_batches(0, range(100), 50):
+        del batch
+    before = own_kib()
+    for position in range(0, samples.count - 100, 100):
+        for batch in batches.micro_batches(position, range(100), 50):
+            del batch
+    assert own_kib() - before < 8_000
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from training.errors import DatasetError
 
 RECORD_FILE = "dataset.json"
+SCANNED_TOKENS = 1 << 24
+"""Tokens compared at a time in a search: bounds its memory."""
 SplitName = Literal["train", "validation"]
 REMEDY = "stage it again, or make it anew with `python -m training tokenize`"
 
@@ -87,40 +89,62 @@ class TokenSplit:
     """
 
     def __init__(self, directory: Path, dtype: str, vocabulary_size: int, shards: Sequence[ShardRecord]) -> None:
-        self._files = [directory / shard.file for shard in shards]
+        self._directory = directory
         file_dtype = np.dtype(dtype).newbyteorder("<")
-        self._shards = [np.memmap(file, dtype=file_dtype, mode="r") for file in self._files]
+        # Plain arrays over the maps: slicing a memmap costs several times what slicing an array does.
+        self._shards = [np.asarray(np.memmap(directory / shard.file, file_dtype, "r")) for shard in shards]
         self._starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
         self._vocabulary_size = vocabulary_size
         self.tokens = int(self._starts[-1])
 
     def rows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
-        """Copy ``length`` tokens from each start; a row may run over the border of shards.
+        """Copy ``length`` tokens from each start into a new array; see :meth:`read_rows`."""
+        result = np.empty((len(starts), length), dtype=np.int64)
+        self.read_rows(starts, result)
+        return result
 
-        Shapes: starts [rows] int64; result [rows, length] int64.
+    def read_rows(self, starts: npt.NDArray[np.int64], into: npt.NDArray[np.int64]) -> None:
+        """Copy as many tokens from each start as a row of ``into`` is long; a row may run over the border of shards.
+
+        Shapes: starts [rows] int64; into [rows, length] int64.
 
         Raises:
             DatasetError: a token id is not in the vocabulary.
         """
-        result = np.empty((len(starts), length), dtype=np.int64)
-        for row, start in zip(result, starts.tolist(), strict=True):
-            done = 0
-            shard = int(np.searchsorted(self._starts, start, side="right")) - 1
-            while done < length:
-                offset = start + done - int(self._starts[shard])
-                piece = self._shards[shard][offset : offset + length - done]
-                assert piece.size, "rows end inside the stream"
-                row[done : done + piece.size] = piece
-                done += piece.size
-                shard += 1
-        if result.size and int(result.max()) >= self._vocabulary_size:
+        length = into.shape[1]
+        shards = np.searchsorted(self._starts, starts, side="right") - 1
+        offsets = starts - self._starts[shards]
+        for row, shard, offset in zip(into, shards.tolist(), offsets.tolist(), strict=True):
+            piece = self._shards[shard][offset : offset + length]
+            if piece.size == length:
+                row[:] = piece
+            else:
+                self._read_over_borders(row, shard, offset)
+        if into.size and (largest := int(into.max())) >= self._vocabulary_size:
             raise DatasetError(
                 [
-                    f"{self._files[0].parent}: token id {int(result.max())} is not below vocabulary_size "
-                    f"{self._vocabulary_size}: shards and dataset.json are not of one tokenizer; {REMEDY}"
+                    f"{self._directory}: token id {largest} is not below vocabulary_size {self._vocabulary_size}: "
+                    f"shards and dataset.json are not of one tokenizer; {REMEDY}"
                 ]
             )
-        return result
+
+    def _read_over_borders(self, row: npt.NDArray[np.int64], shard: int, offset: int) -> None:
+        done = 0
+        while done < row.size:
+            piece = self._shards[shard][offset : offset + row.size - done]
+            assert piece.size, "rows end inside the stream"
+            row[done : done + piece.size] = piece
+            done += piece.size
+            shard, offset = shard + 1, 0
+
+    def places_of(self, token_id: int) -> npt.NDArray[np.int64]:
+        """Where in the stream a token is, in order; reads all of it, a piece at a time."""
+        found = [
+            start + first + np.flatnonzero(shard[first : first + SCANNED_TOKENS] == token_id)
+            for start, shard in zip(self._starts.tolist(), self._shards, strict=False)
+            for first in range(0, len(shard), SCANNED_TOKENS)
+        ]
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
     def sequences(self, context: int) -> int:
         """Sequences of ``context`` inputs that the stream holds; each needs one token more, its last target."""
