@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from training.data.batches import TrainBatches, ValidationBatches
 from training.data.dataset import ShardRecord, TokenSplit, open_dataset
-from training.data.order import permuted, sample_order
+from training.data.order import SampleOrder, permuted, sample_order
 from training.data.samples import NO_TARGET, Documents, Windows
 from training.errors import DatasetError
 
@@ -41,6 +41,12 @@ def test_order_is_a_function_of_the_position(position: int, count: int, cut: int
     cut = min(cut, count)
     parts = [sample_order(position, cut, samples, seed=3), sample_order(position + cut, count - cut, samples, seed=3)]
     assert np.array_equal(whole, np.concatenate(parts))
+
+
+def test_blocks_change_nothing_of_the_order() -> None:
+    order = SampleOrder(samples=700, seed=3)
+    for position, count in ((0, 10), (4090, 10), (8000, 9000), (5, 3), (4096, 4096), (70, 0)):
+        assert np.array_equal(order.at(position, count), sample_order(position, count, 700, seed=3))
 
 
 def test_an_epoch_has_every_sample_once_and_the_next_another_order() -> None:

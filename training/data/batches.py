@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from training.data.lane import Lane, Sent
-from training.data.order import permuted, sample_order
+from training.data.order import SampleOrder, permuted
 from training.data.samples import Samples
 
 Batch = tuple[Tensor, ...]
@@ -32,14 +32,14 @@ class TrainBatches:
     def __init__(self, samples: Samples, seed: int, device: torch.device, global_batch_sequences: int) -> None:
         self._samples = samples
         self.samples = samples.count
-        self._seed = seed
+        self._order = SampleOrder(samples.count, seed)
         self._lane = Lane(device)
         self._global_batch_sequences = global_batch_sequences
         self._ahead: tuple[int, int, Sent] | None = None
 
     def samples_at(self, position: int, share: range) -> npt.NDArray[np.int64]:
         """Sample numbers of a share of the global batch that starts at ``position``."""
-        return sample_order(position + share.start, len(share), self.samples, self._seed).astype(np.int64)
+        return self._order.at(position + share.start, len(share))
 
     def loss_terms(self, position: int) -> int:
         """Targets of the global batch that starts at ``position``, over all ranks; padding is not counted."""
