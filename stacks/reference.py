@@ -16,6 +16,7 @@ from stacks.config import DeploymentConfig
 from training.config import TrainingConfig
 
 TRAINER_EDIT = "restarts the trainer"
+TRAINER_SETTINGS = f"{TrainingConfig.__module__.partition('.')[0]}."
 HEAD = """# Configuration
 
 Every key of a deployment file (`config/*.yaml`). `python -m stacks check FILE` validates one and names all problems at
@@ -74,7 +75,7 @@ def _edit(section: type[BaseModel], field: FieldInfo) -> str:
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "edit" in extra:
         return str(extra["edit"])
-    assert section.__module__ == TrainingConfig.__module__, f"{section.__name__}: a key does not say what an edit does"
+    assert section.__module__.startswith(TRAINER_SETTINGS), f"{section.__name__}: a key does not say what an edit does"
     return TRAINER_EDIT
 
 

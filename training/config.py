@@ -9,118 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from training.errors import ConfigurationError
+from training.model_settings import PRESETS, ModelConfig, ModelShape
+from training.optimization_settings import OptimizerConfig, ScheduleConfig
+from training.settings_section import Section
+
+__all__ = [
+    "PRESETS",
+    "CheckpointConfig",
+    "ModelConfig",
+    "ModelShape",
+    "OptimizerConfig",
+    "ScheduleConfig",
+    "TrainingConfig",
+    "ValidationConfig",
+    "describe_problems",
+    "read_config",
+]
 
 
-class ModelShape(NamedTuple):
-    """The four numbers that decide a GPT's size: blocks, attention heads, channels, tokens of context."""
-
-    layers: int
-    heads: int
-    embedding: int
-    context: int
-
-
-PRESETS: dict[str, ModelShape] = {
-    "demo": ModelShape(layers=4, heads=4, embedding=256, context=128),
-    "gpt2": ModelShape(layers=12, heads=12, embedding=768, context=1024),
-    "gpt2-medium": ModelShape(layers=24, heads=16, embedding=1024, context=1024),
-    "gpt2-large": ModelShape(layers=36, heads=20, embedding=1280, context=1024),
-    "gpt2-xl": ModelShape(layers=48, heads=25, embedding=1600, context=1024),
-}
-"""Named shapes. The gpt2 ones are those of Radford et al. 2019, table 2
-(https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf, 2019-02;
-head counts from the released models)."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ModelConfig(_Section):
-    """Shape of the GPT: a preset, or all four of layers, heads, embedding and context."""
-
-    preset: Literal["demo", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = Field(
-        default=None, description="Named shape; give this or the four numbers. Neither means `demo`."
-    )
-    layers: int | None = Field(default=None, ge=1, le=512, description="Transformer blocks.")
-    heads: int | None = Field(default=None, ge=1, le=512, description="Attention heads per block; divides embedding.")
-    embedding: int | None = Field(default=None, ge=8, le=65536, description="Channels of the residual stream.")
-    context: int | None = Field(default=None, ge=2, le=1048576, description="Tokens that a sequence holds.")
-    dropout: float = Field(
-        default=0.0,
-        ge=0.0,
-        lt=1.0,
-        description="Dropout probability. 0: one pass over plenty of data does not overfit.",
-    )
-
-    @model_validator(mode="after")
-    def _one_way_of_saying_the_shape(self) -> ModelConfig:
-        given = {name: getattr(self, name) for name in ModelShape._fields if getattr(self, name) is not None}
-        if self.preset is not None and given:
-            raise ValueError(f"preset {self.preset!r} and {', '.join(given)} both say the shape; drop one of them")
-        missing = [name for name in ModelShape._fields if name not in given]
-        if given and missing:
-            raise ValueError(f"{', '.join(given)} given without {', '.join(missing)}; give all four, or a preset")
-        if given and given["embedding"] % given["heads"]:
-            raise ValueError(
-                f"embedding {given['embedding']} is not a multiple of heads {given['heads']}; "
-                "every head gets the same number of channels, so change one of the two"
-            )
-        return self
-
-    @property
-    def shape(self) -> ModelShape:
-        """The four numbers, whichever way they were given."""
-        if self.layers is not None and self.heads is not None and self.embedding is not None:
-            assert self.context is not None, "the validator wants all four"
-            return ModelShape(self.layers, self.heads, self.embedding, self.context)
-        return PRESETS[self.preset or "demo"]
-
-
-class OptimizerConfig(_Section):
-    """AdamW."""
-
-    learning_rate: float = Field(
-        default=1e-3, gt=0.0, le=10.0, description="Peak learning rate. 1e-3 suits models of a few million parameters."
-    )
-    betas: tuple[float, float] = Field(
-        default=(0.9, 0.95), description="Decay of the two moments; 0.95 forgets gradient outliers sooner than 0.999."
-    )
-    weight_decay: float = Field(
-        default=0.1, ge=0.0, le=10.0, description="Decoupled weight decay of matrices; vectors get none."
-    )
-    gradient_clip: float | None = Field(
-        default=1.0, gt=0.0, description="Largest global gradient norm; null: no clipping."
-    )
-
-    @field_validator("betas")
-    @classmethod
-    def _betas_are_decays(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        if not all(0.0 <= beta < 1.0 for beta in betas):
-            raise ValueError("both must be at least 0 and less than 1, such as [0.9, 0.95]")
-        return betas
-
-
-class ScheduleConfig(_Section):
-    """Learning rate against step: linear warm-up, then cosine decay or none."""
-
-    kind: Literal["cosine", "constant"] = Field(default="cosine", description="Shape after the warm-up.")
-    warmup_steps: int | None = Field(
-        default=None,
-        ge=0,
-        description="Steps of linear warm-up, while Adam's second moment is noise; null: 100 or a tenth of the run.",
-    )
-    minimum_ratio: float = Field(
-        default=0.1, ge=0.0, le=1.0, description="Last learning rate of the cosine, as a share of the peak."
-    )
-
-
-class CheckpointConfig(_Section):
+class CheckpointConfig(Section):
     """When the run is saved, and how much of it is kept."""
 
     interval_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
@@ -150,7 +62,7 @@ class CheckpointConfig(_Section):
     )
 
 
-class ValidationConfig(_Section):
+class ValidationConfig(Section):
     """When and on how much the validation loss is measured."""
 
     interval_steps: int = Field(
@@ -161,7 +73,7 @@ class ValidationConfig(_Section):
     )
 
 
-class TrainingConfig(_Section):
+class TrainingConfig(Section):
     """What is trained: model, batch, optimizer, schedule, precision, and the intervals of everything else."""
 
     seed: int = Field(default=1337, ge=0, lt=2**63, description="Decides initial weights, data order and dropout.")

@@ -1,0 +1,71 @@
+"""Which model is trained: its architecture and its size."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from training.settings_section import Section
+
+
+class ModelShape(NamedTuple):
+    """The four numbers that decide a GPT's size: blocks, attention heads, channels, tokens of context."""
+
+    layers: int
+    heads: int
+    embedding: int
+    context: int
+
+
+PRESETS: dict[str, ModelShape] = {
+    "demo": ModelShape(layers=4, heads=4, embedding=256, context=128),
+    "gpt2": ModelShape(layers=12, heads=12, embedding=768, context=1024),
+    "gpt2-medium": ModelShape(layers=24, heads=16, embedding=1024, context=1024),
+    "gpt2-large": ModelShape(layers=36, heads=20, embedding=1280, context=1024),
+    "gpt2-xl": ModelShape(layers=48, heads=25, embedding=1600, context=1024),
+}
+"""Named shapes. The gpt2 ones are those of Radford et al. 2019, table 2
+(https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf, 2019-02;
+head counts from the released models)."""
+
+
+class ModelConfig(Section):
+    """Shape of the GPT: a preset, or all four of layers, heads, embedding and context."""
+
+    preset: Literal["demo", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = Field(
+        default=None, description="Named shape; give this or the four numbers. Neither means `demo`."
+    )
+    layers: int | None = Field(default=None, ge=1, le=512, description="Transformer blocks.")
+    heads: int | None = Field(default=None, ge=1, le=512, description="Attention heads per block; divides embedding.")
+    embedding: int | None = Field(default=None, ge=8, le=65536, description="Channels of the residual stream.")
+    context: int | None = Field(default=None, ge=2, le=1048576, description="Tokens that a sequence holds.")
+    dropout: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="Dropout probability. 0: one pass over plenty of data does not overfit.",
+    )
+
+    @model_validator(mode="after")
+    def _one_way_of_saying_the_shape(self) -> ModelConfig:
+        given = {name: getattr(self, name) for name in ModelShape._fields if getattr(self, name) is not None}
+        if self.preset is not None and given:
+            raise ValueError(f"preset {self.preset!r} and {', '.join(given)} both say the shape; drop one of them")
+        missing = [name for name in ModelShape._fields if name not in given]
+        if given and missing:
+            raise ValueError(f"{', '.join(given)} given without {', '.join(missing)}; give all four, or a preset")
+        if given and given["embedding"] % given["heads"]:
+            raise ValueError(
+                f"embedding {given['embedding']} is not a multiple of heads {given['heads']}; "
+                "every head gets the same number of channels, so change one of the two"
+            )
+        return self
+
+    @property
+    def shape(self) -> ModelShape:
+        """The four numbers, whichever way they were given."""
+        if self.layers is not None and self.heads is not None and self.embedding is not None:
+            assert self.context is not None, "the validator wants all four"
+            return ModelShape(self.layers, self.heads, self.embedding, self.context)
+        return PRESETS[self.preset or "demo"]
