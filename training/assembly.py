@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from training.ballot import Ballot
 from training.checkpoint.backend import open_backend
@@ -28,11 +27,13 @@ from training.data.dataset import Dataset, DatasetRecord, open_dataset
 from training.data.samples import Windows
 from training.distributed import Gang, Votes
 from training.errors import ConfigurationError
+from training.flops import multiplying_parameters, training_flops_per_token
 from training.interruption import Interruption
 from training.metrics import MetricsFile
 from training.model import GPT
 from training.optimization import build_optimizer
 from training.precision import Precision, choose_precision
+from training.replication import Replica
 from training.stopping import StopBeforeStepsError
 
 logger = logging.getLogger(__name__)
@@ -73,9 +74,11 @@ class Run:
     interruption: Interruption
     metrics: MetricsFile
     model: nn.Module
-    replicated: DistributedDataParallel
+    replica: Replica
     precision: Precision
     state: TrainingState
+    micro_batch_sequences: int
+    flops_per_token: float
     train_batches: TrainBatches
     validation_batches: ValidationBatches
     dataset: DatasetRecord
@@ -121,7 +124,6 @@ def set_up_process(config: TrainingConfig, local_world_size: int) -> None:
     torch.set_num_threads(threads)
     # Vanishing gradients become denormal numbers, on which a CPU is up to a hundred times slower.
     torch.set_flush_denormal(True)
-    torch.set_float32_matmul_precision("high")
     if config.determinism:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -141,6 +143,7 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
     if problems:
         raise ConfigurationError(problems)
     precision = choose_precision(config.precision, gang.device)
+    precision.set_up_process()
     dataset = _open_dataset_together(job, gang)
     _stop_if_asked(gang, interruption)
     shape = config.model.shape
@@ -148,8 +151,8 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
     model = GPT(shape, dataset.record.vocabulary_size, config.model.dropout).to(gang.device)
     state = TrainingState(model, build_optimizer(model, config.optimizer), precision.scaler())
     forward = cast(nn.Module, torch.compile(model)) if config.compile else model
-    replicated = _replicate(forward, gang)
-    _prime(replicated, precision, dataset.record.vocabulary_size, config, gang, interruption)
+    replica = Replica(forward, gang, config.parallel)
+    _prime(replica, model, precision, dataset.record.vocabulary_size, config, gang, interruption)
     seed_random_state(config.seed, gang.rank, step=0)
     subject = _subject(config, dataset.record)
     writer, resumed = _open_checkpoints(job, gang, state, subject)
@@ -162,9 +165,11 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         interruption=interruption,
         metrics=metrics,
         model=forward,
-        replicated=replicated,
+        replica=replica,
         precision=precision,
         state=state,
+        micro_batch_sequences=config.micro_batch_sequences,
+        flops_per_token=training_flops_per_token(multiplying_parameters(model), shape),
         train_batches=TrainBatches(
             Windows(dataset.split("train"), shape.context), config.seed, gang.device, config.global_batch_sequences
         ),
@@ -202,15 +207,6 @@ def _open_dataset_together(job: Job, gang: Gang) -> Dataset:
     return dataset
 
 
-def _replicate(model: nn.Module, gang: Gang) -> DistributedDataParallel:
-    on_gpu = gang.device.type == "cuda"
-    return DistributedDataParallel(
-        model,
-        device_ids=[gang.device.index] if on_gpu else None,
-        gradient_as_bucket_view=True,
-    )
-
-
 def _stop_if_asked(gang: Gang, interruption: Interruption) -> None:
     """End the start here, on all ranks alike, if one was asked to stop: there is nothing yet that is worth a save."""
     if gang.agree(Votes(stop=float(interruption.wants_stop))).stop:
@@ -220,6 +216,7 @@ def _stop_if_asked(gang: Gang, interruption: Interruption) -> None:
 
 
 def _prime(
+    replica: Replica,
     model: nn.Module,
     precision: Precision,
     vocabulary_size: int,
@@ -234,7 +231,7 @@ def _prime(
     tokens = torch.randint(vocabulary_size, shape, device=gang.device)
     for _ in range(PRIMING_PASSES):
         with precision.autocast():
-            loss = model(tokens, tokens)
+            loss = replica(tokens, tokens)
         loss.backward()
         model.zero_grad()
         _stop_if_asked(gang, interruption)
@@ -280,5 +277,5 @@ def _open_checkpoints(
     )
     writer = CheckpointWriter(backend, plan, log[0] if log else None, placement, gang.store)
     state.optimizer.register_step_pre_hook(lambda *_: writer.before_update())
-    writer.committed_step = None if resumed is None else resumed.manifest.step
+    writer.committed_step = resumed.manifest.step if resumed is not None and resumed.is_durable else None
     return writer, resumed

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import resource
+
+import torch
 
 from training.assembly import Run
+from training.flops import peak_flops_per_second
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +55,23 @@ def write_records(run: Run) -> None:
                 gradient_norm=report.gradient_norm,
                 tokens_per_second=tokens / report.step_seconds,
                 step_seconds=report.step_seconds,
+                **{f"{phase}_seconds": seconds for phase, seconds in report.phase_seconds.items()},
+                **_memory(run),
+                mfu=_utilisation(run, tokens / report.step_seconds),
+                skipped=report.skipped,
             )
+    progress = run.writer.take_progress()
+    if progress is not None:
+        run.metrics.write(
+            "checkpoint_progress",
+            step=progress.step,
+            store=progress.store,
+            seconds=progress.seconds,
+            bytes=progress.bytes,
+            bytes_total=progress.total_bytes,
+            bytes_written=progress.written_bytes,
+            bytes_per_second=progress.written_bytes_per_second,
+        )
     for result in run.writer.take_results():
         run.metrics.write(
             "checkpoint",
@@ -64,3 +84,22 @@ def write_records(run: Run) -> None:
             reason=result.reason,
         )
         logger.info("step %d: checkpoint committed in %.2f s (%s)", result.step, result.seconds, result.reason)
+
+
+def _memory(run: Run) -> dict[str, int]:
+    """Peaks of this process so far, bytes."""
+    peaks = {"host_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    if run.gang.device.type == "cuda":
+        peaks["gpu_peak_bytes"] = torch.cuda.max_memory_allocated(run.gang.device)
+        peaks["gpu_reserved_bytes"] = torch.cuda.memory_reserved(run.gang.device)
+    return peaks
+
+
+def _utilisation(run: Run, tokens_per_second: float) -> float | None:
+    """Model FLOP utilisation over all processes; None where the hardware's peak is not known."""
+    if run.gang.device.type != "cuda":
+        return None
+    peak = peak_flops_per_second(torch.cuda.get_device_name(run.gang.device), run.precision.arithmetic)
+    if peak is None:
+        return None
+    return tokens_per_second * run.flops_per_token / (peak * run.gang.world_size)

@@ -28,7 +28,9 @@ class Saves:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._wanted: str | None = None
+        # What this gang's nodes alone have is saved for good after the first step.
+        is_near_only = run.resumed_from_step is not None and run.writer.committed_step is None
+        self._wanted: str | None = "resume" if is_near_only else None
         self.saving_step: int | None = None
         self._saving_since = 0.0
         self._usual_seconds: float | None = None

@@ -48,7 +48,7 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
     except StopBeforeStepsError as stop:
         gang.leave()
         return "stopped", str(stop)
-    progress.step, progress.checkpoint_step = run.state.step, run.resumed_from_step
+    progress.step, progress.checkpoint_step = run.state.step, run.writer.committed_step
     report_start(run)
     ending, message = _train_steps(run, progress)
     progress.checkpoint_step = gang.ask_rank_zero(lambda: run.writer.committed_step)
@@ -58,49 +58,71 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
 
 
 def _train_steps(run: Run, progress: Progress) -> tuple[Ending, str]:
-    saves = Saves(run)
-    step_ended = time.monotonic()
+    loop = Loop(run, progress)
     # Everyone may have been told to stop while the run was put together.
     stop = bool(run.gang.agree(Votes(stop=float(run.interruption.wants_stop))).stop)
     while run.state.step < run.config.steps and not stop:
-        rate = learning_rate(run.state.step, run.config)
-        loss, gradient_norm = take_step(run, rate)
-        now = time.monotonic()
-        run.ballot.add(run.state.step, loss, gradient_norm, rate, now - step_ended)
-        saves.note_step(now - step_ended)
-        step_ended = now
-        progress.step = run.state.step
-        stop, validated = _between_steps(run, saves, progress)
-        if validated:
-            step_ended = time.monotonic()  # a step's seconds are those of training
+        stop = loop.advance()
     run.ballot.settle()
     if not stop:
         stop = not validate(run)
     write_records(run)
-    return saves.stop() if stop else saves.finish()
+    return loop.saves.stop() if stop else loop.saves.finish()
 
 
-def _between_steps(run: Run, saves: Saves, progress: Progress) -> tuple[bool, bool]:
-    """Act on the votes of the step before, validate and save when due, vote again; return (stop now, validated)."""
-    agreed = run.ballot.collect()
-    progress.checkpoint_step = saves.note_votes(agreed) or progress.checkpoint_step
-    write_records(run)
-    if agreed.stop:
-        return True, False
-    if run.state.step == run.config.steps:
-        return False, False
-    validates = run.state.step % run.config.validation.interval_steps == 0
-    if validates and not validate(run):
-        return True, False
-    saves.want(agreed, validates)
-    saves.begin_wanted(agreed)
-    run.ballot.post(
-        Votes(
-            stop=float(run.interruption.wants_stop),
-            save=float(run.interruption.wants_save),
-            due=float(saves.is_due),
-            busy=float(run.writer.is_busy),
-            failed=float(run.writer.error is not None),
+class Loop:
+    """The steps of a run, one at a time.
+
+    Args:
+        run: what is trained.
+        progress: kept up to date.
+
+    Attributes:
+        saves: of the run.
+    """
+
+    def __init__(self, run: Run, progress: Progress) -> None:
+        self._run = run
+        self._progress = progress
+        self.saves = Saves(run)
+        self._step_ended = time.monotonic()
+
+    def advance(self) -> bool:
+        """Take a step, and do what is due after it; True means that all ranks agreed to stop now."""
+        run = self._run
+        rate = learning_rate(run.state.step, run.config)
+        result = take_step(run, rate)
+        now = time.monotonic()
+        run.ballot.add(run.state.step, result, rate, now - self._step_ended)
+        self.saves.note_step(now - self._step_ended)
+        self._step_ended = now
+        self._progress.step = run.state.step
+        return self._between_steps()
+
+    def _between_steps(self) -> bool:
+        """Act on the votes of the step before, validate and save when due, and vote again; True means stop now."""
+        run = self._run
+        agreed = run.ballot.collect()
+        self._progress.checkpoint_step = self.saves.note_votes(agreed) or self._progress.checkpoint_step
+        write_records(run)
+        if agreed.stop:
+            return True
+        if run.state.step == run.config.steps:
+            return False
+        validates = run.state.step % run.config.validation.interval_steps == 0
+        if validates:
+            if not validate(run):
+                return True
+            self._step_ended = time.monotonic()  # a step's seconds are those of training
+        self.saves.want(agreed, validates)
+        self.saves.begin_wanted(agreed)
+        run.ballot.post(
+            Votes(
+                stop=float(run.interruption.wants_stop),
+                save=float(run.interruption.wants_save),
+                due=float(self.saves.is_due),
+                busy=float(run.writer.is_busy),
+                failed=float(run.writer.error is not None),
+            )
         )
-    )
-    return False, validates
+        return False

@@ -144,7 +144,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _pass_on(self, body: bytes, fault: S3Fault | None) -> None:
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_HEADERS | {"expect"}}
         headers["Content-Length"] = str(len(body))
-        status, answer_headers, content = self.proxy.pass_on(self.command, self.path, headers, body)
+        try:
+            status, answer_headers, content = self.proxy.pass_on(self.command, self.path, headers, body)
+        except OSError:
+            # The real server is gone; so is this one, as far as its client can tell.
+            self.close_connection = True
+            return
         if fault == "lost answers":
             self.close_connection = True
             return

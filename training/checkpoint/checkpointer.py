@@ -127,7 +127,7 @@ class Checkpointer:
         self._state.optimizer.register_step_pre_hook(lambda *_: writer.before_update())
         if resumed is None:
             return Resumption()
-        writer.committed_step = resumed.manifest.step
+        writer.committed_step = resumed.manifest.step if resumed.is_durable else None
         if resumed.manifest.optimizer_groups:  # imported weights come without any
             _set_groups(self._state.optimizer, resumed.manifest.optimizer_groups)
         return Resumption(resumed.manifest.step, resumed.manifest.extra)

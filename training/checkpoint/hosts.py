@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -19,6 +20,7 @@ from training.checkpoint.backend import Backend
 from training.checkpoint.host_buffer import HostBuffer
 from training.checkpoint.log import LogWriter
 from training.checkpoint.process import Cancel, Finished, NewBuffer, Opening, save_and_answer
+from training.checkpoint.progress import SaveProgress
 from training.checkpoint.saving import SavePlan, Saver, SaveRequest
 from training.errors import StoreError
 
@@ -30,7 +32,13 @@ GPU_NICENESS = 10
 
 
 class Host(Protocol):
-    """Works on one save at a time."""
+    """Works on one save at a time.
+
+    Attributes:
+        progress: newest word of how far the save in flight is, taken in by :meth:`finished`.
+    """
+
+    progress: SaveProgress | None
 
     def submit(self, request: SaveRequest, buffer: HostBuffer) -> None:
         """Begin a save; the buffer may not change until it is finished."""
@@ -88,7 +96,8 @@ class ThreadHost:
     def __init__(self, backend: Backend, plan: SavePlan, log: LogWriter | None) -> None:
         self._saver = Saver(backend, plan, log)
         self._cancel = threading.Event()
-        self._answers: queue.Queue[Finished] = queue.Queue()
+        self._answers: queue.Queue[Finished | SaveProgress] = queue.Queue()
+        self.progress: SaveProgress | None = None
 
     def submit(self, request: SaveRequest, buffer: HostBuffer) -> None:
         """Start the thread."""
@@ -106,10 +115,16 @@ class ThreadHost:
 
     def finished(self, timeout_seconds: float) -> Finished | None:
         """Look for the thread's answer."""
-        try:
-            return self._answers.get(timeout_seconds != 0, timeout_seconds)
-        except queue.Empty:
-            return None
+        give_up = time.monotonic() + timeout_seconds
+        while True:
+            left_seconds = max(0.0, give_up - time.monotonic())
+            try:
+                answer = self._answers.get(left_seconds > 0, left_seconds)
+            except queue.Empty:
+                return None
+            if isinstance(answer, Finished):
+                return answer
+            self.progress = answer
 
     def close(self) -> None:
         """Nothing to let go of: the thread ends with its save."""
@@ -137,6 +152,7 @@ class ProcessHost:
             )
         self._connection: Connection = Connection(ours.detach())
         self._buffer: HostBuffer | None = None
+        self.progress: SaveProgress | None = None
         right = None if log is None else log.right
         self._connection.send(Opening(url, plan, right, placement.cores, placement.niceness))
 
@@ -160,14 +176,17 @@ class ProcessHost:
 
     def finished(self, timeout_seconds: float) -> Finished | None:
         """Look for the process's answer."""
-        try:
-            if not self._connection.poll(timeout_seconds):
-                return None
-            answer = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._gone() from error
-        assert isinstance(answer, Finished), "nothing else is sent"
-        return answer
+        give_up = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                if not self._connection.poll(max(0.0, give_up - time.monotonic())):
+                    return None
+                answer: Finished | SaveProgress = self._connection.recv()
+            except (EOFError, OSError) as error:
+                raise self._gone() from error
+            if isinstance(answer, Finished):
+                return answer
+            self.progress = answer
 
     def close(self) -> None:
         """Hang up and wait for the end of the process, which is that of its save."""

@@ -14,7 +14,7 @@ from training.checkpoint.reading import TRANSFER_THREADS, read_chunk
 from training.checkpoint.selection import Selected
 from training.checkpoint.store import Listed, list_checkpoints
 from training.checkpoint.tags import dropped_sequences, names_by_sequence, read_tags
-from training.checkpoint.tiers import holdings
+from training.checkpoint.tiers import Holdings
 from training.errors import CorruptCheckpointError
 
 Report = Callable[[int], None]
@@ -62,7 +62,7 @@ def describe(selected: Selected) -> dict[str, Any]:
         }
         for part in manifest.parts
     ]
-    described["stored_bytes_by_tier"] = holdings(selected.backend, manifest)
+    described["stored_bytes_by_tier"] = Holdings(selected.backend).of(manifest)
     described["tensors"] = {
         name: {"dtype": record.dtype, "shape": record.shape, "bytes": record.bytes}
         for part in manifest.parts

@@ -23,6 +23,7 @@ from typing import Union
 
 from training.checkpoint.backend import open_backend
 from training.checkpoint.log import LogRight, LogWriter
+from training.checkpoint.progress import SaveProgress, reported
 from training.checkpoint.saving import SavePlan, Saver, SaveRequest, SaveResult
 from training.errors import SaveCancelledError, StoreError, TrainingError
 
@@ -119,11 +120,12 @@ class _Desk:
         )
         self._thread.start()
 
-    def _answer(self, finished: Finished) -> None:
+    def _answer(self, message: Finished | SaveProgress) -> None:
         try:
-            self._trainer.send(finished)
+            self._trainer.send(message)
         except OSError:
-            logger.warning("save %d ended after its trainer: %s", finished.serial, finished.error or "committed")
+            if isinstance(message, Finished):
+                logger.warning("save %d ended after its trainer: %s", message.serial, message.error or "committed")
 
 
 def save_and_answer(
@@ -131,12 +133,13 @@ def save_and_answer(
     request: SaveRequest,
     plain: memoryview,
     cancel: threading.Event,
-    answer: Callable[[Finished], None],
+    answer: Callable[[Finished | SaveProgress], None],
 ) -> None:
-    """A thread's work: one save, and word of how it ended."""
+    """A thread's work: one save, with word of how far it is, and in the end of how it ended."""
     result = error = None
     try:
-        result = saver.save(request, plain, cancel)
+        with reported(saver.meter, answer):
+            result = saver.save(request, plain, cancel)
     # A thread's top level: the trainer raises the error when the ranks have agreed that there is one.
     except Exception as caught:  # noqa: BLE001
         error = caught if isinstance(caught, TrainingError) else StoreError(f"this is a bug: {caught!r}")

@@ -15,6 +15,7 @@ from torch import Tensor
 from training.checkpoint.backend import Backend
 from training.checkpoint.layout import bytes_of, dtype_of
 from training.checkpoint.manifest import LogEntry, Manifest, Subject, TensorRecord
+from training.checkpoint.near import forget_record, newest_near
 from training.checkpoint.reading import read_tensors
 from training.checkpoint.state import TrainingState, restore_random_state, seed_random_state
 from training.checkpoint.store import checkpoint_entries, read_manifest
@@ -36,15 +37,17 @@ class Resumed:
     Attributes:
         manifest: of the checkpoint.
         passed_over: log entries of newer checkpoints that turned out to be damaged.
+        is_durable: whether it is in the log; if not, only this gang's nodes have it, and it should be saved soon.
     """
 
     manifest: Manifest
     passed_over: frozenset[int]
+    is_durable: bool = True
 
     @property
     def chunks_are_kept(self) -> bool:
         """Whether new checkpoints may refer to this one's chunks."""
-        return len(self.passed_over) < TRUSTED_ENTRIES
+        return self.is_durable and len(self.passed_over) < TRUSTED_ENTRIES
 
 
 def resume(gang: Gang, backend: Backend, state: TrainingState, subject: Subject | None, seed: int) -> Resumed | None:
@@ -54,30 +57,56 @@ def resume(gang: Gang, backend: Backend, state: TrainingState, subject: Subject 
         ConfigurationError: the checkpoint is of another model, tokenizer or text.
         StoreError: the store cannot be read, or all of its checkpoints are damaged.
     """
+    near = newest_near(gang, backend)
+    if near is not None:
+        try:
+            _bring(gang, backend, state, subject, seed, near)
+        except CorruptCheckpointError as error:
+            logger.warning("step %d, which is not durable yet, is passed over: %s", near.step, error)
+            forget_record(backend, gang.rank)
+        else:
+            logger.info("step %d was not durable yet; this gang's nodes have all of it", near.step)
+            return Resumed(near, frozenset(), is_durable=False)
     entries = checkpoint_entries(backend)
     passed_over: set[int] = set()
     while (entry := gang.ask_rank_zero(lambda: next(entries, None))) is not None:
         try:
             manifest = _manifest_together(gang, backend, entry)
-            _refuse_other_subject(manifest, subject, backend.url)
-            landing = _Landing(gang, manifest, state.targets(_records(manifest)))
-            _read_parts_together(gang, backend, manifest, landing)
+            _bring(gang, backend, state, subject, seed, manifest)
         except CorruptCheckpointError as error:
             logger.warning("checkpoint of step %s (log entry %d) is passed over: %s", entry.step, entry.sequence, error)
             passed_over.add(entry.sequence)
             continue
-        landing.exchange()
-        if state.scaler.is_enabled() and manifest.scaler:
-            state.scaler.load_state_dict(manifest.scaler)
-        state.step, state.position = manifest.step, manifest.position
-        _restore_random(gang, manifest, landing.own, seed)
         return Resumed(manifest, frozenset(passed_over))
+    if near is not None:
+        # The tensors that were read already are no beginning of a run any more.
+        raise StoreError(
+            f"{backend.url}: has no checkpoint, and the one that was near by is damaged and given up; start again"
+        )
     if passed_over:
         raise StoreError(
             f"{backend.url}: none of its {len(passed_over)} checkpoints is whole; restore the missing chunks from a "
             "backup or a version of the bucket, or name a new run to start from the beginning"
         )
     return None
+
+
+def _bring(
+    gang: Gang, backend: Backend, state: TrainingState, subject: Subject | None, seed: int, manifest: Manifest
+) -> None:
+    """Bring the state to one checkpoint.
+
+    Raises:
+        CorruptCheckpointError: it is damaged, on all ranks alike; the state may be partly overwritten.
+    """
+    _refuse_other_subject(manifest, subject, backend.url)
+    landing = _Landing(gang, manifest, state.targets(_records(manifest)))
+    _read_parts_together(gang, backend, manifest, landing)
+    landing.exchange()
+    if state.scaler.is_enabled() and manifest.scaler:
+        state.scaler.load_state_dict(manifest.scaler)
+    state.step, state.position = manifest.step, manifest.position
+    _restore_random(gang, manifest, landing.own, seed)
 
 
 def _manifest_together(gang: Gang, backend: Backend, entry: LogEntry) -> Manifest:

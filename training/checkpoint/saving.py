@@ -30,9 +30,12 @@ from training.checkpoint.manifest import (
     PartRecord,
     TensorRecord,
 )
+from training.checkpoint.near import NearRecord, leave_record
 from training.checkpoint.parallel import results_of
+from training.checkpoint.progress import ProgressMeter
 from training.checkpoint.reading import TRANSFER_THREADS
 from training.checkpoint.retention import Retention
+from training.checkpoint.staging import Stage
 from training.checkpoint.tiers import TieredBackend
 from training.errors import PeerError, SaveCancelledError, StoreError, SupersededError
 
@@ -43,6 +46,9 @@ PARTS_TIMEOUT_SECONDS = 900
 """How long rank 0 waits for the others' parts: as long as a collective would."""
 ORPHAN_PATIENCE_SECONDS = 15
 """How long rank 0 waits for them when its trainer is dead: another may have died before it had copied its share."""
+WRITES_BESIDE_ENCODING = 4
+"""Chunks that are on their way to the store while others are encoded: they wait for the store and need no core, and a
+file system's journal commits several at once for the price of one."""
 SHORTEST_POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 1.0
 
@@ -54,7 +60,7 @@ class SaveRequest:
     Attributes:
         serial: number of the save in this gang's life, the same on all ranks.
         manifest: without parts.
-        reason: interval, request, stop or finished.
+        reason: interval, validation, request, resume, stop or finished.
         tensors: this rank's share, by name.
         spans: how the buffer is cut into chunks.
         started_seconds: monotonic clock of this machine when the save was wanted.
@@ -80,7 +86,7 @@ class SaveResult:
         blocked_seconds: of these, how long the loop stood still.
         bytes: plain bytes of the state.
         written_bytes: stored bytes that it added, over all ranks.
-        reason: interval, request, stop or finished.
+        reason: interval, validation, request, resume, stop or finished.
     """
 
     step: int
@@ -109,7 +115,7 @@ class SavePlan:
         keep_every_hours: it keeps one more for each such stretch of time; None: no rule.
         known: chunks of whole checkpoints that the store is sure to keep: hash to record.
         distrusted: log entries that retention must not count.
-        threads: that encode and transfer chunks.
+        threads: that encode chunks.
         compress: whether chunks are compressed where it pays.
     """
 
@@ -140,6 +146,7 @@ class Saver:
 
     Attributes:
         orphaned: to be set when the trainer is dead: nobody will ask for another save.
+        meter: how far the save under way is.
     """
 
     def __init__(self, backend: Backend, plan: SavePlan, log: LogWriter | None) -> None:
@@ -147,9 +154,14 @@ class Saver:
         self._plan = plan
         self._log = log
         self._known = dict(plan.known)
+        self._encoding = threading.Semaphore(plan.threads)
         self._has_swept = False
         self._collector = GarbageCollector(backend, plan.retention)
+        self._tiers = backend if isinstance(backend, TieredBackend) else None
+        self._stage = None if self._tiers is None else Stage(self._tiers, plan.threads, plan.compress)
+        self._near_before: list[str] = []
         self.orphaned = threading.Event()
+        self.meter = ProgressMeter()
 
     def save(self, request: SaveRequest, plain: memoryview, cancel: threading.Event) -> SaveResult | None:
         """Store a share, and on rank 0 see the whole committed.
@@ -168,21 +180,45 @@ class Saver:
             PeerError: another rank failed.
         """
         try:
+            self._prune()
             part = self._upload(request, plain, cancel)
+            self._settle(request, part, plain, cancel)
             self._known = {chunk.blake3: chunk for chunk in part.chunks}
             if self._log is not None:
                 return self._commit(request, [part, *self._gather_parts(request, cancel)], cancel)
             self._hand_over(request, PartMessage(part=part))
-            if isinstance(self._backend, TieredBackend):
-                self._backend.prune()
         except Exception as error:
             if self._log is None:
                 self._report_failure(request, error, cancel.is_set())
             raise
         return None
 
+    def _prune(self) -> None:
+        """Tidy this node's fast tier; rank 0 does it when it collects.
+
+        Only of what was there before this save: the other ranks of this node may have begun theirs, whose chunks are
+        not durable yet.
+        """
+        if self._tiers is not None and self._log is None:
+            self._tiers.prune(self._near_before)
+
+    def _settle(self, request: SaveRequest, part: PartRecord, plain: memoryview, cancel: threading.Event) -> None:
+        """With two tiers: note that this share is near, and bring it to the durable one."""
+        if self._tiers is None or self._stage is None or request.reason == "stop":
+            return
+        record = NearRecord(epoch=self._plan.epoch, serial=request.serial, manifest=request.manifest, part=part)
+        leave_record(self._tiers, self._plan.rank, record)
+        self._near_before = self._tiers.near_keys()
+        self.meter.begin(request.manifest.step, self._tiers.tiers[1].url, self._stage.staged_bytes)
+        self._stage.settle(plain, cancel, self.meter)
+
     def _upload(self, request: SaveRequest, plain: memoryview, cancel: threading.Event) -> PartRecord:
-        with ThreadPoolExecutor(self._plan.threads, thread_name_prefix="checkpoint-chunk") as pool:
+        place = self._backend.url if self._tiers is None or request.reason == "stop" else self._tiers.tiers[0].url
+        self.meter.begin(request.manifest.step, place, sum(span.bytes for span in request.spans))
+        if self._stage is not None:
+            self._stage.clear()
+        workers = self._plan.threads + WRITES_BESIDE_ENCODING
+        with ThreadPoolExecutor(workers, thread_name_prefix="checkpoint-chunk") as pool:
             pending = [pool.submit(self._upload_chunk, request, plain, span, cancel) for span in request.spans]
             written = results_of(pool, pending)
         return PartRecord(
@@ -197,13 +233,20 @@ class Saver:
         if cancel.is_set():
             raise SaveCancelledError(f"saving step {request.manifest.step} was given up before all was uploaded")
         content = plain[span.offset_bytes : span.offset_bytes + span.bytes]
-        name = chunks.plain_hash(content)
-        known = self._known.get(name)
-        if known is not None:
-            return known, 0
-        stored = chunks.encode(content, span.element_bytes, self._plan.compress)
+        with self._encoding:
+            name = chunks.plain_hash(content)
+            known = self._known.get(name)
+            if known is not None:
+                self.meter.add(span.bytes, 0)
+                return known, 0
+            stored = chunks.encode(content, span.element_bytes, self._plan.compress)
         record = ChunkRecord(key=f"chunks/{self._plan.epoch:08d}/{name}", bytes=span.bytes, stored_bytes=len(stored))
-        self._backend.put(record.key, stored)
+        if self._stage is None or request.reason == "stop":
+            # What the next gang needs may not wait for a disk near by that may be gone with this node.
+            self._backend.put(record.key, stored)
+        else:
+            self._stage.put(span, record, stored)
+        self.meter.add(span.bytes, len(stored))
         return record, len(stored)
 
     def _hand_over(self, request: SaveRequest, message: PartMessage) -> None:

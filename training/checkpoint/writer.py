@@ -26,6 +26,7 @@ from training.checkpoint.layout import Layout, lay_out, share_out, tensor_at, te
 from training.checkpoint.log import LogWriter
 from training.checkpoint.manifest import ChunkRecord, Manifest
 from training.checkpoint.process import Finished
+from training.checkpoint.progress import SaveProgress
 from training.checkpoint.saving import SavePlan, SaveRequest, SaveResult
 from training.errors import PeerError, SaveCancelledError, StoreError
 
@@ -108,6 +109,12 @@ class CheckpointWriter:
         self._look(0.0)
         results, self._results = self._results, []
         return results
+
+    def take_progress(self) -> SaveProgress | None:
+        """How far this rank's share of the save in flight is, if there was word of it since the last call."""
+        self._look(0.0)
+        progress, self._host.progress = self._host.progress, None
+        return progress
 
     def begin(self, tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], manifest: Manifest, reason: str) -> None:
         """Copy this rank's share and start to save it; the same call on every rank.
@@ -257,6 +264,7 @@ class CheckpointWriter:
         if finished is None:
             return
         save, self._in_flight, self._error = self._in_flight, None, finished.error
+        self._host.progress = None
         if finished.error is not None:
             self._tell_rank_zero(save, finished.error)
         if finished.result is not None:
