@@ -8,7 +8,7 @@ from typing import Any
 from moto.iam.access_control import PermissionResult
 from moto.iam.models import SERVICE_NAME_CONVERSION
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from moto.s3.models import FakeBucket
+from moto.s3.models import FakeBucket, S3Backend
 
 # What Flask answers when no route fits: moto has the service, but not the operation.
 NO_ROUTE = b"<!doctype html>"
@@ -23,6 +23,7 @@ class Moto(DomainDispatcherApplication):
     def __init__(self) -> None:
         super().__init__(create_backend_app)
         _trust_gateway()
+        _deliver_no_access_logs()
         SERVICE_NAME_CONVERSION.update(LINKED_ROLE_NAMES)
 
     def get_backend_for_host(self, host: str | None) -> Any:
@@ -78,3 +79,16 @@ def _trust_gateway() -> None:
 
     setattr(FakeBucket, "get_permission", permitted)  # noqa: B010 (a method is replaced on purpose)
     setattr(FakeBucket, "_log_permissions_enabled_policy", staticmethod(may_deliver))  # noqa: B010
+
+
+def _deliver_no_access_logs() -> None:
+    """Keep moto from writing an access log with each request: S3 does it within hours, if at all.
+
+    Written at once, the deletion of a bucket would put an object into the bucket of logs, which is deleted next.
+    Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/ServerLogs.html (2026-11), best-effort delivery.
+    """
+
+    def deliver_later(backend: S3Backend, request: Any, bucket_name: str) -> None:
+        """Never, for a cloud that lives for minutes."""
+
+    setattr(S3Backend, "log_incoming_request", deliver_later)  # noqa: B010 (a method is replaced on purpose)

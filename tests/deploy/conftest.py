@@ -66,8 +66,7 @@ class Workplace:
             return first
         s3 = self.cloud.client("s3")
         for stack in self.stacks():
-            # The bucket of access logs last: emptying the others writes to it.
-            for _, (kind, bucket) in sorted(self.physical_ids(stack).items(), reverse=True):
+            for kind, bucket in self.physical_ids(stack).values():
                 if kind == "AWS::S3::Bucket":
                     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
                         for item in page.get("Contents", []):
