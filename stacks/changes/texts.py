@@ -19,7 +19,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if not is_intrinsic(value):
-        return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
     ((function, argument),) = value.items()
     if function == "Ref":
         return f"${{{argument}}}"
