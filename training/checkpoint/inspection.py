@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from training.checkpoint.backend import Backend
+from training.checkpoint.backend import Backend, tiers_of
 from training.checkpoint.manifest import ChunkRecord, LogEntry
+from training.checkpoint.near import last_life, read_records
 from training.checkpoint.reading import TRANSFER_THREADS, read_chunk
 from training.checkpoint.selection import Selected
 from training.checkpoint.store import Listed, list_checkpoints
@@ -22,11 +23,12 @@ Report = Callable[[int], None]
 
 
 def describe_checkpoints(backend: Backend) -> list[dict[str, Any]]:
-    """All checkpoints that were ever committed, newest first.
+    """All checkpoints that were ever committed, newest first; of two tiers, what each has of them.
 
     ``condition`` is ``whole`` (everything is there; contents are not read), ``damaged``, ``collected`` (let go by
     retention) or ``lost``.
     """
+    holdings = Holdings(backend) if len(tiers_of(backend)) > 1 else None
     tags = names_by_sequence(read_tags(backend))
     dropped = dropped_sequences(backend)
     return [
@@ -42,9 +44,42 @@ def describe_checkpoints(backend: Backend) -> list[dict[str, Any]]:
             "tags": sorted(tags.get(listed.entry.sequence, [])),
             "condition": _condition(listed, dropped),
             "missing_chunks": len(listed.missing),
+            **_tiers(listed, holdings),
         }
         for listed in list_checkpoints(backend)
     ]
+
+
+def _tiers(listed: Listed, holdings: Holdings | None) -> dict[str, Any]:
+    if holdings is None:
+        return {}
+    if listed.manifest is None:
+        return {"stored_bytes": None, "stored_bytes_by_tier": {}}
+    stored = {chunk.key: chunk.stored_bytes for chunk in listed.manifest.chunks}
+    return {"stored_bytes": sum(stored.values()), "stored_bytes_by_tier": holdings.of(listed.manifest)}
+
+
+def describe_near(backend: Backend) -> dict[str, Any] | None:
+    """The save that this node's fast tier has and the log has not; None if there is none.
+
+    A start of the run on the same nodes goes on from it if it has the shares of all ranks; see
+    :mod:`training.checkpoint.near`.
+    """
+    records = read_records(backend)
+    if not records:
+        return None
+    newest = max(records, key=lambda record: record.save)
+    last = last_life(backend, own_fences=0)
+    if newest.epoch != last.epoch or newest.manifest.step <= last.step:
+        return None
+    shares = [record for record in records if record.save == newest.save]
+    return {
+        "step": newest.manifest.step,
+        "shares": len(shares),
+        "world_size": newest.manifest.world_size,
+        "bytes": sum(record.part.plain_bytes for record in shares),
+        "store": tiers_of(backend)[0].url,
+    }
 
 
 def describe(selected: Selected) -> dict[str, Any]:

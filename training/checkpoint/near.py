@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the writer process imports no torch
 
 logger = logging.getLogger(__name__)
 
-NEAR_PREFIX = "near/"
+_RANK_PREFIX = "near/rank-"
 
 
 class NearRecord(Record):
@@ -67,6 +67,15 @@ def read_record(backend: Backend, rank: int) -> NearRecord | None:
         return None
 
 
+def read_records(backend: Backend) -> list[NearRecord]:
+    """Records of all ranks that save to this node's fast tier; those that cannot be read are passed over loudly."""
+    if not isinstance(backend, TieredBackend):
+        return []
+    names = [key.removeprefix(_RANK_PREFIX).removesuffix(".json") for key in backend.tiers[0].keys(_RANK_PREFIX)]
+    records = [read_record(backend, int(name)) for name in names if name.isdecimal()]
+    return [record for record in records if record is not None]
+
+
 def forget_record(backend: Backend, rank: int) -> None:
     """Remove a rank's record from this node's fast tier."""
     if isinstance(backend, TieredBackend):
@@ -83,33 +92,33 @@ def newest_near(gang: Gang, backend: Backend) -> Manifest | None:
     if len(whole) < gang.world_size or len({record.save for record in whole}) > 1:
         return None
     first = whole[0]
-    last = gang.ask_rank_zero(lambda: _last_life(backend))
+    last = gang.ask_rank_zero(lambda: last_life(backend, own_fences=1))
     if first.manifest.world_size != gang.world_size or first.epoch != last.epoch or first.manifest.step <= last.step:
         return None
     return first.manifest.model_copy(update={"parts": [record.part for record in whole]})
 
 
-class _LastLife(NamedTuple):
-    """The gang before this one."""
+class LastLife(NamedTuple):
+    """The gang that wrote last: its fence, and step of the newest checkpoint; -1 for what there is not."""
 
     epoch: int
     step: int
 
 
-def _last_life(backend: Backend) -> _LastLife:
-    """Fence of the gang before, and step of the newest checkpoint; -1 for what there is not."""
+def last_life(backend: Backend, own_fences: int) -> LastLife:
+    """Look into the log, past so many fences of the caller's own."""
     epoch, step, fences = -1, -1, 0
     for entry in newest_first(backend):
         if entry.kind == "fence":
             fences += 1
-            if fences == 2:
+            if fences == own_fences + 1:
                 epoch = entry.sequence
         elif entry.step is not None:
             step = entry.step
         if epoch >= 0 and step >= 0:
             break
-    return _LastLife(epoch, step)
+    return LastLife(epoch, step)
 
 
 def _key(rank: int) -> str:
-    return f"{NEAR_PREFIX}rank-{rank:05d}.json"
+    return f"{_RANK_PREFIX}{rank:05d}.json"

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pydantic import ValidationError
 
 from training.checkpoint import tool_moving
-from training.checkpoint.backend import Backend, open_backend
+from training.checkpoint.backend import Backend, open_backend, tiers_of
 from training.checkpoint.cold_storage import archived_chunks, movable_chunks, move, on_s3, restore
 from training.checkpoint.diff import Difference, bytes_to_compare, compare
 from training.checkpoint.gc import CollectionPlan, GarbageCollector
@@ -18,6 +18,7 @@ from training.checkpoint.inspection import (
     damaged_among_newest,
     describe,
     describe_checkpoints,
+    describe_near,
     readable,
     unique_bytes,
 )
@@ -48,26 +49,55 @@ def run_checkpoint(options: argparse.Namespace) -> int:
 
 
 def _ls(options: argparse.Namespace, presenter: Presenter) -> int:
-    described = [each for each in describe_checkpoints(open_backend(options.store)) if _is_shown(each, options.all)]
+    backend = open_backend(options.store)
+    described = [each for each in describe_checkpoints(backend) if _is_shown(each, options.all)]
     presenter.result(described)
+    tiers = tiers_of(backend) if len(tiers_of(backend)) > 1 else ()
+    columns = [f"in {tier.url}" for tier in tiers]
     presenter.table(
-        ["step", "entry", "generation", "committed", "size", "added", "val. loss", "reason", "tags", "condition"],
+        [
+            "step",
+            "entry",
+            "generation",
+            "committed",
+            "size",
+            "added",
+            "val. loss",
+            "reason",
+            "tags",
+            *columns,
+            "condition",
+        ],
         [
             [
                 *(str(each["step"]), str(each["entry"]), str(each["generation"]), each["committed"]),
                 *(size(each["bytes"]), size(each["written_bytes"])),
                 "-" if each["validation_loss"] is None else f"{each['validation_loss']:.4f}",
                 *(each["reason"] or "", " ".join(each["tags"])),
+                *(_share(each["stored_bytes_by_tier"].get(tier.url), each["stored_bytes"]) for tier in tiers),
                 each["condition"]
                 + (f": {each['missing_chunks']} chunks missing" if each["condition"] == "damaged" else ""),
             ]
             for each in described
         ],
     )
+    near = describe_near(backend)
+    if near is not None:
+        presenter.remark(
+            f"step {near['step']} is in {near['store']} and not durable yet: {size(near['bytes'])}, the shares of "
+            f"{near['shares']} of {near['world_size']} ranks"
+        )
     if any(each["condition"] == "whole" for each in described):
         return DONE
     presenter.remark(f"{options.store}: has no whole checkpoint")
     return FOUND_WANTING
+
+
+def _share(held_bytes: int | None, stored_bytes: int | None) -> str:
+    """How much of a checkpoint a tier has."""
+    if held_bytes is None or not stored_bytes:
+        return "-"
+    return "all" if held_bytes == stored_bytes else f"{size(held_bytes)} of {size(stored_bytes)}"
 
 
 def _is_shown(described: dict[str, object], all_of_them: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -14,6 +15,7 @@ from torch import nn
 
 from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environment
 from tests.training.checkpoint.runs import Hooked, MemoryBackend, assert_holds, manifest, newest, save, start, state
+from training.__main__ import main
 from training.checkpoint.directory import DirectoryBackend
 from training.checkpoint.inspection import Verifier
 from training.checkpoint.log import LogWriter
@@ -88,6 +90,24 @@ def test_a_start_between_the_two_goes_on_from_what_is_near(alone: Gang, tiers: T
     found, resumed = go_on(alone, tiers)
     assert (found.step, resumed.is_durable, resumed.chunks_are_kept) == (2, False, False)
     assert torch.equal(found.model.weight, saved(2)["model/weight"])
+
+
+def test_the_tool_says_which_tier_has_what(
+    tiers: TieredBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("training.checkpoint.tool.open_backend", lambda url: tiers)
+    fast, durable = tiers.tiers
+    assert main(["checkpoint", "ls", f"{tmp_path},memory"]) == 0
+    told = capsys.readouterr()
+    assert f"in {fast.url}" in told.out and "all" in told.out
+    assert f"step 2 is in {fast.url} and not durable yet" in told.err and "shares of 1 of 1 ranks" in told.err
+    fast.delete(fast.keys("chunks/"))
+    assert main(["checkpoint", "ls", "--json", f"{tmp_path},memory"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert listed["stored_bytes_by_tier"] == {fast.url: 0, durable.url: listed["stored_bytes"]}
+    save(start(tiers), 3, saved(3))
+    main(["checkpoint", "ls", f"{tmp_path},memory"])
+    assert "not durable yet" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("harm", ["damaged", "lost"])
