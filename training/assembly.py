@@ -232,7 +232,7 @@ def _prime(
     for _ in range(PRIMING_PASSES):
         with precision.autocast():
             loss = replica(tokens, tokens)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad()
         _stop_if_asked(gang, interruption)
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from training.distributed import Gang, Votes
 from training.errors import NonFiniteLossError
+from training.step_result import StepResult
+from training.stopwatch import Laps, Phase
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class StepReport:
         learning_rate: that it used.
         gradient_norm: before clipping.
         step_seconds: from the end of the step before to its own end, as the feeding process saw it.
+        phase_seconds: of this rank's device, by phase.
+        skipped: whether it moved no weight, since its loss or gradient was not finite.
     """
 
     step: int
@@ -34,6 +39,8 @@ class StepReport:
     learning_rate: float
     gradient_norm: float
     step_seconds: float
+    phase_seconds: Mapping[Phase, float] = field(default_factory=dict)
+    skipped: bool = False
 
 
 class _Readback:
@@ -60,20 +67,23 @@ class Ballot:
     Args:
         gang: the voters.
         tolerates_infinite_gradients: whether a gradient scaler skips such steps.
+        most_skipped_steps: steps in a row whose loss or gradient may be other than finite before the run fails.
     """
 
-    def __init__(self, gang: Gang, tolerates_infinite_gradients: bool) -> None:
+    def __init__(self, gang: Gang, tolerates_infinite_gradients: bool, most_skipped_steps: int = 0) -> None:
         self._gang = gang
         self._tolerates_infinite_gradients = tolerates_infinite_gradients
         self._lag_steps = 1 if gang.device.type == "cuda" else 0
-        self._unread: deque[tuple[StepReport, _Readback]] = deque()
+        self._most_skipped_steps = most_skipped_steps
+        self._skipped_in_a_row = 0
+        self._unread: deque[tuple[StepReport, _Readback, Laps]] = deque()
         self._voted_on: StepReport | None = None
         self._reports: list[StepReport] = []
 
-    def add(self, step: int, loss: Tensor, gradient_norm: Tensor, learning_rate: float, step_seconds: float) -> None:
-        """Take in a step; loss and norm are scalars on the device, and are not waited for."""
-        numbers = _Readback(torch.stack([loss.detach().double(), gradient_norm.detach().double()]))
-        self._unread.append((StepReport(step, 0.0, learning_rate, 0.0, step_seconds), numbers))
+    def add(self, step: int, result: StepResult, learning_rate: float, step_seconds: float) -> None:
+        """Take in a step, without waiting for its numbers."""
+        numbers = _Readback(torch.stack([result.loss.detach().double(), result.gradient_norm.detach().double()]))
+        self._unread.append((StepReport(step, 0.0, learning_rate, 0.0, step_seconds), numbers, result.laps))
 
     def post(self, votes: Votes) -> None:
         """Vote, and send the oldest result that should have arrived."""
@@ -91,14 +101,11 @@ class Ballot:
         if agreed is None:
             return Votes()
         if self._voted_on is not None:
-            report = replace(self._voted_on, loss=agreed.loss)
+            report = replace(self._voted_on, loss=agreed.loss, skipped=bool(agreed.non_finite))
             self._voted_on = None
-            if agreed.non_finite:
-                raise NonFiniteLossError(
-                    f"the loss or the gradient became NaN or infinite at step {report.step} (loss {report.loss}, "
-                    f"gradient norm {report.gradient_norm}); lower optimizer.learning_rate, use a longer warm-up, or "
-                    "another precision"
-                )
+            self._skipped_in_a_row = self._skipped_in_a_row + 1 if report.skipped else 0
+            if self._skipped_in_a_row > self._most_skipped_steps:
+                raise NonFiniteLossError(report.step - self._skipped_in_a_row + 1, report.loss, report.gradient_norm)
             self._reports.append(report)
         return agreed
 
@@ -119,8 +126,8 @@ class Ballot:
         return reports
 
     def _with_oldest(self, votes: Votes) -> Votes:
-        report, numbers = self._unread.popleft()
+        report, numbers, laps = self._unread.popleft()
         loss, gradient_norm = numbers.values()
-        self._voted_on = replace(report, gradient_norm=gradient_norm)
+        self._voted_on = replace(report, gradient_norm=gradient_norm, phase_seconds=laps.seconds())
         sound = math.isfinite(loss) and (self._tolerates_infinite_gradients or math.isfinite(gradient_norm))
         return replace(votes, loss=loss, non_finite=float(not sound))

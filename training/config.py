@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from training.errors import ConfigurationError
 from training.model_settings import PRESETS, ModelConfig, ModelShape
 from training.optimization_settings import OptimizerConfig, ScheduleConfig
+from training.parallel_settings import ParallelConfig
 from training.settings_section import Section
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "ModelConfig",
     "ModelShape",
     "OptimizerConfig",
+    "ParallelConfig",
     "ScheduleConfig",
     "TrainingConfig",
     "ValidationConfig",
@@ -87,9 +89,11 @@ class TrainingConfig(Section):
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+    parallel: ParallelConfig = ParallelConfig()
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = Field(
         default="auto",
-        description="auto: bf16 on a GPU that has it, fp16 with a gradient scaler on an older one, fp32 on a CPU.",
+        description="auto: bf16 on a GPU that has it, fp16 with a gradient scaler on an older one, fp32 on a CPU. "
+        "tf32: float32 tensors, whose products are rounded to 10 bits.",
     )
     compile: bool = Field(
         default=False, description="torch.compile: faster steps, but a minute or more at every (re)start."

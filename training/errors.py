@@ -36,7 +36,23 @@ class TokenizeError(ConfigurationError):
 
 
 class NonFiniteLossError(TrainingError):
-    """The loss or the gradients became NaN or infinite; no checkpoint was made of that state."""
+    """The loss or the gradients became NaN or infinite; no checkpoint was made of that state.
+
+    Attributes:
+        step: optimizer steps that would have been done after it: where it began.
+    """
+
+    def __init__(self, step: int, loss: float, gradient_norm: float, where: str = "") -> None:
+        self.step, self.loss, self.gradient_norm = step, loss, gradient_norm
+        super().__init__(step, loss, gradient_norm, where)
+
+    def __str__(self) -> str:
+        _, loss, gradient_norm, where = self.args
+        return (
+            f"the loss or the gradient became NaN or infinite at step {self.step} (loss {loss}, gradient norm "
+            f"{gradient_norm}){where and '; '}{where}; lower optimizer.learning_rate, use a longer warm-up, or another "
+            "precision"
+        )
 
 
 class PeerError(TrainingError):

@@ -99,7 +99,7 @@ def _utilisation(run: Run, tokens_per_second: float) -> float | None:
     """Model FLOP utilisation over all processes; None where the hardware's peak is not known."""
     if run.gang.device.type != "cuda":
         return None
-    peak = peak_flops_per_second(torch.cuda.get_device_name(run.gang.device), run.precision.arithmetic)
+    peak = peak_flops_per_second(torch.cuda.get_device_name(run.gang.device), run.precision.format)
     if peak is None:
         return None
     return tokens_per_second * run.flops_per_token / (peak * run.gang.world_size)

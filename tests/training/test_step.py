@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +20,15 @@ from training.data.dataset import open_dataset
 from training.data.samples import Windows
 from training.distributed import Gang, join_gang
 from training.errors import ConfigurationError
+from training.flops import multiplying_parameters, peak_flops_per_second, training_flops_per_token
 from training.interruption import Interruption
 from training.metrics import MetricsFile
 from training.model import GPT
 from training.optimization import build_optimizer, learning_rate
 from training.precision import Precision, choose_precision
+from training.replication import Replica
 from training.step import take_step
+from training.stopwatch import PHASES, Laps
 
 SHAPE = ModelShape(layers=2, heads=2, embedding=32, context=32)
 CPU = torch.device("cpu")
@@ -44,13 +48,13 @@ def run_of(gang: Gang, dataset: Path, micro_batch_sequences: int) -> Any:
     )
     model = GPT(SHAPE, 300)
     state = TrainingState(model, build_optimizer(model, config.optimizer), Precision("fp32", "cpu").scaler())
-    replicated = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     return SimpleNamespace(
         config=config,
         gang=gang,
         state=state,
         model=model,
-        replicated=replicated,
+        replica=Replica(model, gang, config.parallel),
+        micro_batch_sequences=micro_batch_sequences,
         precision=Precision("fp32", "cpu"),
         train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, CPU, 8),
     )
@@ -59,16 +63,16 @@ def run_of(gang: Gang, dataset: Path, micro_batch_sequences: int) -> Any:
 def test_accumulation_changes_nothing_but_the_order_of_additions(alone: Gang, tiny_dataset: Path) -> None:
     runs = [run_of(alone, tiny_dataset, size) for size in (8, 1, 3)]
     for _ in range(5):
-        (loss, norm), *others = [take_step(run, 1e-3) for run in runs]
-        for other_loss, other_norm in others:
-            assert other_loss.item() == pytest.approx(loss.item(), abs=1e-6)
-            assert other_norm.item() == pytest.approx(norm.item(), rel=1e-5)
+        first, *others = [take_step(run, 1e-3) for run in runs]
+        for other in others:
+            assert other.loss.item() == pytest.approx(first.loss.item(), abs=1e-6)
+            assert other.gradient_norm.item() == pytest.approx(first.gradient_norm.item(), rel=1e-5)
     assert [(run.state.step, run.state.position) for run in runs] == [(5, 40)] * 3
 
 
 def test_loss_of_an_untrained_model_is_that_of_guessing(alone: Gang, tiny_dataset: Path) -> None:
-    loss, _ = take_step(run_of(alone, tiny_dataset, 8), 1e-3)
-    assert loss.item() == pytest.approx(math.log(300), abs=0.2)
+    result = take_step(run_of(alone, tiny_dataset, 8), 1e-3)
+    assert result.loss.item() == pytest.approx(math.log(300), abs=0.2)
 
 
 def test_position_sees_only_the_past() -> None:
@@ -148,8 +152,9 @@ def test_only_matrices_decay() -> None:
 def test_precision_of_a_cpu() -> None:
     assert choose_precision("auto", CPU).format == "fp32"
     assert choose_precision("bf16", CPU).format == "bf16"
-    with pytest.raises(ConfigurationError, match="fp16 needs a GPU"):
-        choose_precision("fp16", CPU)
+    for wanted in ("fp16", "tf32"):
+        with pytest.raises(ConfigurationError, match=f"{wanted} needs a GPU"):
+            choose_precision(wanted, CPU)
 
 
 def test_random_state_depends_on_seed_rank_and_step() -> None:
@@ -190,3 +195,51 @@ def test_metrics_have_no_numbers_that_json_does_not_know(tmp_path: Path) -> None
     assert '"loss": null' in path.read_text()
     assert path.read_text().endswith("\n")
     MetricsFile(None).write("step", loss=1.0)
+
+
+def test_gradient_that_is_not_finite_moves_no_weight_and_no_moment(alone: Gang, tiny_dataset: Path) -> None:
+    run = run_of(alone, tiny_dataset, 8)
+    take_step(run, 1e-3)
+    before = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
+    poison = run.model.final_norm.weight.register_hook(lambda gradient: gradient * math.nan)
+    result = take_step(run, 1e-3)
+    poison.remove()
+    assert math.isnan(result.gradient_norm.item())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in run.state.tensors().items())
+    take_step(run, 1e-3)
+    assert not torch.equal(run.state.tensors()["model/final_norm.weight"], before["model/final_norm.weight"])
+
+
+def test_phases_of_a_step_add_up_to_the_step(alone: Gang, tiny_dataset: Path) -> None:
+    run = run_of(alone, tiny_dataset, 2)
+    began = time.perf_counter()
+    seconds = take_step(run, 1e-3).laps.seconds()
+    whole = time.perf_counter() - began
+    assert set(seconds) == set(PHASES) and seconds["communication"] == 0.0
+    assert all(value > 0.0 for phase, value in seconds.items() if phase != "communication")
+    assert sum(seconds.values()) <= whole
+
+
+def test_waiting_for_other_ranks_is_apart_from_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 3.0, 6.0, 10.0])
+    monkeypatch.setattr("training.stopwatch.time.perf_counter", lambda: next(clock))
+    laps = Laps(CPU)
+    laps.mark("forward")
+    laps.bucket_is_ready()
+    laps.bucket_is_ready()
+    laps.mark("backward")
+    expected = {"forward": 1.0, "backward": 5.0, "communication": 4.0}
+    assert laps.seconds() == {phase: expected.get(phase, 0.0) for phase in PHASES}
+
+
+def test_utilisation_of_known_hardware() -> None:
+    model = GPT(ModelShape(layers=2, heads=2, embedding=32, context=32), 300)
+    matrices = 300 * 32 + 2 * (4 * 32 * 32 + 8 * 32 * 32)
+    vectors = 2 * (3 * 32 + 32 + 4 * 32 + 32 + 4 * 32) + 2 * 32
+    assert multiplying_parameters(model) == matrices + vectors == model.parameter_count() - 32 * 32
+    assert training_flops_per_token(10, SHAPE) == 60 + 12 * 2 * 32 * 32
+    assert peak_flops_per_second("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
+    assert peak_flops_per_second("NVIDIA H100 PCIe", "bf16") == 756e12
+    assert peak_flops_per_second("NVIDIA H100 80GB HBM3", "tf32") == 494.7e12
+    assert peak_flops_per_second("Tesla T4", "bf16") is None
+    assert peak_flops_per_second("Something new", "bf16") is None

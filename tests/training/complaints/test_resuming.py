@@ -22,6 +22,7 @@ from training.distributed import Gang, join_gang
 from training.model import GPT
 from training.optimization import build_optimizer, learning_rate
 from training.precision import Precision
+from training.replication import Replica
 from training.step import take_step
 
 SHAPE = ModelShape(layers=2, heads=2, embedding=32, context=32)
@@ -51,7 +52,8 @@ def run_of(gang: Gang, dataset: Path, state: TrainingState) -> Any:
         gang=gang,
         state=state,
         model=state.model,
-        replicated=torch.nn.parallel.DistributedDataParallel(state.model, gradient_as_bucket_view=True),
+        replica=Replica(state.model, gang, config.parallel),
+        micro_batch_sequences=8,
         precision=Precision("fp32", "cpu"),
         writer=SimpleNamespace(before_update=lambda: None),
         train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, gang.device, 8),

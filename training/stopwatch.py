@@ -1,0 +1,62 @@
+"""Where a step's time goes, by phase, without making the process wait for its GPU.
+
+On a GPU the marks are events in its stream: the time between two of them is what passed there, with the waiting for
+whatever the host had not brought yet. They are read when the step's loss is, one step later.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import torch
+
+Phase = Literal["data", "forward", "backward", "communication", "optimizer"]
+PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "communication", "optimizer")
+
+
+class Laps:
+    """The marks of one step.
+
+    Args:
+        device: where the step computes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[tuple[Phase | None, float | torch.cuda.Event]] = [(None, self._now())]
+        self._last_bucket: float | torch.cuda.Event | None = None
+
+    def mark(self, phase: Phase) -> None:
+        """Say that what was done since the last mark was ``phase``."""
+        if phase == "backward" and self._last_bucket is not None:
+            self._marks.append(("backward", self._last_bucket))
+            self._last_bucket = None
+            phase = "communication"
+        self._marks.append((phase, self._now()))
+
+    def bucket_is_ready(self) -> None:
+        """Note that gradients are complete here; after the last of them the backward pass only waits for others."""
+        self._last_bucket = self._now()
+
+    def seconds(self) -> dict[Phase, float]:
+        """Seconds of each phase; on a GPU only once the device is past the last mark."""
+        total = dict.fromkeys(PHASES, 0.0)
+        for (_, begin), (phase, end) in zip(self._marks, self._marks[1:], strict=False):
+            assert phase is not None, "only the first mark has no phase"
+            total[phase] += _between_seconds(begin, end)
+        return total
+
+    def _now(self) -> float | torch.cuda.Event:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+def _between_seconds(begin: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
+    if isinstance(begin, float) and isinstance(end, float):
+        return end - begin
+    assert not isinstance(begin, float) and not isinstance(end, float), "the marks of a step are of one kind"
+    return float(begin.elapsed_time(end)) / 1000.0
