@@ -163,8 +163,26 @@ class RunController(Construct):
                 },
             ),
         }
-        target = targets.LambdaFunction(self.function, retry_attempts=2, max_event_age=Duration.minutes(10))
         for name, pattern in patterns.items():
-            events.Rule(self, name, event_pattern=pattern, targets=[target])
+            self._wake(events.Rule(self, name, event_pattern=pattern))
         # The clock catches what no event tells: time-outs, and events that were lost.
-        events.Rule(self, "Clock", schedule=events.Schedule.rate(Duration.minutes(1)), targets=[target])
+        self._wake(events.Rule(self, "Clock", schedule=events.Schedule.rate(Duration.minutes(1))))
+
+    def _wake(self, rule: events.Rule) -> None:
+        """Let a rule call the function.
+
+        The library would name the permission by the path from the app: in a pipeline's stage it would be another
+        resource than from a laptop, and each deploy of the one would undo the other's.
+        """
+        function = lambda_.Function.from_function_attributes(
+            rule, "Function", function_arn=self.function.function_arn, skip_permissions=True
+        )
+        rule.add_target(targets.LambdaFunction(function, retry_attempts=2, max_event_age=Duration.minutes(10)))
+        lambda_.CfnPermission(
+            rule,
+            "MayInvoke",
+            action="lambda:InvokeFunction",
+            function_name=self.function.function_arn,
+            principal="events.amazonaws.com",
+            source_arn=rule.rule_arn,
+        )
