@@ -8,8 +8,9 @@ from pathlib import Path
 import aws_cdk as cdk
 
 from stacks.config import load
-from stacks.deployment import add_stacks
+from stacks.deployment import add_stacks, environment
 from stacks.errors import BundleError, ConfigError
+from stacks.pipeline_stack import PipelineStack
 
 
 def synthesise(app: cdk.App) -> None:
@@ -19,8 +20,18 @@ def synthesise(app: cdk.App) -> None:
         ConfigError: The file is wrong; with every problem in it.
         BundleError: The user's code cannot be shipped.
     """
-    config = load(Path(str(app.node.get_context("config"))))
+    path = Path(str(app.node.get_context("config")))
+    config = load(path)
     add_stacks(app, config, may_destroy=str(app.node.try_get_context("allow-destroy")).lower() == "true")
+    if config.delivery.pipeline is not None or config.delivery.github is not None:
+        PipelineStack(
+            app,
+            "PipelineStack",
+            config=config,
+            config_file=path,
+            env=environment(config),
+            stack_name=f"{config.name}-PipelineStack",
+        )
     app.synth()
 
 

@@ -15,7 +15,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "policy", help="run cfn-lint, cdk-nag and checkov over the templates; exit code 1 on any finding"
     )
     parser.add_argument(
-        "configs", nargs="*", type=Path, metavar="CONFIG", help="deployment files (default: config/*.yaml)"
+        "configs", nargs="*", type=Path, metavar="CONFIG", help="deployment files (default: all in config/)"
     )
     parser.add_argument(
         "--checkov", type=Path, default=CHECKOV, metavar="PROGRAM", help=f"checkov's program (default: {CHECKOV})"
@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace) -> int:
     from stacks.policy.checkov import CheckovError
     from stacks.policy.gate import run_gate
 
-    configs = options.configs or sorted(Path("config").glob("*.yaml"))
+    configs = options.configs or sorted(Path("config").rglob("*.yaml"))
     try:
         return 0 if run_gate(configs, options.build, options.checkov) else 1
     except CheckovError as error:

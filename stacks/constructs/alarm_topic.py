@@ -28,13 +28,15 @@ class AlarmTopic(Construct):
     ) -> None:
         super().__init__(scope, id_)
         stack = Stack.of(self)
-        services: dict[Publisher, tuple[str, str]] = {
+        services: dict[Publisher, tuple[str, str | None]] = {
             "CloudWatch": (
                 "cloudwatch.amazonaws.com",
                 f"arn:{stack.partition}:cloudwatch:{stack.region}:{stack.account}:alarm:*",
             ),
             "Budgets": ("budgets.amazonaws.com", f"arn:{stack.partition}:budgets::{stack.account}:*"),
-            "Events": ("events.amazonaws.com", f"arn:{stack.partition}:events:{stack.region}:{stack.account}:rule/*"),
+            # KMS does not see the source of what EventBridge publishes: a condition on it would refuse every event.
+            # Source (2026-11): https://docs.aws.amazon.com/sns/latest/dg/sns-key-management.html
+            "Events": ("events.amazonaws.com", None),
         }
         key = kms.Key(
             self,
@@ -49,7 +51,10 @@ class AlarmTopic(Construct):
         )
         for name in publishers:
             service, source = services[name]
-            conditions = {"StringEquals": {"aws:SourceAccount": stack.account}, "ArnLike": {"aws:SourceArn": source}}
+            conditions = None
+            if source is not None:
+                account = {"aws:SourceAccount": stack.account}
+                conditions = {"StringEquals": account, "ArnLike": {"aws:SourceArn": source}}
             key.add_to_resource_policy(
                 iam.PolicyStatement(
                     sid=f"{name}Encrypts",

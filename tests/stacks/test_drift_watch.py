@@ -1,0 +1,91 @@
+"""Drift of stacks: found by property, waited for within bounds, and a comparison that fails is no silence."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stacks.functions.drift_watch import handler as function
+from stacks.functions.drift_watch.detection import DetectionError, Drift, detect
+
+
+class Stacks:
+    """CloudFormation as far as drift goes: comparisons end after some looks, answers come in pages of one."""
+
+    def __init__(self, drifts: dict[str, list[dict[str, Any]]], *, looks: int = 1, failing: str = "") -> None:
+        self._drifts, self._looks, self._failing = drifts, looks, failing
+        self.asked: list[str] = []
+
+    def detect_stack_drift(self, StackName: str) -> dict[str, str]:
+        return {"StackDriftDetectionId": StackName}
+
+    def describe_stack_drift_detection_status(self, StackDriftDetectionId: str) -> dict[str, str]:
+        self.asked.append(StackDriftDetectionId)
+        if self.asked.count(StackDriftDetectionId) < self._looks:
+            return {"DetectionStatus": "DETECTION_IN_PROGRESS"}
+        if StackDriftDetectionId == self._failing:
+            return {"DetectionStatus": "DETECTION_FAILED", "DetectionStatusReason": "may not read the bucket"}
+        return {"DetectionStatus": "DETECTION_COMPLETE"}
+
+    def describe_stack_resource_drifts(
+        self, StackName: str, StackResourceDriftStatusFilters: list[str], NextToken: str = "0"
+    ) -> dict[str, Any]:
+        assert StackResourceDriftStatusFilters == ["MODIFIED", "DELETED"]
+        found, index = self._drifts.get(StackName, []), int(NextToken)
+        page: dict[str, Any] = {"StackResourceDrifts": found[index : index + 1]}
+        return page | ({"NextToken": str(index + 1)} if index + 1 < len(found) else {})
+
+
+BUCKET = {
+    "LogicalResourceId": "Checkpoints",
+    "ResourceType": "AWS::S3::Bucket",
+    "StackResourceDriftStatus": "MODIFIED",
+    "PropertyDifferences": [{"PropertyPath": "/BucketEncryption"}, {"PropertyPath": "/Tags/0"}],
+}
+TOPIC = {"LogicalResourceId": "Topic", "ResourceType": "AWS::SNS::Topic", "StackResourceDriftStatus": "DELETED"}
+
+
+def test_what_was_changed_or_removed_is_told_by_property_over_all_pages() -> None:
+    waits: list[float] = []
+    stacks = Stacks({"a": [BUCKET, TOPIC]}, looks=3)
+    found = detect(stacks, ["a", "b"], timeout_seconds=100, clock=lambda: 0, sleep=waits.append)
+    assert [str(drift) for drift in found] == [
+        "a: Checkpoints (AWS::S3::Bucket) was changed: /BucketEncryption, /Tags/0",
+        "a: Topic (AWS::SNS::Topic) is gone",
+    ]
+    assert found[1] == Drift("a", "Topic", "AWS::SNS::Topic", "DELETED", ())
+    assert len(waits) == 2
+
+
+def test_a_comparison_that_failed_or_does_not_end_is_an_error_that_names_the_stack() -> None:
+    with pytest.raises(DetectionError, match="b: may not read the bucket"):
+        detect(Stacks({}, failing="b"), ["a", "b"], timeout_seconds=100)
+    times = iter(range(100))
+    with pytest.raises(DetectionError, match="a: not compared within 2 seconds"):
+        detect(Stacks({}, looks=1000), ["a"], timeout_seconds=2, clock=lambda: next(times), sleep=lambda _: None)
+
+
+def test_the_function_logs_a_line_a_place_and_fails_after_all_were_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clients = {"us-east-1": Stacks({}, failing="x"), "eu-west-1": Stacks({"y": [TOPIC]})}
+    monkeypatch.setattr(function, "_cloudformation", lambda place: clients[place["region"]])
+    places = [
+        {"region": "us-east-1", "role_arn": "r", "stacks": ["x"]},
+        {"region": "eu-west-1", "role_arn": "r", "stacks": ["y"]},
+    ]
+    monkeypatch.setenv("PLACES", json.dumps(places))
+    context = SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000)
+    with pytest.raises(DetectionError, match="us-east-1: x: may not read"):
+        function.handler({}, context)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {
+        "event": "drift",
+        "region": "eu-west-1",
+        "stacks": ["y"],
+        "drifted": 1,
+        "resources": ["y: Topic (AWS::SNS::Topic) is gone"],
+    }
