@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +29,8 @@ EVENT_BYTES = 200_000
 QUEUE_EVENTS = 10_000
 INTERVAL_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
+CLOSING_PAUSE_SECONDS = 0.5
+"""Between two attempts when there is not much time left."""
 
 
 class LogShipper:
@@ -44,6 +47,7 @@ class LogShipper:
         self._stream_exists = False
         self._condition = threading.Condition()
         self._closing = False
+        self._give_up = 0.0
         self._thread = threading.Thread(target=self._work, name="log-shipper", daemon=True)
         self._thread.start()
 
@@ -57,9 +61,9 @@ class LogShipper:
             self._condition.notify()
 
     def close(self, deadline_seconds: float) -> bool:
-        """Deliver what is queued within `deadline_seconds`; returns whether all of it was."""
+        """Deliver what is queued within `deadline_seconds`, again if need be; returns whether all of it was."""
         with self._condition:
-            self._closing = True
+            self._closing, self._give_up = True, time.monotonic() + deadline_seconds
             self._condition.notify()
         self._thread.join(deadline_seconds)
         return not self._thread.is_alive() and not self._queue
@@ -74,7 +78,6 @@ class LogShipper:
                 # Give the batch time to fill; closing, or a failure's pause, goes through the same wait.
                 self._condition.wait_for(lambda: self._closing, max(INTERVAL_SECONDS, pause))
                 batch = self._take()
-                closing = self._closing
             try:
                 self._deliver(batch)
                 pause = 0.0
@@ -85,9 +88,11 @@ class LogShipper:
                     while len(self._queue) > QUEUE_EVENTS:
                         self._queue.popleft()
                         self._dropped += 1
-                if closing:
-                    return
                 pause = min(LONGEST_PAUSE_SECONDS, 2 * max(pause, INTERVAL_SECONDS))
+                if self._closing:
+                    if time.monotonic() + CLOSING_PAUSE_SECONDS > self._give_up:
+                        return
+                    time.sleep(CLOSING_PAUSE_SECONDS)
 
     def _take(self) -> list[tuple[int, str]]:
         batch: list[tuple[int, str]] = []

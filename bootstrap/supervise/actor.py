@@ -236,24 +236,7 @@ class Actor:
 
     def _leave(self, action: Leave) -> None:
         self._context.events.emit("node_leaving", reason=action.reason)
-        if action.complete_hook:
-            self._complete_hook()
         self.left = action
-
-    def _complete_hook(self) -> None:
-        group = self._identity.auto_scaling_group
-        if group is None:
-            logger.warning("no Auto Scaling group in the instance's tags: the life-cycle hook runs into its time-out")
-            return
-        try:
-            self._context.aws.client("autoscaling").complete_lifecycle_action(
-                AutoScalingGroupName=group,
-                LifecycleHookName=TERMINATING_HOOK,
-                InstanceId=self._identity.instance_id,
-                LifecycleActionResult="CONTINUE",
-            )
-        except AWS_ERRORS as error:
-            logger.warning("the life-cycle action of %s is not completed: %s", group, error)
 
     def _upload_log(self, generation: int, text: str) -> None:
         key = str(Path("nodes") / self._identity.instance_id / f"gen-{generation}-trainer.log")
@@ -271,6 +254,23 @@ class Actor:
             return True
         self._not_before = now + self._context.node.supervise.poll_seconds
         return False
+
+
+def complete_hook(context: Context, identity: InstanceIdentity) -> None:
+    """Let the Auto Scaling group end this machine, which it may do at once."""
+    group = identity.auto_scaling_group
+    if group is None:
+        logger.warning("no Auto Scaling group in the instance's tags: the life-cycle hook runs into its time-out")
+        return
+    try:
+        context.aws.client("autoscaling").complete_lifecycle_action(
+            AutoScalingGroupName=group,
+            LifecycleHookName=TERMINATING_HOOK,
+            InstanceId=identity.instance_id,
+            LifecycleActionResult="CONTINUE",
+        )
+    except AWS_ERRORS as error:
+        logger.warning("the life-cycle action of %s is not completed: %s", group, error)
 
 
 def shut_down(context: Context) -> None:

@@ -23,7 +23,7 @@ from bootstrap.imds import InstanceIdentity
 from bootstrap.layout import Layout
 from bootstrap.plan import Context
 from bootstrap.supervise import gpu_use
-from bootstrap.supervise.actor import Actor, shut_down
+from bootstrap.supervise.actor import Actor, complete_hook, shut_down
 from bootstrap.supervise.control import ControlStore
 from bootstrap.supervise.decide import decide, node_state
 from bootstrap.supervise.launch import LaunchCommand, torchrun_command
@@ -67,7 +67,7 @@ def supervise(system: System, layout: Layout, command: LaunchCommand = torchrun_
         context.events.set_instance(context.identity.instance_id)
         shipper = attach_shipper(context)
         with _signals() as signalled:
-            leave = Supervisor(context, context.identity, command, signalled).run()
+            left = Supervisor(context, context.identity, command, signalled).run()
     except Exception as error:  # noqa: BLE001 top level of the process: a machine without a supervisor only costs money
         logger.exception("the supervisor failed")
         problem = StepError(
@@ -83,8 +83,11 @@ def supervise(system: System, layout: Layout, command: LaunchCommand = torchrun_
         shut_down(context)
         return False
     if shipper is not None:
+        # Before the group may end the machine, and with it what was not said yet: that the run is finished, perhaps.
         shipper.close(FLUSH_SECONDS)
-    if leave:
+    if left.complete_hook:
+        complete_hook(context, context.identity)
+    if left.shut_down:
         shut_down(context)
     return True
 
@@ -122,8 +125,8 @@ class Supervisor:
             look = gpu_use.GpuUseWatch(context).look
             self._monitors.append(Monitor("GPU use", gpu_use.INTERVAL_SECONDS, look, wake))
 
-    def run(self) -> bool:
-        """Supervise until the node leaves; returns whether the machine is to be given back."""
+    def run(self) -> Leave:
+        """Supervise until the node leaves; returns what is left to do then."""
         left_over = kill_left_over(self._context.layout.root)
         if left_over:
             logger.warning("killed trainers that an earlier supervisor left: %s", left_over)
@@ -146,7 +149,7 @@ class Supervisor:
             self._actor.end_trainer()
             for monitor in self._monitors:
                 monitor.stop()
-        return self._actor.left.shut_down
+        return self._actor.left
 
     def _tick(self) -> None:
         for failure in (*(monitor.failure for monitor in self._monitors), self._preparation.failure):

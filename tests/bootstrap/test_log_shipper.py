@@ -107,6 +107,25 @@ def test_an_event_too_long_for_the_service_goes_without_its_content() -> None:
     assert json.loads(logs.delivered[0]).keys() == {"event", "unix_seconds", "too_long_bytes"}
 
 
+def test_what_fails_while_closing_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_shipper, "CLOSING_PAUSE_SECONDS", 0.01)
+    logs = FakeLogs(failures=4)
+    shipper = LogShipper(logs, log_group="g", stream="s")
+    shipper(event(0))
+    assert shipper.close(WAIT_SECONDS)
+    assert numbers(logs) == [0]
+
+
+def test_what_keeps_failing_while_closing_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_shipper, "CLOSING_PAUSE_SECONDS", 0.01)
+    logs = FakeLogs(failures=10**9)
+    shipper = LogShipper(logs, log_group="g", stream="s")
+    shipper(event(0))
+    assert not shipper.close(0.1)
+    shipper._thread.join(WAIT_SECONDS)
+    assert not shipper._thread.is_alive()
+
+
 def test_closing_gives_up_in_time() -> None:
     logs = FakeLogs()
     logs.gate.clear()
