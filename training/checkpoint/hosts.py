@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -23,6 +26,7 @@ from training.checkpoint.process import Cancel, Finished, NewBuffer, Opening, sa
 from training.checkpoint.progress import SaveProgress
 from training.checkpoint.saving import SavePlan, Saver, SaveRequest
 from training.errors import StoreError
+from training.interruption import STOP_SIGNALS
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +146,7 @@ class ProcessHost:
 
     def __init__(self, url: str, plan: SavePlan, log: LogWriter | None, placement: Placement) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, _held_up(STOP_SIGNALS):
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from training.checkpoint.process import main; main()", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -199,6 +203,16 @@ class ProcessHost:
             f"the checkpoint writer process (pid {self._process.pid}) is gone, exit code {code}; see its messages in "
             "the trainer's log, and whether the machine ran out of memory"
         )
+
+
+@contextmanager
+def _held_up(numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Block signals in this thread and what it starts; those that come meanwhile are delivered here in the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _search_path() -> str:

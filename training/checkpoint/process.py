@@ -26,6 +26,7 @@ from training.checkpoint.log import LogRight, LogWriter
 from training.checkpoint.progress import SaveProgress, reported
 from training.checkpoint.saving import SavePlan, Saver, SaveRequest, SaveResult
 from training.errors import SaveCancelledError, StoreError, TrainingError
+from training.interruption import STOP_SIGNALS, ignore_stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -151,8 +152,9 @@ def save_and_answer(
 def main() -> None:
     """Serve the trainer at the other end of the socket whose descriptor is the argument."""
     # The trainer saves when it is told to stop; this process has to be there for that, and ends with the trainer.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    # They have been held up since before this program was started, so that none comes too early.
+    ignore_stop_signals()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s checkpoint writer %(levelname)s %(message)s"
     )

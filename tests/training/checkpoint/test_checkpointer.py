@@ -20,6 +20,7 @@ from training.checkpoint import Checkpointer
 from training.checkpoint.backend import open_backend
 from training.checkpoint.store import checkpoint_entries
 from training.errors import ConfigurationError, StoreError, SupersededError
+from training.interruption import STOP_SIGNALS
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +121,22 @@ def test_a_writer_process_that_is_gone_is_an_error_and_not_a_hang(tmp_path: Path
     os.kill(checkpointer._writer._host._process.pid, signal.SIGKILL)
     with pytest.raises(StoreError, match="writer process .* is gone"):
         checkpointer.save(1, wait=True)
+
+
+@pytest.mark.parametrize("ready", [False, True], ids=["while it starts", "while it works"])
+def test_no_signal_that_means_stop_ends_the_writer_process(tmp_path: Path, ready: bool) -> None:
+    """A service manager sends it to all processes of a unit, and the trainer's last save needs the writer."""
+    model, optimizer = build(1)
+    checkpointer = Checkpointer(str(tmp_path), model, optimizer)
+    checkpointer.resume()
+    if ready:
+        checkpointer.save(1, wait=True)
+    assert checkpointer._writer is not None
+    for number in STOP_SIGNALS:
+        checkpointer._writer._host._process.send_signal(number)
+    assert checkpointer.save(2, wait=True)
+    checkpointer.close()
+    assert next(checkpoint_entries(open_backend(str(tmp_path)))).step == 2
 
 
 def save_and_die(url: str) -> None:
