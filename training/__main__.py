@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.checkpoint.tool_arguments import add_checkpoint_parser
+from training.data.arguments import add_tokenize_parser
 from training.errors import ConfigurationError, SupersededError, TrainingError
 
 if TYPE_CHECKING:
@@ -68,24 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "--generation", type=int, default=0, help="number of the gang; a later one supersedes earlier ones"
     )
 
-    tokenize = commands.add_parser("tokenize", help="make a dataset from the text files of a folder")
-    tokenize.add_argument("--input", type=Path, required=True, help="folder of text files")
-    tokenize.add_argument(
-        "--output", required=True, help="directory or s3://bucket/prefix; the dataset goes to NAME under it"
-    )
-    tokenize.add_argument("--name", required=True, help="name of the dataset")
-    tokenize.add_argument("--vocabulary-size", type=int, required=True, help="token ids, 257 or more")
-    tokenize.add_argument(
-        "--dtype", choices=("auto", "uint16", "uint32"), default="auto", help="auto: the smaller one that fits"
-    )
-    tokenize.add_argument("--extensions", help="only files with these, such as .py,.txt; default: all text files")
-    tokenize.add_argument("--max-bytes", type=int, help="use about this much text, picked by hash of the path")
-    tokenize.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="encoding processes")
-    tokenize.add_argument(
-        "--validation-share", type=float, default=0.05, help="share of the documents that is not trained on"
-    )
-    tokenize.add_argument("--shard-tokens", type=int, default=1 << 25, help="most tokens in one shard file")
-
+    add_tokenize_parser(commands)
     add_checkpoint_parser(commands)
     return parser
 

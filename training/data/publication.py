@@ -5,6 +5,7 @@ In a directory by renaming; in S3, which has no rename, by writing dataset.json 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+
+from blake3 import blake3
 
 from training.checkpoint.backend import Backend, open_backend
 from training.data.dataset import RECORD_FILE, DatasetRecord, read_record
@@ -34,11 +37,40 @@ class Destination(ABC):
     def publish(self, directory: Path) -> None:
         """Put a finished dataset there, over an older one."""
 
+    @abstractmethod
+    def unfinished(self) -> Path:
+        """The directory for what is not finished yet."""
+
     @contextmanager
-    def workspace(self) -> Iterator[Path]:
-        """An empty directory for the new dataset, gone afterwards."""
-        with tempfile.TemporaryDirectory(prefix="dataset-") as directory:
-            yield Path(directory)
+    def workspace(self, digest: str) -> Iterator[Path]:
+        """A directory for the making of the dataset with this digest.
+
+        What a killed, interrupted or failed making of the same has left is in it; it is gone once the dataset is made,
+        or when the text or the settings are found wrong.
+
+        Raises:
+            TokenizeError: another process is making this dataset.
+        """
+        place = self.unfinished()
+        place.mkdir(parents=True, exist_ok=True)
+        with (place / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise TokenizeError(
+                    [f"{self.url}: is being made by another process; wait for it, or end it"]
+                ) from error
+            directory = place / digest[:16]
+            for other in place.iterdir():
+                if other.is_dir() and other != directory:
+                    shutil.rmtree(other)
+            directory.mkdir(exist_ok=True)
+            try:
+                yield directory
+            except TokenizeError:
+                shutil.rmtree(place)
+                raise
+            shutil.rmtree(place)
 
 
 class DirectoryDestination(Destination):
@@ -55,16 +87,9 @@ class DirectoryDestination(Destination):
         except DatasetError:
             return None
 
-    @contextmanager
-    def workspace(self) -> Iterator[Path]:
+    def unfinished(self) -> Path:
         """A hidden directory beside the place, so that renaming it there cannot fail half-way."""
-        partial = self._beside("unfinished")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        try:
-            yield partial
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        return self._beside("unfinished")
 
     def publish(self, directory: Path) -> None:
         """Sync the files and rename their directory into place."""
@@ -110,6 +135,11 @@ class BucketDestination(Destination):
                 return read_record(path)
             except DatasetError:
                 return None
+
+    def unfinished(self) -> Path:
+        """A directory in the user's cache."""
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cache / "trainstack" / "tokenize" / blake3(self.url.encode()).hexdigest()[:16]
 
     def publish(self, directory: Path) -> None:
         """Withdraw the old record, upload everything else in parallel, then the record; remove what is left over."""

@@ -1,4 +1,4 @@
-"""Writing shards: token ids into files of bounded size, with the figures that dataset.json needs."""
+"""Writing shards: the tokens of parts into files of bounded size, with the figures that dataset.json needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from training.data.dataset import ShardRecord, SplitName, SplitRecord
-from training.data.encoding import EncodedDocument
+from training.data.parts import SplitPart
+
+COPIED_TOKENS = 1 << 22
+"""Tokens in memory at a time."""
 
 
 class ShardWriter:
@@ -41,16 +44,17 @@ class ShardWriter:
         self.counts = np.zeros(vocabulary_size, dtype=np.int64)
         self.text_bytes = 0
 
-    def append(self, document: EncodedDocument) -> None:
-        """Write a document; it may run on into the next shard."""
-        self._documents += 1
-        self.text_bytes += document.text_bytes
-        self.counts += np.bincount(document.tokens, minlength=len(self.counts))
-        rest = document.tokens
-        while rest.size:
-            take = min(rest.size, self._shard_tokens - self._tokens)
-            self._write(rest[:take])
-            rest = rest[take:]
+    def append(self, part: SplitPart, directory: Path) -> None:
+        """Write a part's tokens; a document may run on into the next shard."""
+        self._documents += part.documents
+        self.text_bytes += part.text_bytes
+        with (directory / part.file).open("rb") as file:
+            while (tokens := np.fromfile(file, self._dtype, COPIED_TOKENS)).size:
+                self.counts += np.bincount(tokens, minlength=len(self.counts))
+                while tokens.size:
+                    take = min(tokens.size, self._shard_tokens - self._tokens)
+                    self._write(tokens[:take])
+                    tokens = tokens[take:]
 
     def finish(self) -> SplitRecord:
         """Close the last shard and describe the split."""
@@ -61,10 +65,10 @@ class ShardWriter:
     def _name(self) -> str:
         return f"{self._split}-{len(self._shards):05d}.bin"
 
-    def _write(self, tokens: npt.NDArray[np.uint32]) -> None:
+    def _write(self, tokens: npt.NDArray[np.unsignedinteger]) -> None:
         if self._file is None:
             self._file = (self._directory / self._name()).open("wb")
-        content = tokens.astype(self._dtype).tobytes()
+        content = tokens.tobytes()
         self._file.write(content)
         self._hash.update(content)
         self._tokens += tokens.size

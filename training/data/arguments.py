@@ -1,0 +1,40 @@
+"""Arguments of ``python -m training tokenize``; apart from the work, so that ``--help`` imports nothing slow."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+
+def add_tokenize_parser(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command."""
+    tokenize = commands.add_parser(
+        "tokenize",
+        help="make a dataset from the texts of a folder",
+        description="Makes a dataset from the texts of a folder: files of text, JSON Lines (.jsonl, .ndjson, and with "
+        ".json too: .gz, .zst) and Parquet. Interrupted, it goes on where it was when the same command is run "
+        "again; until it is done it takes twice the room of the dataset.",
+    )
+    tokenize.add_argument("--input", type=Path, required=True, help="folder of texts")
+    tokenize.add_argument(
+        "--output", required=True, help="directory or s3://bucket/prefix; the dataset goes to NAME under it"
+    )
+    tokenize.add_argument("--name", required=True, help="name of the dataset")
+    tokenizer = tokenize.add_mutually_exclusive_group(required=True)
+    tokenizer.add_argument(
+        "--vocabulary-size", type=int, help="train a tokenizer with so many ids, 257 or more, on the texts"
+    )
+    tokenizer.add_argument("--tokenizer", type=Path, help="use this tokenizer.json")
+    tokenize.add_argument("--text-key", default="text", help="key, or column of Parquet, that holds a document's text")
+    tokenize.add_argument(
+        "--dtype", choices=("auto", "uint16", "uint32"), default="auto", help="auto: the smaller one that fits"
+    )
+    tokenize.add_argument("--extensions", help="only files with these, such as .py,.txt; default: all that hold text")
+    tokenize.add_argument("--max-bytes", type=int, help="use about this much text, picked by hash of the path")
+    tokenize.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="encoding processes")
+    tokenize.add_argument(
+        "--validation-share", type=float, default=0.05, help="share of the documents that is not trained on"
+    )
+    tokenize.add_argument("--shard-tokens", type=int, default=1 << 25, help="most tokens in one shard file")
