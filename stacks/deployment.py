@@ -17,8 +17,6 @@ from stacks.training_stack import TrainingStack
 from stacks.validators import warnings
 
 BUNDLES = Path("build/bundles")
-STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
-"""What a deployment consists of, in the order in which it is made."""
 
 
 def environment(config: DeploymentConfig) -> cdk.Environment:

@@ -14,18 +14,19 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
+from stacks.bootstrap_roles import LOOKUP, role_arn
 from stacks.bundles import function_bundle
-from stacks.config import DeploymentConfig, load
+from stacks.config import STACKS, DeploymentConfig, load
 from stacks.config.delivery import PipelineConfig
 from stacks.constructs.alarm_topic import AlarmTopic
-from stacks.constructs.bootstrap_roles import LOOKUP, role_arn
 from stacks.constructs.bucket import BucketTraits, access_log_bucket, data_bucket
 from stacks.constructs.delivery_boundary import DeliveryBoundary
 from stacks.constructs.delivery_pipeline import DeliveryPipeline, DeliveryStage, stage_name
 from stacks.constructs.drift_watch import DriftWatch, Place
 from stacks.constructs.github_access import GithubAccess
 from stacks.constructs.log_encryption import LogEncryption
-from stacks.deployment import BUNDLES, STACKS, add_stacks
+from stacks.deployment import BUNDLES, add_stacks
+from stacks.errors import ConfigError, Problem
 
 ARTIFACT_DAYS = 90
 """Days that a run's artifacts are kept: a roll-back takes them from the last run that was good."""
@@ -71,7 +72,7 @@ class PipelineStack(Stack):
             self,
             "Pipeline",
             config=config,
-            own_file=str(config_file),
+            own_file=_from_root(config_file),
             stages=stages,
             add_stacks=lambda stage, one: add_stacks(stage, one, may_destroy=False),
             artifacts=self._artifacts(key),
@@ -132,3 +133,16 @@ class PipelineStack(Stack):
         ):
             pattern = events.EventPattern(source=["aws.codepipeline"], detail_type=[kind], detail=of_this | detail)
             events.Rule(self, id_, event_pattern=pattern, targets=[targets.SnsTopic(topic)])
+
+
+def _from_root(file: Path) -> str:
+    """Return a deployment file's path in the repository: the pipeline's checkout is somewhere else.
+
+    Raises:
+        ConfigError: It is not in the repository.
+    """
+    root, path = Path.cwd().resolve(), file.resolve()
+    if not path.is_relative_to(root):
+        rule = "has a pipeline, and is not in the repository that the pipeline checks out"
+        raise ConfigError(str(file), [Problem("the file", str(file), rule, f"move it below {root}")])
+    return path.relative_to(root).as_posix()

@@ -20,8 +20,10 @@ from stacks.config.run import RunConfig
 from stacks.config.setting import Edit, Section, setting
 from stacks.config.storage import StorageConfig
 
-__all__ = ["AMI_ID", "DeploymentConfig", "Edit", "load", "read"]
+__all__ = ["AMI_ID", "STACKS", "DeploymentConfig", "Edit", "load", "read"]
 
+STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
+"""What a deployment consists of, in the order in which it is made."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 
 

@@ -26,10 +26,10 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import pipelines
 from constructs import Construct
 
+from stacks.bootstrap_roles import LOOKUP, role_arn
 from stacks.config import DeploymentConfig
 from stacks.config.delivery import PipelineConfig
 from stacks.constructs.accepted_findings import accept
-from stacks.constructs.bootstrap_roles import LOOKUP, role_arn
 
 ASK = "ask"
 """What the gate's variable VERDICT holds when a person must approve."""

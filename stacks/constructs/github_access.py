@@ -17,8 +17,8 @@ from aws_cdk import Duration, Stack
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from stacks.bootstrap_roles import DEPLOY, LOOKUP, Duty, role_arn
 from stacks.config.delivery import GithubConfig
-from stacks.constructs.bootstrap_roles import DEPLOY, LOOKUP, Duty, role_arn
 
 ISSUER = "token.actions.githubusercontent.com"
 AUDIENCE = "sts.amazonaws.com"

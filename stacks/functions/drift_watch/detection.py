@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 POLL_SECONDS = 5.0
 DRIFTED = ("MODIFIED", "DELETED")
 
@@ -47,8 +49,14 @@ def detect(
     Raises:
         DetectionError: A comparison failed, or took longer than `timeout_seconds`.
     """
-    started = {stack: cloudformation.detect_stack_drift(StackName=stack)["StackDriftDetectionId"] for stack in stacks}
-    deadline, failed, waiting = clock() + timeout_seconds, [], dict(started)
+    deadline = clock() + timeout_seconds
+    failed: list[str] = []
+    waiting: dict[str, str] = {}
+    for stack in stacks:
+        try:
+            waiting[stack] = cloudformation.detect_stack_drift(StackName=stack)["StackDriftDetectionId"]
+        except ClientError as error:  # not there, or in the midst of a deploy: the others are compared still
+            failed.append(f"{stack}: {error}")
     while waiting:
         for stack, detection in list(waiting.items()):
             answer = cloudformation.describe_stack_drift_detection_status(StackDriftDetectionId=detection)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from aws_cdk import DefaultStackSynthesizer
-
+QUALIFIER = "hnb659fds"
+"""The CDK's own; `cdk bootstrap --qualifier` would make it another."""
 Duty = Literal["deploy", "file-publishing", "image-publishing", "lookup"]
 LOOKUP: tuple[Duty, ...] = ("lookup",)
 DEPLOY: tuple[Duty, ...] = ("deploy", "file-publishing", "lookup")
@@ -17,7 +17,7 @@ DEPLOY: tuple[Duty, ...] = ("deploy", "file-publishing", "lookup")
 
 def role_name(duty: Duty, account: str, region: str) -> str:
     """Return the name of a role of the bootstrap stack with the CDK's own qualifier."""
-    return f"cdk-{DefaultStackSynthesizer.DEFAULT_QUALIFIER}-{duty}-role-{account}-{region}"
+    return f"cdk-{QUALIFIER}-{duty}-role-{account}-{region}"
 
 
 def role_arn(duty: Duty, *, partition: str, account: str, region: str) -> str:
