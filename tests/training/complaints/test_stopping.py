@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +66,78 @@ def test_save_under_way_is_kept_when_a_new_one_would_be_cut(
     assert first["step"] < outcome["checkpoint_step"] < outcome["step"]
 
 
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """A store that has lost its bucket."""
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        content = b"<Error><Code>NoSuchBucket</Code><Message>it is gone</Message></Error>"
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def refusing_s3() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+SAVES_AT_THE_STOP_ONLY = {**LONG, "checkpoint": {"interval_steps": 100000}, "validation": {"interval_steps": 100000}}
+
+
+def test_storage_that_fails_one_rank_in_the_last_save_fails_all(
+    gangs: Any, tiny_config: dict[str, Any], bucket: str, s3_environment: dict[str, str], refusing_s3: str
+) -> None:
+    """The others wait for nobody: https://github.com/marin-community/marin/issues/9213."""
+    run = gangs.start(
+        "run",
+        {**tiny_config, **SAVES_AT_THE_STOP_ONLY},
+        3,
+        checkpoints=f"s3://{bucket}/x",
+        environment=s3_environment,
+        rank_environment={2: {"AWS_ENDPOINT_URL": refusing_s3}},
+    )
+    run.wait_for_step(2)
+    (run.directory / "stop").touch()
+    assert run.wait(90) == [1, 1, 1], run.errors()
+    for outcome in run.outcomes():
+        assert "rank 2" in outcome["message"] and "NoSuchBucket" in outcome["message"]
+
+
+def test_storage_that_does_not_answer_one_rank_holds_nobody_up_past_the_deadline(
+    gangs: Any, tiny_config: dict[str, Any], bucket: str, s3_environment: dict[str, str], slow_s3: FaultyS3
+) -> None:
+    """https://github.com/marin-community/marin/issues/9209."""
+    run = gangs.start(
+        "run",
+        {**tiny_config, **SAVES_AT_THE_STOP_ONLY},
+        2,
+        checkpoints=f"s3://{bucket}/x",
+        environment=s3_environment,
+        rank_environment={1: {"AWS_ENDPOINT_URL": slow_s3.endpoint}},
+    )
+    run.wait_for_step(2)
+    slow_s3.misbehaviour = Misbehaviour(delay_seconds=600.0)
+    request = run.directory / "request"
+    request.write_text(json.dumps({"reason": "reclaimed", "deadline_unix_seconds": time.time() + 2}))
+    request.rename(run.directory / "stop")
+    assert run.wait(90) == [75, 75], run.errors()
+    slow_s3.misbehaviour = Misbehaviour()
+    for outcome in run.outcomes():
+        assert "missed the deadline" in outcome["message"] and outcome["checkpoint_step"] is None
+
+
 def test_gangs_are_static() -> None:
     """No elastic rendezvous that outlives its host: https://github.com/pytorch/pytorch/issues/147064."""
     launch = SimpleNamespace(
@@ -103,7 +177,8 @@ def test_stop_is_noticed_between_the_passes_that_warm_up_and_compile(alone: Gang
     asked = SimpleNamespace(wants_stop=True, reason=lambda: "received SIGTERM")
     config = TrainingConfig.model_validate({"global_batch_sequences": 1, "micro_batch_sequences": 1})
     with pytest.raises(StopBeforeStepsError, match="received SIGTERM; stopped before the first step"):
-        assembly._prime(Model(), Precision("fp32", "cpu"), 300, config, alone, asked)  # type: ignore[arg-type]
+        model = Model()
+        assembly._prime(model, model, Precision("fp32", "cpu"), 300, config, alone, asked)  # type: ignore[arg-type]
     assert len(passes) == 1 < assembly.PRIMING_PASSES
 
 
