@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from stacks.commands import ami, candidates, catalogue, check, documents, policy
+from stacks.commands import ami, candidates, catalogue, check, deliver, diff, documents, policy
 from stacks.errors import ConfigError
 
-COMMANDS = (check, candidates, catalogue, ami, documents, policy)
+COMMANDS = (check, diff, deliver, candidates, catalogue, ami, documents, policy)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -61,7 +61,7 @@ def fleet_facts(assembly: Assembly) -> FleetFacts | None:
     if found is None:
         return None
     stack_id, logical_id, fleet = found
-    run, node, settings = _run_document(assembly), _node_document(assembly), _controller_settings(assembly)
+    run, node, settings = run_document(assembly), node_document(assembly), _controller_settings(assembly)
     nodes = int(run.get("nodes", 0))
     return FleetFacts(
         backend=BACK_ENDS[fleet["Type"]],
@@ -78,7 +78,8 @@ def fleet_facts(assembly: Assembly) -> FleetFacts | None:
     )
 
 
-def _run_document(assembly: Assembly) -> Mapping[str, Any]:
+def run_document(assembly: Assembly) -> Mapping[str, Any]:
+    """Return what is trained, with references as ${Name}; empty when the stacks hold none."""
     for _, _, parameter in resources_of_type(assembly, "AWS::SSM::Parameter"):
         value = opened(parameter["Type"], parameter["Properties"]).get("Value")
         if isinstance(value, Mapping) and RUN_DOCUMENT in value:
@@ -87,7 +88,8 @@ def _run_document(assembly: Assembly) -> Mapping[str, Any]:
     return {}
 
 
-def _node_document(assembly: Assembly) -> Mapping[str, Any]:
+def node_document(assembly: Assembly) -> Mapping[str, Any]:
+    """Return what nodes are told in their user data, with references as ${Name}; empty when the stacks hold none."""
     for _, _, template in resources_of_type(assembly, "AWS::EC2::LaunchTemplate"):
         data = opened(template["Type"], template["Properties"])["LaunchTemplateData"].get("UserData")
         if isinstance(data, Mapping) and NODE_DOCUMENT in data:

@@ -1,0 +1,165 @@
+"""A review for a terminal, for a comment on a pull request, and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from stacks.changes.causes import Causes
+from stacks.changes.costs import Costs, Range
+from stacks.changes.differences import MISSING
+from stacks.changes.findings import Area
+from stacks.changes.resources import ACTIONS, ResourceChange
+from stacks.changes.review import Review
+from stacks.changes.wording import Line, headline, sections
+
+MARKDOWN_BYTES = 60_000
+"""GitHub refuses comments of more than 65,536 characters, GitLab those of a million."""
+FOLDED = "Resources of "
+MOST_LINES = 40
+
+
+def print_review(review: Review, console: Console) -> None:
+    """Print a review for people."""
+    console.print(Text(headline(review), style="bold"))
+    for section in sections(review):
+        console.print(Text(f"\n{section.title}", style="bold"))
+        for line in section.lines:
+            text = Text("  " + line.text, style="red" if line.is_grave else "")
+            if line.cause is not None:
+                text.append(f"  [{line.cause}]", style="cyan")
+            console.print(text, soft_wrap=True)
+
+
+def to_markdown(review: Review) -> str:
+    """Return a review as one comment: the verdict first, long lists folded and cut to what a comment may hold."""
+    most = MOST_LINES
+    text = _markdown(review, most)
+    while len(text.encode()) > MARKDOWN_BYTES and most > 1:
+        most //= 2
+        text = _markdown(review, most)
+    return text
+
+
+def _markdown(review: Review, most: int) -> str:
+    parts = [f"**{headline(review)}**"]
+    for section in sections(review):
+        lines = [f"- {_markdown_line(line)}" for line in section.lines[:most]]
+        if len(section.lines) > most:
+            lines.append(f"- and {len(section.lines) - most} more: `python -m stacks diff` prints all")
+        body = "\n".join(lines)
+        if section.title.startswith(FOLDED):
+            title = f"{section.title}: {len(section.lines)}"
+            parts.append(f"<details><summary>{title}</summary>\n\n{body}\n\n</details>")
+        else:
+            parts.append(f"#### {section.title}\n\n{body}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_line(line: Line) -> str:
+    # Text of templates may hold what Markdown or HTML would act upon.
+    text = line.text.replace("\\", "\\\\").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+    text = " ".join(text.split())
+    return (f"**{text}**" if line.is_grave else text) + ("" if line.cause is None else f" (`{line.cause}`)")
+
+
+def to_json(review: Review) -> dict[str, Any]:
+    """Return a review for programs."""
+    old, new = review.costs_before, review.costs_after
+    return {
+        "exit_code": int(review.level),
+        "headline": headline(review),
+        "edits": None if review.edits is None else [asdict(one) for one in review.edits],
+        "would_be_refused": [asdict(one) for one in review.obstacles],
+        "left_behind": [asdict(one) for one in review.left_behind],
+        "nodes": {
+            "fate": review.nodes.fate,
+            "reason": review.nodes.reason,
+            "capacity_risk": review.nodes.risk,
+            "replaced_types": list(review.nodes.replaced_types),
+            "keys": _keys(review),
+        },
+        **{_AREAS[area]: _findings(review, area) for area in _AREAS},
+        "resources": [_resource(one, review.causes) for one in review.changes],
+        "counts": {action: sum(one.action == action for one in review.changes) for action in ACTIONS},
+        "metadata_only": review.metadata_only,
+        "outputs_differ": list(review.outputs),
+        "costs_usd": {
+            "before": _cost(old, review.hours[0]),
+            "after": _cost(new, review.hours[1]),
+            "prices": dict(review.price_dates),
+        },
+        "quotas_vcpus": {
+            "before": [asdict(one) for one in review.quotas_before],
+            "after": [asdict(one) for one in review.quotas_after],
+        },
+        "keys_are_known": review.causes.are_known,
+        "notes": list(review.notes),
+    }
+
+
+_AREAS: Mapping[Area, str] = {"data": "data", "iam": "iam", "network": "network"}
+
+
+def _keys(review: Review) -> list[str]:
+    found = [key for where, one in review.nodes.causes for key in review.causes.of(where, one.path if one else ())]
+    return list(dict.fromkeys(found))
+
+
+def _findings(review: Review, area: Area) -> list[dict[str, Any]]:
+    return [
+        {
+            "direction": one.direction,
+            "stack": one.stack,
+            "logical_id": one.logical_id,
+            "path": list(one.path),
+            "text": one.text,
+            "keys": list(review.causes.of(one.key, one.path)),
+        }
+        for one in review.of_area(area)
+    ]
+
+
+def _resource(change: ResourceChange, causes: Causes) -> dict[str, Any]:
+    return {
+        "stack": change.stack,
+        "logical_id": change.logical_id,
+        "type": change.type,
+        "action": change.action,
+        "keys": list(causes.of_change(change)),
+        "differences": [
+            {
+                "path": list(one.path),
+                "before": None if one.before is MISSING else one.before,
+                "after": None if one.after is MISSING else one.after,
+                "effect": one.effect,
+                "follows": None if one.via is None else str(one.via),
+                "source": one.source,
+                "keys": list(causes.of(change.key, one.path)),
+            }
+            for one in change.differences
+        ],
+    }
+
+
+def _cost(side: Costs | None, hours: float | None) -> dict[str, Any] | None:
+    if side is None:
+        return None
+
+    def told(amount: Range | None) -> dict[str, float] | None:
+        return None if amount is None else {name: round(usd, 4) for name, usd in asdict(amount).items()}
+
+    return {
+        "fleet": side.fleet,
+        "training_per_hour": told(side.training_per_hour),
+        "standing_per_month": round(side.standing_per_month, 2),
+        "standing": {name: round(usd, 2) for name, usd in side.standing.items()},
+        "training_all_month": told(side.per_month),
+        "planned_run": told(side.per_run(hours)),
+        "planned_hours": hours,
+        "unknown": side.unknown,
+    }
