@@ -30,6 +30,7 @@ from benchmarks import checkpoint_measures as measures
 from benchmarks.checkpoint_methods import Dcp, Method, OwnWriter, TorchSave
 from benchmarks.checkpoint_s3 import local_s3
 from benchmarks.checkpoint_state import Workload
+from benchmarks.goodput.costs import GOODPUT_KEY
 
 Results = dict[str, Any]
 
@@ -150,6 +151,7 @@ def _measure(folder: Path, options: argparse.Namespace, threads: int, report: _R
     if not options.no_s3:
         report.say("S3")
         results["s3"] = _measure_s3(folder, workload, threads, options.repeats)
+        results[GOODPUT_KEY] = _goodput(results)
     report.say("done")
 
 
@@ -197,6 +199,18 @@ def _measure_s3(folder: Path, workload: Workload, threads: int, repeats: int) ->
             }
         finally:
             writer.close()
+
+
+def _goodput(results: Results) -> dict[str, float]:
+    """What the replay of spot traces needs: saving competes with training, and the store is S3."""
+    return {
+        "blocked_seconds": results["same cores"]["own"]["lost_seconds"],
+        "durable_seconds": results["s3"]["save_durable_seconds"],
+        "restore_seconds": results["s3"]["restore"],
+        "synchronous_seconds": results["saves"]["torch.save"]["durable_seconds"],
+        "other_blocked_seconds": results["same cores"]["dcp kept stager"]["lost_seconds"],
+        "other_durable_seconds": results["same cores"]["dcp kept stager"]["durable_seconds"],
+    }
 
 
 def _made(folder: Path) -> Path:
