@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from stacks.changes.places import PLACES
+from stacks.changes.places import OF_DEPLOYMENT, PLACES
 from stacks.changes.resources import Key, ResourceChange
 from stacks.changes.schemas import PropertyPath
 from stacks.changes.texts import RUN_DOCUMENT
 
 NOT_OF_THE_FILE = "not from a key of the file"
+OF_CODE = ("*/Code/S3*", "*/node document/bundle/*", "*/run document/code/*", "*/UserData/shim")
+"""Places that change with the code too: a key is named only when it is known to differ."""
 MOST_GUESSES = 3
 
 
@@ -73,11 +75,7 @@ class Causes:
             return NOT_OF_THE_FILE
         if self.are_known:
             return ", ".join(keys)
-        return (
-            keys[0]
-            if len(keys) == 1
-            else f"one of {', '.join(keys[:MOST_GUESSES])}" + (", ..." if len(keys) > MOST_GUESSES else "")
-        )
+        return f"perhaps {', '.join(keys[:MOST_GUESSES])}" + (" or others" if len(keys) > MOST_GUESSES else "")
 
     def _of(self, key: Key, path: PropertyPath, seen: frozenset[tuple[Key, PropertyPath]]) -> Iterator[str]:
         if (key, path) in seen:
@@ -99,7 +97,8 @@ class Causes:
     def _keys(self, key: Key, path: PropertyPath) -> Iterator[str]:
         deciding = list(_deciding(key, path))
         if self._changed is None:
-            yield from (one for one in deciding if one not in ("name", "region", "account"))
+            if not any(fnmatchcase("/".join((*key, *path)), pattern) for pattern in OF_CODE):
+                yield from (one for one in deciding if one not in OF_DEPLOYMENT)
             return
         yield from (one for one in self._changed if any(_is_within(one, each) for each in deciding))
 

@@ -25,7 +25,7 @@ MOST_LINES = 40
 
 def print_review(review: Review, console: Console) -> None:
     """Print a review for people."""
-    console.print(Text(headline(review), style="bold"))
+    console.print(Text(headline(review), style="bold"), soft_wrap=True)
     for section in sections(review):
         console.print(Text(f"\n{section.title}", style="bold"))
         for line in section.lines:

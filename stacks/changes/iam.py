@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stacks.changes.assembly import Assembly
+from stacks.changes.assembly import Assembly, resources_of_type
 from stacks.changes.findings import Direction, Finding
 from stacks.changes.resources import ResourceChange
 from stacks.changes.schemas import PropertyPath
@@ -17,6 +17,7 @@ ATTACHED = ("AWS::IAM::Policy", "AWS::IAM::RolePolicy")
 """Policies that are part of the role they name, and compared as such."""
 DOCUMENTS = ("PolicyDocument", "KeyPolicy", "ResourcePolicy", "RepositoryPolicyText", "FileSystemPolicy")
 """Properties that hold a policy of whatever resource has them."""
+PERMISSION = "AWS::Lambda::Permission"
 OF_NETWORK = ("AWS::EC2::VPCEndpoint",)
 """Types whose policies are the network's to tell."""
 
@@ -29,15 +30,13 @@ def iam_findings(before: Assembly, after: Assembly, changes: Sequence[ResourceCh
             found += _trust(change)
             found += _attachments(change)
             found += _boundary(change)
-        elif change.type == "AWS::Lambda::Permission":
-            found += _invocation(change)
         elif change.type == "AWS::IAM::ServiceLinkedRole":
             service = text_of(change.properties("after" if change.after else "before").get("AWSServiceName", ""))
             verb, direction = _appears(change)
             found.append(_finding(change, direction, ("AWSServiceName",), f"the role of {service} itself is {verb}"))
-        elif change.type not in (*ATTACHED, *OF_NETWORK):
+        elif change.type not in (*ATTACHED, *OF_NETWORK, PERMISSION):
             found += _own_policy(change)
-    return found + list(_roles(before, after, changes))
+    return [*found, *_invocations(before, after, changes), *_roles(before, after, changes)]
 
 
 def _finding(change: ResourceChange, direction: Direction, path: PropertyPath, text: str) -> Finding:
@@ -103,19 +102,28 @@ def _boundary(change: ResourceChange) -> Iterator[Finding]:
         yield _finding(change, "broadened", (path,), text)
 
 
-def _invocation(change: ResourceChange) -> Iterator[Finding]:
-    def rights(properties: Mapping[str, Any]) -> list[Right]:
-        if not properties:
-            return []
-        conditions = frozenset(
-            ("Equals", name, frozenset([text_of(properties[name])]))
-            for name in ("SourceArn", "SourceAccount", "PrincipalOrgID", "FunctionUrlAuthType")
-            if name in properties
-        )
-        who, what = text_of(properties["Principal"]), text_of(properties["FunctionName"])
-        return [Right("Allow", text_of(properties["Action"]), what, who, conditions)]
+def _invocations(before: Assembly, after: Assembly, changes: Sequence[ResourceChange]) -> Iterator[Finding]:
+    """Yield who may call functions, by all permissions of a stack: one under another logical id is the same."""
+    old, new = ([right for _, _, one in resources_of_type(side, PERMISSION) for right in _invocation(one)]
+                for side in (before, after))  # fmt: skip
+    for change in changes:
+        if change.type == PERMISSION:
+            mine = [_invocation(one) if one is not None else [] for one in (change.before, change.after)]
+            for direction, text in compared(old, [*old, *mine[1]]):
+                yield _finding(change, direction, (), text)
+            for direction, text in compared([*new, *mine[0]], new):
+                yield _finding(change, direction, (), text)
 
-    yield from _compared(change, (), rights(change.properties("before")), rights(change.properties("after")))
+
+def _invocation(permission: Mapping[str, Any]) -> list[Right]:
+    properties = permission["Properties"]
+    conditions = frozenset(
+        ("Equals", name, frozenset([text_of(properties[name])]))
+        for name in ("SourceArn", "SourceAccount", "PrincipalOrgID", "FunctionUrlAuthType")
+        if name in properties
+    )
+    who, what = text_of(properties["Principal"]), text_of(properties["FunctionName"])
+    return [Right("Allow", text_of(properties["Action"]), what, who, conditions)]
 
 
 def _own_policy(change: ResourceChange) -> Iterator[Finding]:

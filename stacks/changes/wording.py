@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +101,7 @@ def _left_behind(review: Review) -> list[Line]:
 
 
 def _edits(review: Review) -> list[Line]:
-    return [Line(f"{one}: {_value(one.before)} -> {_value(one.after)}") for one in review.edits or ()]
+    return [Line(f"{one}: {_short(one.before)} -> {_short(one.after)}") for one in review.edits or ()]
 
 
 def _nodes(review: Review) -> list[Line]:
@@ -115,14 +115,20 @@ def _nodes(review: Review) -> list[Line]:
 
 
 def _findings(review: Review, area: Area) -> list[Line]:
-    return [
-        Line(
-            f"{one.direction}: {one.stack} {one.logical_id}: {one.text}".replace("  ", " ").replace(" : ", ": "),
-            review.causes.text(review.causes.of(one.key, one.path)),
-            one.direction in ("at risk", "broadened"),
-        )
-        for one in review.of_area(area)
+    lines, of_new_stacks = [], Counter[str]()
+    for one in review.of_area(area):
+        if one.stack not in review.before:
+            of_new_stacks[one.stack] += 1
+            continue
+        where = " ".join(part for part in (one.stack, one.logical_id) if part)
+        cause = review.causes.text(review.causes.of(one.key, one.path))
+        grave = one.direction in ("at risk", "broadened")
+        lines.append(Line(f"{one.direction}: {where}: {one.text}", cause, grave))
+    lines += [
+        Line(f"broadened: {stack} is new, with {number} openings of its own; `--json` lists them", is_grave=True)
+        for stack, number in of_new_stacks.items()
     ]
+    return lines
 
 
 def _given(review: Review) -> Iterator[Line]:
@@ -206,7 +212,7 @@ def _resources(review: Review, stack: str) -> Iterator[Line]:
     order = {action: place for place, action in enumerate(("not supported", "replaced", "removed", "added"))}
     listed = [change for change in review.changes if change.stack == stack]
     for change in sorted(listed, key=lambda one: order.get(one.action, len(order))):
-        cause = review.causes.text(review.causes.of_change(change))
+        cause = review.causes.text(review.causes.of_change(change)) if stack in review.before else None
         text = f"{MARKS[change.action]} {change.logical_id} ({change.type.removeprefix('AWS::')}) {change.action}"
         yield Line(text + _places(change), cause, change.action in ("not supported", "replaced", "removed"))
 
@@ -233,8 +239,12 @@ def _place(one: Difference) -> str:
 def _value(value: Any) -> str:
     if value is MISSING or value is None:
         return "nothing"
-    text = text_of(value)
-    return text if isinstance(value, (str, bool)) else text if len(text) <= LONGEST_VALUE else json.dumps("...")
+    return text_of(value)
+
+
+def _short(value: Any) -> str:
+    text = _value(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 def _notes(review: Review) -> Iterator[Line]:
