@@ -191,11 +191,9 @@ def _measure_s3(folder: Path, workload: Workload, threads: int, repeats: int) ->
     with local_s3(folder / "s3") as url:
         writer = OwnWriter(workload, url, threads)
         try:
-            result = writer.save()
             return {
+                "save_durable_seconds": measures.durable(writer, workload, repeats),
                 **measures.s3_restore(writer, workload, repeats),
-                "save_durable_seconds": result.seconds,
-                "save_blocked_seconds": result.blocked_seconds,
             }
         finally:
             writer.close()

@@ -52,6 +52,15 @@ def saves(workload: Workload, methods: Mapping[str, Method], repeats: int) -> di
     }
 
 
+def durable(writer: OwnWriter, workload: Workload, repeats: int) -> float:
+    """Median seconds from the wish for a save to its commit; the first is not counted."""
+    seconds = []
+    for _ in range(repeats + 1):
+        workload.change()
+        seconds.append(writer.save().seconds)
+    return statistics.median(seconds[1:])
+
+
 def contention(workload: Workload, methods: Mapping[str, Method], repeats: int) -> dict[str, dict[str, float]]:
     """Training time that a save costs while both want the same cores: blocked seconds plus excess step time.
 
