@@ -17,6 +17,9 @@ import pytest
 import yaml
 
 from tests.localcloud.core.command_line import NO_MARK, ROOT, Cli
+from tests.stacks.conftest import synthesis
+
+__all__ = ["synthesis", "workplace"]
 
 CDK = ROOT / "node_modules" / ".bin" / "cdk"
 DEADLINE_SECONDS = 300.0
