@@ -152,7 +152,9 @@ class Saves:
 
 
 def _begin(run: Run, reason: str) -> None:
-    run.writer.begin(run.state.tensors(), run.own_tensors(), run.manifest(), reason)
+    # A deadline is that of this node; others may stay.
+    node_leaves = reason == "stop" and run.interruption.deadline_unix_seconds() is not None
+    run.writer.begin(run.state.tensors(), run.own_tensors(), run.manifest(), reason, node_leaves)
     run.interruption.save_taken()
 
 

@@ -65,6 +65,7 @@ class SaveRequest:
         spans: how the buffer is cut into chunks.
         started_seconds: monotonic clock of this machine when the save was wanted.
         blocked_seconds: how long the loop stood still.
+        node_leaves: whether this node is about to go, and what is near by with it.
     """
 
     serial: int
@@ -74,6 +75,7 @@ class SaveRequest:
     spans: list[ChunkSpan]
     started_seconds: float
     blocked_seconds: float
+    node_leaves: bool = False
 
 
 @dataclass(frozen=True)
@@ -241,8 +243,10 @@ class Saver:
                 return known, 0
             stored = chunks.encode(content, span.element_bytes, self._plan.compress)
         record = ChunkRecord(key=f"chunks/{self._plan.epoch:08d}/{name}", bytes=span.bytes, stored_bytes=len(stored))
-        if self._stage is None or request.reason == "stop":
-            # What the next gang needs may not wait for a disk near by that may be gone with this node.
+        if self._tiers is not None and request.node_leaves:
+            self._tiers.put_durable(record.key, stored)
+        elif self._stage is None or request.reason == "stop":
+            # What the next gang needs goes to both at once: all of it near by first would only be later.
             self._backend.put(record.key, stored)
         else:
             self._stage.put(span, record, stored)

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 5
 """How long a save that is given up may take to end: the transfer of the chunks in flight."""
+LONG_SECONDS = 5
+"""A loop that stands still for longer than this at a save is told of, part by part."""
 PEER_POLL_SECONDS = 0.25
 """How soon rank 0, when it has nothing to do but wait for a save, hears that another rank failed."""
 
@@ -116,7 +118,14 @@ class CheckpointWriter:
         progress, self._host.progress = self._host.progress, None
         return progress
 
-    def begin(self, tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], manifest: Manifest, reason: str) -> None:
+    def begin(
+        self,
+        tensors: Mapping[str, Tensor],
+        own: Mapping[str, Tensor],
+        manifest: Manifest,
+        reason: str,
+        node_leaves: bool = False,
+    ) -> None:
         """Copy this rank's share and start to save it; the same call on every rank.
 
         On a GPU the copy is only begun: :meth:`before_update` must come before parameters or optimizer change.
@@ -126,6 +135,7 @@ class CheckpointWriter:
             own: state of this rank alone.
             manifest: without parts.
             reason: for the record.
+            node_leaves: the form of it that is through soonest: no copy near by, which would be lost.
         """
         assert not self.is_busy, "one save is in flight at a time"
         started = time.monotonic()
@@ -133,12 +143,14 @@ class CheckpointWriter:
         share = {name: tensor for name, tensor in tensors.items() if owners[name] == self._plan.rank} | dict(own)
         layout = lay_out(share)
         on_gpu = any(tensor.device.type == "cuda" for tensor in share.values())
+        laid_out = time.monotonic()
         buffer = self._buffer_of(layout.total_bytes, on_gpu)
+        found_memory = time.monotonic()
         self._copy_out(share, layout, buffer, on_gpu)
         self._serial += 1
         self._error = None
         self.last_started_step = manifest.step
-        request = SaveRequest(self._serial, manifest, reason, layout.tensors, layout.spans, started, 0.0)
+        request = SaveRequest(self._serial, manifest, reason, layout.tensors, layout.spans, started, 0.0, node_leaves)
         self.blocked_seconds = time.monotonic() - started
         self._in_flight = replace(request, blocked_seconds=self.blocked_seconds)
         if self._copied is None:
@@ -147,6 +159,9 @@ class CheckpointWriter:
             copied = self._copied
             self._copying = threading.Thread(target=self._submit, args=(self._in_flight, buffer, copied), daemon=True)
             self._copying.start()
+        _tell_if_long(
+            manifest.step, [started, laid_out, found_memory, started + self.blocked_seconds, time.monotonic()]
+        )
 
     def before_update(self) -> None:
         """Make the GPU finish the copy before what it is told next; the process does not wait.
@@ -275,6 +290,22 @@ class CheckpointWriter:
 def _changes_in_updates_only(name: str, tensor: Tensor) -> bool:
     """Whether forward and backward passes leave a tensor alone; they may write to a model's buffers."""
     return tensor.device.type == "cuda" and (isinstance(tensor, nn.Parameter) or name.startswith("optimizer/"))
+
+
+def _tell_if_long(step: int, moments: list[float]) -> None:
+    """Say of what a save held the loop up, if it did: between its moments it was laid out, and so on."""
+    if moments[-1] - moments[0] < LONG_SECONDS:
+        return
+    parts = ("laying it out", "finding memory", "copying", "handing it over")
+    told = ", ".join(
+        f"{end - begin:.1f} s {part}" for part, begin, end in zip(parts, moments, moments[1:], strict=True)
+    )
+    logger.warning(
+        "training stood still for %.1f s to save step %d: %s; this machine may lack memory or processor time",
+        moments[-1] - moments[0],
+        step,
+        told,
+    )
 
 
 def known_chunks(manifests: list[Manifest]) -> dict[str, ChunkRecord]:

@@ -220,6 +220,22 @@ def test_a_last_save_goes_to_the_durable_tier_at_once(tmp_path: Path) -> None:
     assert fast.keys("chunks/") == durable.keys("chunks/")
 
 
+def test_a_node_that_leaves_keeps_no_copy_near(tmp_path: Path) -> None:
+    fast, durable = MemoryBackend(), MemoryBackend()
+    writer = start(TieredBackend(fast, durable))
+    writer.begin(state(1), {}, manifest(1), "stop", node_leaves=True)
+    writer.wait()
+    assert writer.error is None
+    assert not fast.objects.keys() & _chunks_of(durable)
+    assert_holds(durable, newest(durable))
+
+
+def _chunks_of(backend: MemoryBackend) -> set[str]:
+    (listed,) = list_checkpoints(backend)
+    assert listed.manifest is not None
+    return {chunk.key for chunk in listed.manifest.chunks}
+
+
 @pytest.mark.parametrize("manner", ["before", "after"])
 def test_a_gang_may_die_at_every_operation_of_both_tiers(alone: Gang, manner: str) -> None:
     seen = []

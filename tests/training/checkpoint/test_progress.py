@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environment
-from tests.training.checkpoint.runs import Hooked, MemoryBackend, manifest, start, state
+from tests.training.checkpoint.runs import Hooked, MemoryBackend, manifest, save, start, state
 from training.checkpoint.directory import DirectoryBackend
 from training.checkpoint.progress import ProgressMeter, SaveProgress, reported
 from training.checkpoint.tiers import TieredBackend
@@ -69,6 +69,18 @@ def test_what_is_there_already_counts_as_done_and_not_as_written(tmp_path: Path)
         seen.append(saver.meter.read())
     assert seen[0].bytes == seen[0].total_bytes == seen[1].bytes == seen[1].total_bytes > 0
     assert seen[0].written_bytes > 0 == seen[1].written_bytes
+
+
+def test_a_loop_that_stands_still_is_told_of_part_by_part(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = start(MemoryBackend())
+    save(writer, 1)
+    assert "stood still" not in caplog.text
+    monkeypatch.setattr("training.checkpoint.writer.LONG_SECONDS", 0)
+    save(writer, 2)
+    for part in ("to save step 2", "s laying it out", "s finding memory", "s copying", "s handing it over"):
+        assert part in caplog.text
 
 
 @pytest.mark.usefixtures("often")
