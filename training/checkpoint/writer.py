@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -297,9 +298,7 @@ def _tell_if_long(step: int, moments: list[float]) -> None:
     if moments[-1] - moments[0] < LONG_SECONDS:
         return
     parts = ("laying it out", "finding memory", "copying", "handing it over")
-    told = ", ".join(
-        f"{end - begin:.1f} s {part}" for part, begin, end in zip(parts, moments, moments[1:], strict=True)
-    )
+    told = ", ".join(f"{end - begin:.1f} s {part}" for part, (begin, end) in zip(parts, pairwise(moments), strict=True))
     logger.warning(
         "training stood still for %.1f s to save step %d: %s; this machine may lack memory or processor time",
         moments[-1] - moments[0],
