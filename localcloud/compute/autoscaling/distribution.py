@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from localcloud.compute.autoscaling.model import Distribution, Group, Member, Override, Subnet
 from localcloud.compute.capacity import Market
@@ -52,6 +53,31 @@ def attempts(group: Group, desired: int) -> Iterator[ZoneAttempt]:
         if group.balanced_only and subnet.zone != order[0].zone:
             return
         yield ZoneAttempt(subnet, market, overrides)
+
+
+def reservation_tries(group: Group, market: Market | None) -> list[dict[str, Any]]:
+    """Return the CapacityReservationSpecification of each try in one pool, the best first; {} leaves it out.
+
+    Source: https://docs.aws.amazon.com/autoscaling/ec2/userguide/use-ec2-capacity-reservations.html (2026-11).
+    """
+    preference = group.reservations.get("CapacityReservationPreference", "default")
+    if market == "spot" or preference == "default":
+        return [{}]
+    if preference == "none":
+        return [{"CapacityReservationPreference": "none"}]
+    target = group.reservations.get("CapacityReservationTarget") or {}
+    tries: list[dict[str, Any]] = [
+        {"CapacityReservationTarget": {"CapacityReservationId": one}}
+        for one in target.get("CapacityReservationIds", [])
+    ] + [
+        {"CapacityReservationTarget": {"CapacityReservationResourceGroupArn": one}}
+        for one in target.get("CapacityReservationResourceGroupArns", [])
+    ]
+    if preference == "capacity-reservations-only":
+        only = {"CapacityReservationPreference": preference}
+        return [only | one for one in tries] or [only]
+    # Without a target, reservations that are open are used by an ordinary launch.
+    return [*tries, {}]
 
 
 def _spread(overrides: Sequence[Override], members: Sequence[Member], pools: int) -> list[Override]:

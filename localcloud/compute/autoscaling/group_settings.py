@@ -16,13 +16,14 @@ _KNOWN = frozenset(
     | {"HealthCheckType", "HealthCheckGracePeriod", "PlacementGroup", "TerminationPolicies", "CapacityRebalance"}
     | {"NewInstancesProtectedFromScaleIn", "LifecycleHookSpecificationList", "Tags", "ServiceLinkedRoleARN"}
     | {"MaxInstanceLifetime", "DefaultInstanceWarmup", "DesiredCapacityType", "AvailabilityZoneDistribution"}
-    | {"DeletionProtection", "InstanceMaintenancePolicy"}
+    | {"DeletionProtection", "InstanceMaintenancePolicy", "CapacityReservationSpecification"}
 )
 _EMPTY_LISTS = frozenset({"LoadBalancerNames", "TargetGroupARNs", "TrafficSources"})
 TERMINATION_POLICIES = (
     "Default", "AllocationStrategy", "OldestLaunchTemplate", "OldestInstance", "NewestInstance",
     "ClosestToNextInstanceHour",
 )  # fmt: skip
+_RESERVATION_PREFERENCES = ("default", "none", "capacity-reservations-first", "capacity-reservations-only")
 _DELETION_PROTECTIONS = ("none", "prevent-force-deletion", "prevent-all-deletion")
 _SHORTEST_LIFETIME_SECONDS = 86400
 
@@ -129,6 +130,8 @@ def apply_settings(group: Group, parameters: Mapping[str, Any]) -> None:
         group.balanced_only = strategy == "balanced-only"
     if "DeletionProtection" in parameters:
         group.deletion_protection = parameters["DeletionProtection"]
+    if "CapacityReservationSpecification" in parameters:
+        group.reservations = parameters["CapacityReservationSpecification"]
 
 
 def _check_settings(parameters: Mapping[str, Any]) -> None:
@@ -137,6 +140,14 @@ def _check_settings(parameters: Mapping[str, Any]) -> None:
         problems.append(
             f"HealthCheckType '{parameters['HealthCheckType']}' is not emulated by the local cloud; use EC2"
         )
+    reserved = parameters.get("CapacityReservationSpecification", {})
+    preference = reserved.get("CapacityReservationPreference", "default")
+    if preference not in _RESERVATION_PREFERENCES:
+        problems.append(
+            f"CapacityReservationPreference '{preference}' is not one of {', '.join(_RESERVATION_PREFERENCES)}"
+        )
+    if preference in ("default", "none") and reserved.get("CapacityReservationTarget"):
+        problems.append(f"CapacityReservationPreference '{preference}' takes no CapacityReservationTarget")
     for policy in parameters.get("TerminationPolicies", []):
         if policy not in TERMINATION_POLICIES:
             problems.append(f"Termination policy '{policy}' is not one of {', '.join(TERMINATION_POLICIES)}")

@@ -6,12 +6,12 @@ Runs in the reconciler's thread, without the store's lock while EC2 is asked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localcloud.api import ApiError
 from localcloud.compute.autoscaling.activities import ActivityLog
-from localcloud.compute.autoscaling.distribution import ZoneAttempt, attempts
+from localcloud.compute.autoscaling.distribution import ZoneAttempt, attempts, reservation_tries
 from localcloud.compute.autoscaling.lifecycle import GROUP_TAG
 from localcloud.compute.autoscaling.model import Group, GroupStore, Member, Override, TemplateReference
 from localcloud.compute.instance import Instance
@@ -20,7 +20,7 @@ from localcloud.compute.launch import LaunchResolver, LaunchSpecification
 
 FIRST_RETRY_SECONDS = 2.0
 LONGEST_RETRY_SECONDS = 30.0
-_NO_CAPACITY = "InsufficientInstanceCapacity"
+_NO_CAPACITY = ("InsufficientInstanceCapacity", "ReservationCapacityExceeded")
 _SPOT_MESSAGE = (
     "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity due to your request "
     "configuration. Please adjust your request and try again. Launching EC2 instance failed."
@@ -58,7 +58,7 @@ class GroupLauncher:
             try:
                 instance, override = self._in_zone(group, attempt)
             except ApiError as error:
-                is_capacity = error.code == _NO_CAPACITY
+                is_capacity = error.code in _NO_CAPACITY
                 self._report_failure(group, attempt, cause, error)
                 if not is_capacity and error.code not in ("InvalidPlacementGroup.InUse",):
                     break
@@ -75,18 +75,22 @@ class GroupLauncher:
         """Raises the last pool's ApiError when none of the zone's pools gives an instance."""
         refusal: ApiError | None = None
         for override in attempt.overrides:
-            try:
-                specification = self._specification(group, attempt, override)
-                (instance,) = self._inventory.launch(specification, 1, group=group.name)
-                return instance, override
-            except ApiError as error:
-                refusal = error
-                if error.code != _NO_CAPACITY:
-                    break
+            for reservation in reservation_tries(group, attempt.market):
+                try:
+                    specification = self._specification(group, attempt, override, reservation)
+                    (instance,) = self._inventory.launch(specification, 1, group=group.name)
+                    return instance, override
+                except ApiError as error:
+                    refusal = error
+                    # A reservation of another type or zone, or one that has ended, is passed over.
+                    if error.code not in _NO_CAPACITY and not reservation:
+                        raise
         assert refusal is not None, "a group has at least one override"
         raise refusal
 
-    def _specification(self, group: Group, attempt: ZoneAttempt, override: Override) -> LaunchSpecification:
+    def _specification(
+        self, group: Group, attempt: ZoneAttempt, override: Override, reservation: Mapping[str, Any]
+    ) -> LaunchSpecification:
         with self._store.lock:
             tags = [{"Key": tag.key, "Value": tag.value} for tag in group.tags.values() if tag.propagates]
             distribution = group.plan.distribution
@@ -99,6 +103,8 @@ class GroupLauncher:
             }
             if override.instance_type is not None:
                 parameters["InstanceType"] = override.instance_type
+            if reservation:
+                parameters["CapacityReservationSpecification"] = reservation
             if group.placement_group is not None:
                 parameters["Placement"] = {"GroupName": group.placement_group}
             if attempt.market == "spot":
@@ -130,7 +136,7 @@ class GroupLauncher:
             group.members[instance.id] = member
 
     def _report_failure(self, group: Group, attempt: ZoneAttempt, cause: str, error: ApiError) -> None:
-        if error.code == _NO_CAPACITY and attempt.market == "spot":
+        if error.code in _NO_CAPACITY and attempt.market == "spot":
             message = _SPOT_MESSAGE
         else:
             message = f"{error.message} Launching EC2 instance failed."

@@ -215,6 +215,7 @@ class Group:
     rebalances_capacity: bool = False
     balanced_only: bool = False
     deletion_protection: str = "none"
+    reservations: Mapping[str, Any] = field(default_factory=dict)
     is_deleting: bool = False
     is_launching: bool = False
     user_causes: list[str] = field(default_factory=list)

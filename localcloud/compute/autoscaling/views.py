@@ -70,6 +70,7 @@ def group_view(group: Group, *, with_instances: bool = True) -> dict[str, Any]:
     optional = {
         "PlacementGroup": group.placement_group, "DefaultInstanceWarmup": group.default_warmup_seconds,
         "MaxInstanceLifetime": group.maximum_lifetime_seconds,
+        "CapacityReservationSpecification": dict(group.reservations) or None,
         "Status": "Delete in progress" if group.is_deleting else None,
     }  # fmt: skip
     return view | {name: value for name, value in optional.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localcloud.compute.addresses import AddressBook
-from localcloud.compute.autoscaling.distribution import attempts, on_demand_target, victims
+from localcloud.compute.autoscaling.distribution import attempts, on_demand_target, reservation_tries, victims
 from localcloud.compute.autoscaling.model import (
     Distribution,
     Group,
@@ -55,6 +55,25 @@ def test_the_emptiest_zone_is_tried_first_and_all_pools_in_it():
 def test_balanced_only_tries_no_other_zone():
     found = list(attempts(group(None, member("i", "z1"), balanced_only=True), 2))
     assert [one.subnet.zone for one in found] == ["z2"]
+
+
+@pytest.mark.parametrize(
+    ("preference", "market", "tries"),
+    [
+        (
+            "capacity-reservations-first",
+            "on-demand",
+            [{"CapacityReservationTarget": {"CapacityReservationId": "cr-1"}}, {}],
+        ),
+        ("capacity-reservations-first", "spot", [{}]),
+        ("default", "on-demand", [{}]),
+        ("none", "on-demand", [{"CapacityReservationPreference": "none"}]),
+    ],
+)
+def test_the_on_demand_part_uses_its_reservations_as_the_group_says(preference, market, tries):
+    target = {"CapacityReservationIds": ["cr-1"]} if preference.startswith("cap") else {}
+    reservations = {"CapacityReservationPreference": preference, "CapacityReservationTarget": target}
+    assert reservation_tries(group(reservations=reservations), market) == tries
 
 
 def test_lowest_price_spreads_over_its_pools():

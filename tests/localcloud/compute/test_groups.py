@@ -309,3 +309,20 @@ def test_the_maximum_lifetime_ends_instances(cloud):
     assert "maximum instance lifetime" in next(
         one["Cause"] for one in cloud.activities(group) if one["Description"].startswith("Terminating")
     )
+
+
+def test_a_group_uses_its_reservation_first_and_then_buys(cloud):
+    made = cloud.ec2.create_capacity_reservation(
+        InstanceType="m5.large", InstancePlatform="Linux/UNIX", AvailabilityZone="eu-west-1a", InstanceCount=1,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]  # fmt: skip
+    reserved = {
+        "CapacityReservationPreference": "capacity-reservations-first",
+        "CapacityReservationTarget": {"CapacityReservationIds": [made]},
+    }
+    group = cloud.group(DesiredCapacity=2, subnets=1, CapacityReservationSpecification=reserved)
+    ids = cloud.until_in_service(group, 2)
+    assert cloud.described(group)["CapacityReservationSpecification"] == reserved
+    answer = cloud.ec2.describe_instances(InstanceIds=ids)
+    instances = [one for each in answer["Reservations"] for one in each["Instances"]]
+    assert sorted(one.get("CapacityReservationId", "bought") for one in instances) == ["bought", made]
