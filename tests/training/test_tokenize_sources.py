@@ -140,7 +140,7 @@ def trained() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def both(trained: Tokenizer) -> tuple[bpe.Encoder, bpe.Encoder]:
-    fast = bpe.open_encoder(trained)
+    fast = bpe.open_encoder(trained, bpe.tiktoken_form(trained))
     assert isinstance(fast, bpe._TiktokenEncoder)
     return fast, bpe._TokenizersEncoder(trained)
 
@@ -168,7 +168,7 @@ def test_both_libraries_cut_words_alike_at_every_kind_of_character() -> None:
             vocabulary[characters[first] + characters[second]] = len(vocabulary)
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast, slow = bpe.open_encoder(tokenizer), bpe._TokenizersEncoder(tokenizer)
+    fast, slow = bpe.open_encoder(tokenizer, bpe.tiktoken_form(tokenizer)), bpe._TokenizersEncoder(tokenizer)
     assert isinstance(fast, bpe._TiktokenEncoder)
     points = [*range(0x3000), *range(0x3000, 0xD800, 97), *range(0xE000, 0x110000, 997)]
     text = "".join(f"\n{before}{chr(point)}a" for point in points for before in "a1! ")
@@ -179,13 +179,13 @@ def test_a_tokenizer_that_tiktoken_cannot_stand_in_for(trained: Tokenizer) -> No
     document = json.loads(trained.to_str())
     assert document["model"]["merges"][0] != ["a", "b"]
     strange = {**document, "normalizer": {"type": "NFC"}}
-    assert isinstance(bpe.open_encoder(Tokenizer.from_str(json.dumps(strange))), bpe._TokenizersEncoder)
+    assert bpe.tiktoken_form(Tokenizer.from_str(json.dumps(strange))) is None
     # The same token by another merge than the one that its bytes would come to by themselves.
     vocabulary = {character: number for number, character in enumerate(sorted(bpe._byte_of_character()))}
     vocabulary |= {"bc": 256, "ab": 257, "abc": 258}
     reordered = Tokenizer(models.BPE(vocabulary, [("b", "c"), ("a", "b"), ("ab", "c")]))
     reordered.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    encoder = bpe.open_encoder(reordered)
+    encoder = bpe.open_encoder(reordered, bpe.tiktoken_form(reordered))
     assert isinstance(encoder, bpe._TokenizersEncoder)
     assert encoder.encode(["abc"])[0].tolist() == [vocabulary["a"], 256]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,30 +104,47 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
-def open_encoder(tokenizer: Tokenizer) -> Encoder:
-    """The fastest way to encode that gives exactly the tokenizer's ids."""
+@dataclass(frozen=True)
+class TiktokenForm:
+    """A tokenizer as tiktoken takes it.
+
+    Attributes:
+        ranks: of each token; merges are made lowest rank first.
+        pattern: that cuts text into words.
+        ids: of each rank. Shapes: [ranks] uint32.
+    """
+
+    ranks: dict[bytes, int]
+    pattern: str
+    ids: Ids
+
+
+def tiktoken_form(tokenizer: Tokenizer) -> TiktokenForm | None:
+    """The same tokenizer for tiktoken; None if it cannot be shown to give the same ids for every text."""
     document = json.loads(tokenizer.to_str())
     pattern = _pattern(document)
-    if pattern is None:
-        return _TokenizersEncoder(tokenizer)
-    vocabulary = document["model"]["vocab"]
-    merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in document["model"]["merges"]]
-    alphabet = _byte_of_character()
+    vocabulary, alphabet = document["model"].get("vocab", {}), _byte_of_character()
+    if pattern is None or not alphabet.keys() <= vocabulary.keys():
+        return None
+    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in document["model"]["merges"]]
     ranks = {bytes([byte]): byte for byte in range(256)}
     ids = np.zeros(256 + len(merges), dtype=np.uint32)
     for character, byte in alphabet.items():
-        if character not in vocabulary:
-            return _TokenizersEncoder(tokenizer)
         ids[byte] = vocabulary[character]
     for number, (left, right) in enumerate(merges, start=256):
         parts = [bytes(alphabet[character] for character in part) for part in (left, right)]
         token = parts[0] + parts[1]
         # tiktoken knows tokens and not merges; the two are the same if each token comes about by its merge alone.
         if token in ranks or left + right not in vocabulary or _split(token, ranks) != parts:
-            return _TokenizersEncoder(tokenizer)
+            return None
         ranks[token] = number
         ids[number] = vocabulary[left + right]
-    return _TiktokenEncoder(ranks, pattern, ids)
+    return TiktokenForm(ranks, pattern, ids)
+
+
+def open_encoder(tokenizer: Tokenizer, form: TiktokenForm | None) -> Encoder:
+    """The fastest way to encode that gives exactly the tokenizer's ids; ``form`` is of :func:`tiktoken_form`."""
+    return _TokenizersEncoder(tokenizer) if form is None else _TiktokenEncoder(form)
 
 
 def _pattern(document: dict[str, Any]) -> str | None:
@@ -173,9 +191,11 @@ def _byte_of_character() -> dict[str, int]:
 
 
 class _TiktokenEncoder:
-    def __init__(self, ranks: dict[bytes, int], pattern: str, ids: Ids) -> None:
-        self._encoding = tiktoken.Encoding("dataset", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-        self._ids = ids
+    def __init__(self, form: TiktokenForm) -> None:
+        self._encoding = tiktoken.Encoding(
+            "dataset", pat_str=form.pattern, mergeable_ranks=form.ranks, special_tokens={}
+        )
+        self._ids = form.ids
 
     def encode(self, texts: list[str]) -> list[Ids]:
         return [self._ids[self._encoding.encode_to_numpy(text, disallowed_special=())] for text in texts]

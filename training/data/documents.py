@@ -165,23 +165,31 @@ def _unpacked(path: Path) -> Iterator[bytes]:
 def _cut(piece: Piece, most_bytes: int) -> Iterator[Document]:
     """Documents of at most about ``most_bytes`` out of a text, cut at line ends; a short file is one document."""
     file = piece.file
+    first, content = _whole_lines(piece)
     if file.used_bytes <= most_bytes:
-        content = b"".join(line for _, line in _lines(piece))
         yield Document(file.name, content.decode("utf-8-sig"))
         return
-    held: list[bytes] = []
-    begins = size = 0
-    for place, line in _lines(piece):
-        if held and size + len(line) > most_bytes:
-            yield _document(file, begins, held)
-            held, size = [], 0
-        if not held:
-            begins = place
-        held.append(line)
-        size += len(line)
-    if held:
-        yield _document(file, begins, held)
+    begins = 0
+    while begins < len(content):
+        ends = begins + most_bytes
+        if ends < len(content):
+            # The last line end within the limit; of a line that is longer, its own.
+            last = content.rfind(b"\n", begins, ends)
+            ends = 1 + (last if last >= 0 else content.find(b"\n", ends))
+        text = content[begins : ends or None]  # 0: it is the last line, and has none
+        place = first + begins
+        yield Document(f"{file.name}@{place}", text.decode("utf-8" if place else "utf-8-sig"))
+        begins += len(text)
 
 
-def _document(file: TextFile, begins: int, lines: list[bytes]) -> Document:
-    return Document(f"{file.name}@{begins}", b"".join(lines).decode("utf-8-sig" if begins == 0 else "utf-8"))
+def _whole_lines(piece: Piece) -> tuple[int, bytes]:
+    """The lines that begin in a piece, and where the first one begins."""
+    with piece.file.path.open("rb") as file:
+        first = piece.first
+        if first:
+            file.seek(first - 1)
+            first += len(file.readline()) - 1
+        content = file.read(max(0, piece.end - first))
+        if not content.endswith(b"\n"):
+            content += file.readline(piece.file.used_bytes - first - len(content)) if content else b""
+        return first, content

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from training.data.bpe import Encoder, Ids, end_of_text_id, load_tokenizer, open_encoder
+from training.data.bpe import Encoder, Ids, TiktokenForm, end_of_text_id, load_tokenizer, open_encoder, tiktoken_form
 from training.data.documents import Document, Piece, Reading, documents
 
 if TYPE_CHECKING:
@@ -98,14 +98,17 @@ def make_parts(works: list[list[Piece]], encoding: Encoding, workers: int) -> It
         OSError: a part cannot be written.
     """
     missing = {number: works[number] for number in range(len(works)) if _finished(encoding, number) is None}
+    form = tiktoken_form(load_tokenizer(encoding.tokenizer_file)) if missing else None
     if workers == 1 or len(missing) <= 1:
-        maker = _PartMaker(encoding) if missing else None
+        maker = _PartMaker(encoding, form) if missing else None
         for number in range(len(works)):
             yield maker.make(number, works[number]) if maker and number in missing else _read(encoding, number)
         return
     # Not by fork: the tokenizer's own threads, which training it has started, do not survive one.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(missing)), context, initializer=_start_worker, initargs=(encoding,))
+    pool = ProcessPoolExecutor(
+        min(workers, len(missing)), context, initializer=_start_worker, initargs=(encoding, form)
+    )
     try:
         made = {number: pool.submit(_make_in_worker, number, work) for number, work in missing.items()}
         for number in range(len(works)):
@@ -133,10 +136,10 @@ def _read(encoding: Encoding, number: int) -> Part:
 
 
 class _PartMaker:
-    def __init__(self, encoding: Encoding) -> None:
+    def __init__(self, encoding: Encoding, form: TiktokenForm | None) -> None:
         tokenizer = load_tokenizer(encoding.tokenizer_file)
         self._end_of_text_id = end_of_text_id(tokenizer)
-        self._encoder: Encoder = open_encoder(tokenizer)
+        self._encoder: Encoder = open_encoder(tokenizer, form)
         self._encoding = encoding
 
     def make(self, number: int, pieces: list[Piece]) -> Part:
@@ -172,11 +175,11 @@ class _PartMaker:
 _maker: list[_PartMaker] = []
 
 
-def _start_worker(encoding: Encoding) -> None:
+def _start_worker(encoding: Encoding, form: TiktokenForm | None) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _maker.append(_PartMaker(encoding))
+    _maker.append(_PartMaker(encoding, form))
 
 
 def _end_with_parent() -> None:
