@@ -6,6 +6,7 @@ bucket with a customer-managed key kms:GenerateDataKey and kms:Decrypt.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import time
@@ -21,6 +22,8 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoC
 from training.checkpoint.backend import Backend
 from training.checkpoint.parallel import results_of
 from training.errors import AlreadyExistsError, NotFoundError, StoreError
+
+logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_SECONDS = 5
 READ_TIMEOUT_SECONDS = 20
@@ -56,7 +59,6 @@ REMEDIES = {
     "InvalidObjectState": "it is in an archive: `python -m training checkpoint restore` has it made readable, in hours",
     "RequestTimeTooSkewed": "set this machine's clock",
 }
-
 
 Content = TypeVar("Content")
 
@@ -125,7 +127,11 @@ class S3Backend:
                 parts = list(pool.map(put_part, range(1, math.ceil(len(content) / PART_BYTES) + 1)))
             self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
         except BaseException:
-            self._client.abort_multipart_upload(**upload)
+            try:
+                self._client.abort_multipart_upload(**upload)
+            except (BotoCoreError, ClientError, HTTPClientError) as error:
+                # What is to be told is why the upload failed; a lifecycle rule removes the parts in the end.
+                logger.warning("s3://%s/%s: the parts of a failed upload are left: %s", self._bucket, key, error)
             raise
 
     def create(self, key: str, content: bytes) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "tests/training/complaints"
+CHECKPOINT = "tests/training/checkpoint"
 REQUESTS = "tests/training/test_requests.py"
 STOP = "tests/training/test_stop.py"
 DATA = "tests/training/test_data.py"
@@ -69,6 +70,7 @@ COVERED: dict[str, tuple[str, list[str]]] = {
         "a corrupt checkpoint is not said to be one",
         [
             "tests/training/test_damage.py::test_damage_that_one_rank_finds_makes_all_fall_back",
+            f"{CHECKPOINT}/test_crash_points.py::test_the_power_may_be_cut_at_every_call_of_a_directory_store",
             f"{HERE}/test_storing.py::test_cut_off_chunk_is_named",
         ],
     ),
@@ -77,15 +79,23 @@ COVERED: dict[str, tuple[str, list[str]]] = {
         [
             "tests/training/test_checkpoint_store.py::test_crash_at_every_write_leaves_the_newest_committed_one",
             f"{HERE}/test_storing.py::test_chunks_without_a_commit_are_no_checkpoint",
+            f"{HERE}/test_storing.py::test_a_step_that_is_saved_again_is_not_mistaken_for_its_first_save",
         ],
     ),
     "https://github.com/marin-community/marin/issues/9213": (
         "a storage error on one rank leaves the others waiting",
-        ["tests/training/test_damage.py::test_one_rank_that_cannot_upload_fails_all_and_none_hangs"],
+        [
+            "tests/training/test_damage.py::test_one_rank_that_cannot_upload_fails_all_and_none_hangs",
+            f"{HERE}/test_stopping.py::test_storage_that_fails_one_rank_in_the_last_save_fails_all",
+            f"{HERE}/test_stopping.py::test_storage_that_does_not_answer_one_rank_holds_nobody_up_past_the_deadline",
+        ],
     ),
     "https://github.com/awslabs/s3-connector-for-pytorch/issues/219": (
         "the real error of an upload is hidden",
-        [f"{HERE}/test_storing.py::test_code_of_the_service_is_in_the_message"],
+        [
+            f"{HERE}/test_storing.py::test_code_of_the_service_is_in_the_message",
+            f"{HERE}/test_storing.py::test_error_of_a_part_is_in_the_message",
+        ],
     ),
     "https://github.com/mlcommons/storage/issues/642": (
         "a process forked after the S3 client started its threads hangs",
@@ -98,13 +108,18 @@ COVERED: dict[str, tuple[str, list[str]]] = {
     "https://github.com/peak/s5cmd/issues/419": (
         "copies fail silently or mix two versions of a file",
         [
+            f"{CHECKPOINT}/test_s3_ranges.py::test_two_versions_are_never_mixed",
+            f"{CHECKPOINT}/test_s3_ranges.py::test_a_range_that_breaks_off_is_asked_for_again",
             "tests/bootstrap/test_steps.py::test_damaged_dataset_is_refused",
             "tests/bootstrap/test_steps.py::test_staging_is_complete_incremental_and_follows_a_new_index",
         ],
     ),
     "https://github.com/pytorch/torchtitan/issues/146": (
         "the gradient scaler's state is lost on resume",
-        [f"{HERE}/test_resuming.py::test_gradient_scaler_goes_on_where_it_was"],
+        [
+            f"{HERE}/test_resuming.py::test_gradient_scaler_goes_on_where_it_was",
+            f"{HERE}/test_resuming.py::test_gradient_scaler_of_another_trainer_goes_on_too",
+        ],
     ),
     "https://github.com/Lightning-AI/pytorch-lightning/issues/1772": (
         "the learning rate is one step off after a resume",
@@ -146,7 +161,11 @@ COVERED: dict[str, tuple[str, list[str]]] = {
     ),
     "https://github.com/pytorch/pytorch/issues/170163": (
         "asynchronous saves use more memory each time",
-        [f"{HERE}/test_storing.py::test_memory_does_not_grow_with_the_number_of_saves"],
+        [
+            f"{HERE}/test_storing.py::test_memory_does_not_grow_with_the_number_of_saves",
+            f"{HERE}/test_storing.py::test_the_writer_shares_no_interpreter_with_training_and_needs_none_of_its_memory",
+            "tests/flow/test_full_disk_and_refused_writes.py::test_a_state_for_which_there_is_no_memory",
+        ],
     ),
 }
 

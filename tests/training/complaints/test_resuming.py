@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from training.checkpoint import Checkpointer
 from training.checkpoint.manifest import Manifest
 from training.checkpoint.state import TrainingState
 from training.config import ModelShape, TrainingConfig
@@ -77,6 +78,25 @@ def test_gradient_scaler_goes_on_where_it_was() -> None:
     assert restored.state_dict() == scaler.state_dict()
     assert restored.get_scale() == 512.0
     assert restored.state_dict()["_growth_tracker"] == 2
+
+
+def test_gradient_scaler_of_another_trainer_goes_on_too(alone: Gang, tmp_path: Path) -> None:
+    """https://github.com/huggingface/accelerate/issues/4289, by way of a store and a process that starts anew."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, growth_interval=9)
+    state = state_of(scaler=scaler)
+    first = Checkpointer(str(tmp_path), state.model, state.optimizer, scaler)
+    first.resume()
+    scaler.scale(state.model.final_norm.weight.sum()).backward()
+    scaler.step(state.optimizer)
+    scaler.update()
+    first.save(1, wait=True)
+    first.close()
+    again = state_of(scaler=torch.amp.GradScaler("cpu", init_scale=2.0))
+    second = Checkpointer(str(tmp_path), again.model, again.optimizer, again.scaler, generation=1)
+    second.resume()
+    second.close()
+    assert again.scaler.state_dict() == scaler.state_dict()
+    assert again.scaler.state_dict()["_growth_tracker"] == 1
 
 
 def test_skipped_step_moves_schedule_and_data_together_and_no_weight(alone: Gang, tiny_dataset: Path) -> None:

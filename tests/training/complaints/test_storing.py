@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour
+from tests.training.checkpoint.runs import Hooked, MemoryBackend, assert_holds, load, newest, save, start
 from training.checkpoint.backend import open_backend
 from training.checkpoint.directory import DirectoryBackend
 from training.checkpoint.s3 import S3Backend
@@ -37,6 +41,34 @@ def test_code_of_the_service_is_in_the_message(proxy: FaultyS3, bucket: str, fau
         backend.put("key", b"x")
     told = str(caught.value)
     assert f"s3://{bucket}/p/key" in told and code in told and "s3:PutObject" in told
+
+
+@pytest.mark.parametrize("afterwards", [None, "errors"], ids=["alone", "as its cleaning up fails too"])
+def test_error_of_a_part_is_in_the_message(
+    proxy: FaultyS3, bucket: str, monkeypatch: pytest.MonkeyPatch, afterwards: Any
+) -> None:
+    """https://github.com/awslabs/s3-connector-for-pytorch/issues/219: a large upload failed for another reason."""
+    monkeypatch.setattr("training.checkpoint.s3.MULTIPART_BYTES", 1 << 20)
+    monkeypatch.setattr("training.checkpoint.s3.PART_BYTES", 5 << 20)
+    backend = S3Backend(bucket, "p")
+    upload_part = backend._client.upload_part
+
+    def fail_the_last(**arguments: Any) -> Any:
+        if arguments["PartNumber"] < 3:
+            return upload_part(**arguments)
+        proxy.misbehaviour = Misbehaviour("slow-down", 1.0)
+        try:
+            return upload_part(**arguments)
+        finally:
+            proxy.misbehaviour = Misbehaviour(afterwards, 1.0)
+
+    monkeypatch.setattr(backend._client, "upload_part", fail_the_last)
+    monkeypatch.setattr("training.checkpoint.s3.PART_THREADS", 1)
+    with pytest.raises(StoreError, match=f"s3://{bucket}/p/key: .* SlowDown"):
+        backend.put("key", bytes(11 << 20))
+    proxy.misbehaviour = Misbehaviour()
+    assert bool(backend._client.list_multipart_uploads(Bucket=bucket).get("Uploads")) == (afterwards is not None)
+    assert backend.keys("") == []
 
 
 def test_every_request_goes_to_the_given_endpoint(proxy: FaultyS3, bucket: str) -> None:
@@ -99,6 +131,36 @@ def test_chunks_without_a_commit_are_no_checkpoint(gangs: Any, tiny_config: dict
     second = gangs.finish("second", {**tiny_config, "steps": 7}, generation=2)
     assert second.records("start")[0]["resumed_from_step"] == 5
     assert [entry.step for entry in checkpoint_entries(open_backend(first.checkpoints))][0] == 7
+
+
+def test_a_step_that_is_saved_again_is_not_mistaken_for_its_first_save() -> None:
+    """https://github.com/saforem2/ezpz/pull/196: the marker of the overwritten one made the new half look whole."""
+    store = MemoryBackend()
+    for step in (1, 2):
+        save(start(store, generation=step), step)
+    first = newest(store)
+
+    def die(at: int, name: str, key: str) -> None:
+        if name == "create" and at > 5:
+            raise StoreError("dead")
+
+    with pytest.raises(StoreError, match="dead"):
+        save(start(Hooked(store, die), generation=3), 2, {"model/x": torch.full((9,), 9.0)})
+    assert newest(store) == first, "without its commit the second save is nothing"
+    assert_holds(store, first)
+    save(start(store, generation=4), 2, {"model/x": torch.full((9,), 9.0)})
+    assert newest(store).sequence > first.sequence and newest(store).step == 2
+    assert torch.equal(load(store, newest(store))["model/x"], torch.full((9,), 9.0))
+    assert_holds(store, first)
+
+
+def test_the_writer_shares_no_interpreter_with_training_and_needs_none_of_its_memory() -> None:
+    """https://github.com/pytorch/pytorch/pull/147039: a save in the background took the interpreter from the loop."""
+    program = "import sys, training.checkpoint.process, training.checkpoint.s3; print('torch' in sys.modules)"
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3]
+    )
+    assert done.stdout.split() == ["False"], done.stderr
 
 
 def resident_bytes(pid: int) -> int:
