@@ -73,13 +73,19 @@ def _of_exports(before: Assembly, after: Assembly, changes: Sequence[ResourceCha
             users = [one for one in old.importers(name) if one != stack_id]
             if not users:
                 continue
-            told = text_of(value)
-            remedy = f"destroy {' and '.join(reversed(users))} first, then deploy all: nodes end, data stays"
+            told, who = text_of(value), " and ".join(users)
             if name not in now:
-                reason = f"its export of {told} would go while {', '.join(users)} use it"
-                yield Obstacle(stack_id, name, reason, remedy)
+                reason = f"its export of {told} would go while {who} still imports it"
+                # What a stack imports is deployed before it: by itself it must do with what is exported already.
+                alone = all(new.imported_by(one) <= set(old.names) for one in users)
+                deploy = f"`cdk deploy {' '.join(users)} --exclusively` first, then all"
+                yield Obstacle(stack_id, name, reason, deploy if alone else _destroy(users))
             elif now[name] != value or any(
                 (one.stack, one.logical_id) in replaced for _, one in references(now[name], stack_id, new)
             ):
-                reason = f"its export of {told} would change while {', '.join(users)} use it"
-                yield Obstacle(stack_id, name, reason, remedy)
+                reason = f"its export of {told} would change while {who} imports it"
+                yield Obstacle(stack_id, name, reason, _destroy(users))
+
+
+def _destroy(users: Sequence[str]) -> str:
+    return f"destroy {' and '.join(reversed(users))} first, then deploy all: nodes end, buckets and keys stay"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,15 @@ class Exports:
     def of_stack(self, stack_id: str) -> dict[str, Any]:
         """Return what a stack exports, by name."""
         return {name: value for name, (owner, value) in self._values.items() if owner == stack_id}
+
+    @property
+    def names(self) -> Set[str]:
+        """The names of all exports."""
+        return self._values.keys()
+
+    def imported_by(self, stack_id: str) -> set[str]:
+        """Return the names that a stack imports."""
+        return {name for name, users in self._importers.items() if stack_id in users}
 
     def importers(self, name: str) -> list[str]:
         """Return the stacks that import a value."""
