@@ -15,6 +15,7 @@ import yaml
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
+from stacks.account import ClientOf
 from stacks.changes.assembly import Assembly, StackTemplate
 from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError, Problem
@@ -32,20 +33,26 @@ REMEDIES: Mapping[str, str] = {
 """What to do about a stack that failed, by its state."""
 
 
-def deployed(config: DeploymentConfig, wanted: Assembly) -> tuple[dict[str, StackTemplate], list[str]]:
+def deployed(
+    config: DeploymentConfig, wanted: Assembly, client_of: ClientOf | None = None
+) -> tuple[dict[str, StackTemplate], list[str]]:
     """Return the deployed stacks that a deploy of `wanted` would change, and what is to be said of them.
+
+    Args:
+        config: The deployment.
+        wanted: The stacks as they would be.
+        client_of: Makes the client of a service; the default uses the credentials of the environment.
 
     Raises:
         ConfigError: No credentials, no answer, no right to ask, or a stack that failed or is not ours.
     """
-    settings = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "max_attempts": 3})
-    session = boto3.Session(region_name=config.region)
     try:
-        account = session.client("sts", config=settings).get_caller_identity()["Account"]
+        clients = client_of or _clients(config.region)
+        account = clients("sts").get_caller_identity()["Account"]
         if config.account is not None and account != config.account:
             rule, remedy = f"the credentials are of account {account}", "use those of that account, or correct the key"
             raise ConfigError(SOURCE, [Problem("account", config.account, rule, remedy)])
-        return _stacks(session.client("cloudformation", config=settings), wanted, f"aws://{account}/{config.region}")
+        return _stacks(clients("cloudformation"), wanted, f"aws://{account}/{config.region}")
     except (NoCredentialsError, PartialCredentialsError) as error:
         remedy = "`aws configure`, `aws sso login`, or set AWS_PROFILE; or compare with a revision or a folder"
         raise ConfigError(SOURCE, [Problem("credentials", str(error), "there are none", remedy)]) from error
@@ -56,6 +63,12 @@ def deployed(config: DeploymentConfig, wanted: Assembly) -> tuple[dict[str, Stac
     except BotoCoreError as error:
         rule, remedy = "AWS does not answer", "check region, network and proxy"
         raise ConfigError(SOURCE, [Problem("region", config.region, f"{rule}: {error}", remedy)]) from error
+
+
+def _clients(region: str) -> ClientOf:
+    settings = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "max_attempts": 3})
+    session = boto3.Session(region_name=region)
+    return lambda service: session.client(service, config=settings)
 
 
 def _stacks(client: Any, wanted: Assembly, place: str) -> tuple[dict[str, StackTemplate], list[str]]:
