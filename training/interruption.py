@@ -26,7 +26,10 @@ Source: https://github.com/pytorch/pytorch/issues/119856 (2026-11)."""
 
 
 class Interruption:
-    """Requests to this process. Signals count from construction on; files from :meth:`watch` on."""
+    """Requests to this process. Signals count from construction on; files from :meth:`watch` on.
+
+    A launcher may start this process with these signals blocked: what comes before anybody can hear it counts then too.
+    """
 
     def __init__(self) -> None:
         self._signalled: int | None = None
@@ -35,6 +38,7 @@ class Interruption:
         self._save_file: str | None = None
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A second signal changes nothing: the save that the first one asked for is on its way.

@@ -91,6 +91,10 @@ def _kill_all(scene: Scene) -> Aftermath:
 
 def _kill_one(scene: Scene) -> Aftermath:
     scene.gang.send(signal.SIGKILL, [scene.choice.randrange(len(scene.gang.processes))])
+    if not scene.gang.records("start"):
+        # The others may be waiting for it to arrive, for as long as they are willing to; torchrun ends them at once.
+        scene.gang.send(signal.SIGKILL)
+        return Aftermath(scene.gang.wait(HANG_SECONDS), kills=len(scene.gang.processes))
     return Aftermath(scene.gang.wait(HANG_SECONDS), kills=1)
 
 

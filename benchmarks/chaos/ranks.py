@@ -17,10 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.metrics import read_records
+from training.interruption import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -142,6 +144,14 @@ class WarmParent:
     def __init__(self, root: Path, dataset: Path) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
+        # A signal that comes before a rank can hear it waits, as its handlers unblock it; it would kill the rank, and
+        # no torchrun is here to end the others.
+        resource_tracker.ensure_running()  # or it is started by the next call, and unblocks them again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._root = root
         self._dataset = dataset
         self._gangs: list[Gang] = []

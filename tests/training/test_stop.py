@@ -35,6 +35,20 @@ def test_every_signal_that_means_stop_is_a_request(interruption: Interruption, n
     assert interruption.reason() == f"received {number.name}", "the first request counts"
 
 
+def test_a_signal_that_came_before_anybody_could_hear_it_counts(tmp_path: Path) -> None:
+    program = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+os.kill(os.getpid(), signal.SIGTERM)
+from training.interruption import Interruption
+print(Interruption().reason())
+"""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
+    assert done.stdout == "received SIGTERM\n", done.stderr
+
+
 def test_torchruns_patience_is_a_time_to_reckon_with_but_no_deadline(
     interruption: Interruption, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
