@@ -15,7 +15,7 @@ from localcloud.iam.ec2_actions import ec2_accesses, template_accesses
 from localcloud.iam.policy import Access
 from localcloud.iam.s3_actions import s3_accesses
 from localcloud.iam.storage_actions import dlm_accesses, fsx_accesses, resource_groups_accesses
-from localcloud.iam.stored import key_arn
+from localcloud.iam.stored import key_arn, role_boundary
 
 Parameters = Mapping[str, Any]
 # IAM prefixes that differ from boto3's client name.
@@ -132,7 +132,9 @@ def _iam(call: Call) -> list[Access]:
     action = f"iam:{call.operation}"
     profile_first = call.operation in ("AddRoleToInstanceProfile", "RemoveRoleFromInstanceProfile")
     kinds = (("InstanceProfileName", "instance-profile"),) if profile_first else IAM_KINDS
-    boundary = {"iam:permissionsboundary": [p["PermissionsBoundary"]]} if p.get("PermissionsBoundary") else {}
+    # The ceiling that a call puts on, or that the role has whose policies it changes.
+    ceiling = p.get("PermissionsBoundary") or (role_boundary(str(p["RoleName"])) if p.get("RoleName") else None)
+    boundary = {"iam:permissionsboundary": [str(ceiling)]} if ceiling else {}
     if "PolicyArn" in p and call.operation.startswith(("Attach", "Detach")):
         boundary["iam:policyarn"] = [p["PolicyArn"]]
     for name, kind in kinds:
@@ -142,7 +144,24 @@ def _iam(call: Call) -> list[Access]:
             if call.operation == "AddRoleToInstanceProfile":
                 found.append(Access("iam:PassRole", f"arn:aws:iam::{call.account}:role/{p['RoleName']}", {}))
             return found
+    if call.operation == "CreatePolicy":
+        name = f"policy{p.get('Path', '/')}{p['PolicyName']}"
+        return [Access(action, f"arn:aws:iam::{call.account}:{name}", {})]
+    if p.get("AWSServiceName"):
+        service = str(p["AWSServiceName"])
+        arn = f"arn:aws:iam::{call.account}:role/aws-service-role/{service}/*"
+        return [Access(action, arn, {"iam:awsservicename": [service]})]
     return [Access(action, str(p.get("PolicyArn", "*")), boundary)]
+
+
+def _sns(call: Call) -> list[Access]:
+    p = call.parameters
+    topic = p.get("TopicArn") or p.get("ResourceArn")
+    if topic is None and p.get("SubscriptionArn"):
+        topic = str(p["SubscriptionArn"]).rpartition(":")[0]  # a subscription is judged as its topic
+    if topic is None and call.operation == "CreateTopic":
+        topic = f"arn:aws:sns:{call.region}:{call.account}:{p['Name']}"
+    return [Access(f"sns:{call.operation}", str(topic or "*"), {})]
 
 
 def _sts(call: Call) -> list[Access]:
@@ -220,6 +239,7 @@ BUILDERS: Mapping[str, Callable[[Call], list[Access]]] = {
     "autoscaling": _autoscaling,
     "lambda": _lambda,
     "iam": _iam,
+    "sns": _sns,
     "sts": _sts,
     "ec2": ec2_accesses,
     "kms": _kms,

@@ -80,6 +80,13 @@ def profile_role(profile: Mapping[str, Any]) -> str | None:
     return None
 
 
+def role_boundary(name: str) -> str | None:
+    """Return the ARN of the permissions boundary of a role, None when it has none or is not there."""
+    role = next((one for one in iam_backend().roles.values() if one.name == name), None)
+    boundary = getattr(role, "permissions_boundary_arn", None)
+    return str(boundary) if boundary else None
+
+
 def launch_template(region: str, specification: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
     """Return the id of a launch template and the data of the version that a specification names."""
     templates = get_backend("ec2")[ACCOUNT][region].launch_templates

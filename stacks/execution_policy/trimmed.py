@@ -1,0 +1,85 @@
+"""What handlers ask for that no template of the project leads to, with the reason; a type's schema covers all of it.
+
+Where a handler asks for too little or a name is none of IAM's, that is said too.
+"""
+
+from __future__ import annotations
+
+_LISTENERS = "no fleet stands behind a load balancer"
+_USERS = "policies of ours belong to roles: users and groups stay out of reach"
+_BUCKET = "no bucket of ours has it, and CloudFormation changes what the template names"
+_BUCKET_OPERATIONS = (
+    "PutAnalyticsConfiguration",
+    "DeleteBucketAnalyticsConfiguration",
+    "PutBucketAbac",
+    "PutBucketAcl",
+    "PutBucketCORS",
+    "DeleteBucketCors",
+    "PutBucketWebsite",
+    "DeleteBucketWebsite",
+    "PutInventoryConfiguration",
+    "PutMetricsConfiguration",
+    "DeleteBucketMetricsConfiguration",
+    "PutIntelligentTieringConfiguration",
+    "PutReplicationConfiguration",
+    "PutBucketReplication",
+    "DeleteBucketReplication",
+    "PutObjectAcl",
+    "PutBucketObjectLockConfiguration",
+    "PutObjectLockConfiguration",
+)
+
+TRIMMED: tuple[tuple[str, str], ...] = (
+    ("vpc-lattice:*", _LISTENERS),
+    ("elasticloadbalancing:*", _LISTENERS),
+    ("autoscaling:Attach*", _LISTENERS),
+    ("autoscaling:Detach*", _LISTENERS),
+    ("managed-fleets:*", "a service of AWS's own behind Auto Scaling, without entry in the service authorization list"),
+    ("vpce:*", "no endpoint reaches into another region"),
+    ("elasticfilesystem:*", "no function mounts a file system"),
+    ("s3files:*", "no function mounts a file system"),
+    ("s3tables:*", "no bucket keeps tables of its metadata"),
+    ("s3:*Metadata*", "no bucket keeps tables of its metadata"),
+    ("s3:REST.*", "no action of IAM: a name from access logs"),
+    ("s3:ListTagsForResource", "tags of buckets are read by GetBucketTagging"),
+    ("s3:DeleteObject*", "objects are people's and nodes'; CloudFormation deletes empty buckets"),
+    ("s3:GetObjectVersion", "the bucket of the bootstrap is read by the newest version"),
+    *((f"s3:{operation}", _BUCKET) for operation in _BUCKET_OPERATIONS),
+    ("firehose:*", "no log group feeds a stream"),
+    ("billing:*", "no budget names a billing view"),
+    ("iam:*Group*", _USERS),
+    ("iam:*User*", _USERS),
+    ("iam:DeleteRolePermissionsBoundary", "the ceiling over a role never comes off"),
+    ("iam:DeleteServiceLinkedRole", "they are kept when the stack goes: other fleets act through them"),
+    ("iam:GetServiceLinkedRoleDeletionStatus", "they are kept when the stack goes"),
+    ("lambda:AssociateRuntimeAlias", "no action that a function of ours leads to"),
+    ("lambda:PassCapacityProvider", "functions run where Lambda runs them"),
+    ("lambda:*CodeSigning*", "code is named by its hash, published by the role of the bootstrap"),
+    ("lambda:*Layer*", "no function has layers"),
+    ("lambda:PublishVersion", "functions have no versions"),
+    ("lambda:Put*ScalingConfig", "functions are not scaled"),
+    ("lambda:Put*RecursionConfig", "Lambda's own guard against recursion stays as it is"),
+    ("lambda:PutRuntimeManagementConfig", "Lambda keeps the runtime patched, as it does by itself"),
+    ("logs:CreateLogDelivery", "logs are read where they are written"),
+    ("logs:*BearerToken*", "log groups take no tokens"),
+    ("logs:PutDataProtectionPolicy", "log groups hold no personal data: events and metrics"),
+    ("logs:*utIndexPolicy", "no field index"),
+    ("logs:DeleteIndexPolicy", "no field index"),
+    ("logs:PutLogGroupDeletionProtection", "a log group goes with its stack"),
+    ("logs:*ResourcePolicy", "no service but the stacks' own roles writes"),
+    ("sns:PutDataProtectionPolicy", "notices hold no personal data"),
+    ("ec2:*VpnGateway*", "no private network is tied to another one"),
+    ("ec2:*CidrBlock*", "a network of ours has one range"),
+    ("ec2:*VpcEncryptionControl", "traffic between nodes is not enforced by the VPC"),
+    ("ec2:ModifyVpcTenancy", "machines are on shared hardware"),
+    ("ec2:*PrivateNatGatewayAddress", "a NAT gateway of ours has one, public address"),
+    ("ec2:*ssociateNatGatewayAddress", "a NAT gateway of ours has one, public address"),
+    ("ec2:AcceptAddressTransfer", "addresses come from Amazon's pool"),
+    ("ec2:CopyVolumes", "volumes are made empty or from snapshots"),
+    ("ec2:CreateSnapshot", "a volume's deletion policy here is to keep or to delete it"),
+    ("ec2:AssociateCapacityReservationBillingOwner", "reservations are paid by their account"),
+    ("autoscaling:*NotificationConfiguration", "the fleet tells EventBridge, not a topic"),
+    ("resource-groups:UpdateGroup*", "a group of reservations is made anew when it changes"),
+    ("cloudformation:*", "no resource group is a query over a stack"),
+)
+"""Patterns of actions and the reason, first match counts."""

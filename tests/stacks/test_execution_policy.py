@@ -1,0 +1,179 @@
+"""The policy of CloudFormation's role: written from the schemas, small enough, scoped, and no way to become more."""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localcloud.iam.policy import Access, verdict
+from stacks.__main__ import main
+from stacks.changes.schemas import schema
+from stacks.config import DeploymentConfig, read
+from stacks.execution_policy.documents import MAXIMUM_CHARACTERS, MAXIMUM_DOCUMENTS, Deployments, documents
+from stacks.execution_policy.needed import TYPES, WITHOUT_HANDLERS, needed, trimmed_because
+from stacks.execution_policy.trimmed import TRIMMED
+
+from .conftest import CONFIGS, ROOT, Synthesis
+from .test_permissions_boundary import stacks_of
+
+ACCOUNT = "123456789012"
+POLICIES = sorted((ROOT / "policy").glob("execution-policy-*.json"))
+BOUNDARY = ROOT / "policy" / "execution-boundary.json"
+
+
+def load(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(path.read_text())
+    return loaded
+
+
+def test_the_committed_documents_are_those_of_the_examples(tmp_path: Path) -> None:
+    configs = sorted((ROOT / "config").rglob("*.yaml"))
+    assert main(["execution-policy", *map(str, configs), "--output", str(tmp_path)]) == 0
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    committed = {path.name: path.read_text() for path in (*POLICIES, BOUNDARY)}
+    assert written == committed, "stale: python -m stacks execution-policy --output policy"
+
+
+def test_they_fit_into_a_role() -> None:
+    assert 0 < len(POLICIES) <= MAXIMUM_DOCUMENTS
+    for path in (*POLICIES, BOUNDARY):
+        assert len(json.dumps(load(path), separators=(",", ":"))) <= MAXIMUM_CHARACTERS
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_type_that_an_example_holds_is_known(synthesis: Synthesis, name: str) -> None:
+    assembly = synthesis.of(name)
+    held = {item["Type"] for stack in stacks_of(assembly) for item in assembly.resources(stack).values()}
+    assert held <= set(TYPES), "add the type to stacks/execution_policy/needed.py and write the policies anew"
+
+
+def test_types_of_optional_parts_are_known_too(synthesis: Synthesis) -> None:
+    variants = {
+        "policy-nat": {"network.nat": True, "budget.monthly_usd": 100.0},
+        "policy-reservation": {
+            "capacity.market": "on_demand",
+            "capacity.reservation": {"create": {"instance_type": "g6.xlarge", "zone": "a", "count": 1}},
+        },
+    }
+    for label, changes in variants.items():
+        assembly = synthesis.variant(label, changes, base="minimal")
+        held = {item["Type"] for stack in stacks_of(assembly) for item in assembly.resources(stack).values()}
+        assert held <= set(TYPES)
+
+
+def test_what_the_schemas_name_is_in_the_policy_or_is_left_out_for_a_reason() -> None:
+    found = needed()
+    for name in TYPES:
+        handlers = schema(name).get("handlers", {})
+        assert handlers or name in WITHOUT_HANDLERS, f"{name}: no schema says what it needs"
+        for handler, described in handlers.items():
+            for action in described.get("permissions", []) if handler != "list" else []:
+                assert action in found or trimmed_because(action), (name, action)
+
+
+def test_nothing_that_deletes_or_reads_a_resource_of_ours_is_trimmed_but_for_the_listed_reasons() -> None:
+    """What is left out must not leave a resource behind: of delete handlers only what the reasons cover."""
+    left = {
+        action
+        for name in TYPES
+        for action in schema(name).get("handlers", {}).get("delete", {}).get("permissions", [])
+        if trimmed_because(action)
+    }
+    assert left <= {
+        *("iam:DeleteGroupPolicy", "iam:DeleteUserPolicy", "iam:GetGroupPolicy", "iam:GetUserPolicy"),
+        *("iam:DetachGroupPolicy", "iam:DetachUserPolicy", "iam:DeleteServiceLinkedRole"),
+        *("iam:GetServiceLinkedRoleDeletionStatus", "iam:DeleteRolePermissionsBoundary", "ec2:CreateSnapshot"),
+        *("managed-fleets:DeleteAutoScalingGroup", "managed-fleets:Get*", "s3:DeleteObject"),
+        *("vpc-lattice:DescribeServiceNetworkVpcEndpointAssociation", "vpce:AllowMultiRegion", "ec2:DetachVpnGateway"),
+        "ec2:DescribeVpnGateways",
+    }
+
+
+def test_each_reason_for_leaving_out_applies_to_something() -> None:
+    named = {
+        action
+        for name in TYPES
+        for handler in schema(name).get("handlers", {}).values()
+        for action in handler.get("permissions", [])
+    }
+    idle = [pattern for pattern, reason in TRIMMED if not any(fnmatchcase(action, pattern) for action in named)]
+    assert idle == []
+
+
+def allowed(action: str, resource: str, **context: str) -> bool:
+    keys = {"aws:requestedregion": ["us-east-1"]} | {name.replace("_", ":"): [value] for name, value in context.items()}
+    documents_ = [load(path) for path in POLICIES]
+    access = Access(action, resource, {})
+    return all(verdict(each, access, keys, None) == "allow" for each in (documents_, [load(BOUNDARY)]))
+
+
+def iam(resource: str) -> str:
+    return f"arn:aws:iam::{ACCOUNT}:{resource}"
+
+
+CEILING = iam("policy/trainstack-minimal-us-east-1-boundary")
+ROLE = iam("role/minimal-TrainingStack-NodeRole-x")
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "context", "expected"),
+    [
+        ("iam:CreateRole", ROLE, {"iam_permissionsboundary": CEILING}, True),
+        ("iam:CreateRole", ROLE, {}, False),
+        ("iam:CreateRole", ROLE, {"iam_permissionsboundary": iam("policy/AdministratorAccess")}, False),
+        ("iam:CreateRole", iam("role/Administrator"), {"iam_permissionsboundary": CEILING}, False),
+        ("iam:PutRolePolicy", ROLE, {"iam_permissionsboundary": CEILING}, True),
+        ("iam:PutRolePolicy", ROLE, {}, False),
+        ("iam:AttachRolePolicy", iam("role/Administrator"), {}, False),
+        ("iam:UpdateAssumeRolePolicy", iam("role/Administrator"), {}, False),
+        ("iam:UpdateAssumeRolePolicy", iam("role/cdk-hnb659fds-deploy-role-x"), {}, False),
+        ("iam:DeleteRolePermissionsBoundary", ROLE, {"iam_permissionsboundary": CEILING}, False),
+        ("iam:PassRole", ROLE, {"iam_passedtoservice": "ec2.amazonaws.com"}, True),
+        ("iam:PassRole", ROLE, {"iam_passedtoservice": "glue.amazonaws.com"}, False),
+        ("iam:PassRole", iam("role/Administrator"), {"iam_passedtoservice": "ec2.amazonaws.com"}, False),
+        ("iam:CreatePolicyVersion", CEILING, {}, True),
+        ("iam:CreatePolicyVersion", iam("policy/trainstack-execution-policy-1"), {}, False),
+        ("iam:CreatePolicyVersion", iam("policy/trainstack-execution-boundary"), {}, False),
+        ("iam:CreateUser", iam("user/x"), {}, False),
+        ("iam:CreateAccessKey", iam("user/x"), {}, False),
+        (
+            "iam:CreateServiceLinkedRole",
+            iam("role/aws-service-role/x/y"),
+            {"iam_awsservicename": "spot.amazonaws.com"},
+            True,
+        ),
+        (
+            "iam:CreateServiceLinkedRole",
+            iam("role/aws-service-role/x/y"),
+            {"iam_awsservicename": "support.amazonaws.com"},
+            False,
+        ),
+        ("sts:AssumeRole", iam("role/Administrator"), {}, False),
+        ("s3:DeleteBucket", "arn:aws:s3:::minimal-storagestack-checkpoints-x", {}, True),
+        ("s3:DeleteBucket", "arn:aws:s3:::somebody-elses", {}, False),
+        ("s3:GetObject", "arn:aws:s3:::minimal-storagestack-checkpoints-x/runs/1", {}, False),
+        ("s3:GetObject", f"arn:aws:s3:::cdk-hnb659fds-assets-{ACCOUNT}-us-east-1/x.zip", {}, True),
+        ("ssm:PutParameter", f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/password", {}, False),
+        ("lambda:UpdateFunctionCode", f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:somebody-elses", {}, False),
+        ("ec2:DeleteVpc", f"arn:aws:ec2:us-east-1:{ACCOUNT}:vpc/vpc-1", {}, True),
+        ("ec2:DeleteVpc", f"arn:aws:ec2:eu-west-1:{ACCOUNT}:vpc/vpc-1", {"aws_requestedregion": "eu-west-1"}, False),
+        ("organizations:LeaveOrganization", "*", {}, False),
+    ],
+)
+def test_what_the_role_may_do(action: str, resource: str, context: dict[str, str], expected: bool) -> None:
+    assert allowed(action, resource, **context) is expected
+
+
+def config(name: str) -> DeploymentConfig:
+    return read(ROOT / "config" / "minimal.yaml").model_copy(update={"name": name})
+
+
+def test_too_many_deployments_are_refused_in_words() -> None:
+    few = documents(needed(), Deployments.of([config("one")]))
+    assert len(few) <= 3
+    with pytest.raises(ValueError, match="name fewer deployment files"):
+        documents(needed(), Deployments.of([config(f"deployment-number-{number:03}") for number in range(200)]))
