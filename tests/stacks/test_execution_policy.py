@@ -55,12 +55,13 @@ def test_types_of_optional_parts_are_known_too(synthesis: Synthesis) -> None:
     variants = {
         "policy-nat": {"network.nat": True, "budget.monthly_usd": 100.0},
         "policy-reservation": {
-            "capacity.market": "on_demand",
+            "capacity.market": "reserved",
             "capacity.reservation": {"create": {"instance_type": "g6.xlarge", "zone": "a", "count": 1}},
         },
     }
-    for label, changes in variants.items():
-        assembly = synthesis.variant(label, changes, base="minimal")
+    made = [synthesis.variant(label, changes, base="minimal") for label, changes in variants.items()]
+    made.append(synthesis.run(ROOT / "config" / "delivery" / "production.yaml", "policy-delivery"))
+    for assembly in made:
         held = {item["Type"] for stack in stacks_of(assembly) for item in assembly.resources(stack).values()}
         assert held <= set(TYPES)
 
