@@ -1,7 +1,12 @@
-"""The CDK app: one deployment file becomes its stacks. `cdk deploy TrainingStack -c config=config/demo.yaml`."""
+"""The CDK app: one deployment file becomes its stacks. `cdk deploy TrainingStack -c config=config/demo.yaml`.
+
+The CDK's own check of templates, which takes longer than all else here, is on if `CDK_VALIDATION=true`; the policy gate
+always runs it (docs/adr/0007-templates-checked-by-the-gate.md).
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -37,6 +42,6 @@ def synthesise(app: cdk.App) -> None:
 
 if __name__ == "__main__":
     try:
-        synthesise(cdk.App())
+        synthesise(cdk.App(builtin_cloud_formation_validation=os.environ.get("CDK_VALIDATION") == "true"))
     except (BundleError, ConfigError) as error:
         sys.exit(str(error))

@@ -71,7 +71,11 @@ class Synthesis:
 
     def run(self, config: Path, label: str, **context: str) -> Assembly:
         out = self._directory / label
-        app = cdk.App(outdir=str(out), context=cdk_context(config, **context))
+        app = cdk.App(
+            outdir=str(out),
+            context=cdk_context(config, **context),
+            builtin_cloud_formation_validation=False,
+        )
         synthesise(app)
         return Assembly(out, app)
 
