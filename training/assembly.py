@@ -23,8 +23,8 @@ from training.checkpoint.weights import load_weights_together
 from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.config import TrainingConfig
 from training.data.batches import TrainBatches, ValidationBatches
-from training.data.dataset import Dataset, DatasetRecord, open_dataset
-from training.data.samples import Windows
+from training.data.dataset import DatasetRecord
+from training.data.mapped import MappedTrainBatches, MappedValidationBatches
 from training.distributed import Gang, Votes
 from training.errors import ConfigurationError
 from training.flops import multiplying_parameters, training_flops_per_token
@@ -32,8 +32,10 @@ from training.interruption import Interruption
 from training.metrics import MetricsFile
 from training.model import GPT
 from training.optimization import build_optimizer
+from training.own_code import SummedLoss, build_model
 from training.precision import Precision, choose_precision
 from training.replication import Replica
+from training.source import Source, open_source
 from training.stopping import StopBeforeStepsError
 
 logger = logging.getLogger(__name__)
@@ -41,9 +43,6 @@ logger = logging.getLogger(__name__)
 PRIMING_PASSES = 2
 """Forward and backward passes before the first step. DDP rebuilds its buckets after the first one, which changes the
 order in which three or more ranks' gradients are added; without this, a resumed run differs from an unbroken one."""
-HASHED_AT_START_BYTES = 1 << 30
-"""Datasets up to this are hashed by one process a node at each start (a fraction of a second); larger ones were hashed
-when they were staged, and only their sizes are checked."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Job:
 
 @dataclass
 class Run:
-    """Everything that the loop works with."""
+    """Everything that the loop works with; of a dataset of the user's own there is no ``dataset`` record."""
 
     config: TrainingConfig
     gang: Gang
@@ -78,10 +77,11 @@ class Run:
     precision: Precision
     state: TrainingState
     micro_batch_sequences: int
-    flops_per_token: float
-    train_batches: TrainBatches
-    validation_batches: ValidationBatches
-    dataset: DatasetRecord
+    flops_per_token: float | None
+    train_batches: TrainBatches | MappedTrainBatches
+    validation_batches: ValidationBatches | MappedValidationBatches
+    dataset: DatasetRecord | None
+    sequence_terms: int
     subject: Subject
     writer: CheckpointWriter
     ballot: Ballot
@@ -144,17 +144,16 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         raise ConfigurationError(problems)
     precision = choose_precision(config.precision, gang.device)
     precision.set_up_process()
-    dataset = _open_dataset_together(job, gang)
+    source = open_source(config, job.dataset, gang)
     _stop_if_asked(gang, interruption)
-    shape = config.model.shape
     torch.manual_seed(config.seed)
-    model = GPT(shape, dataset.record.vocabulary_size, config.model.dropout).to(gang.device)
+    model, summed = _build_model(config, source, gang)
     state = TrainingState(model, build_optimizer(model, config.optimizer), precision.scaler())
-    forward = cast(nn.Module, torch.compile(model)) if config.compile else model
+    forward = cast(nn.Module, torch.compile(summed)) if config.compile else summed
     replica = Replica(forward, gang, config.parallel)
-    _prime(replica, model, precision, dataset.record.vocabulary_size, config, gang, interruption)
+    _prime(replica, model, precision, source, config, gang, interruption)
     seed_random_state(config.seed, gang.rank, step=0)
-    subject = _subject(config, dataset.record)
+    subject = _subject(config, source)
     writer, resumed = _open_checkpoints(job, gang, state, subject)
     if resumed is None and config.initial_weights is not None:
         title = load_weights_together(gang, config.initial_weights, model, subject)
@@ -169,16 +168,11 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         precision=precision,
         state=state,
         micro_batch_sequences=config.micro_batch_sequences,
-        flops_per_token=training_flops_per_token(multiplying_parameters(model), shape),
-        train_batches=TrainBatches(
-            Windows(dataset.split("train"), shape.context), config.seed, gang.device, config.global_batch_sequences
-        ),
-        validation_batches=ValidationBatches(
-            Windows(dataset.split("validation"), shape.context),
-            config.validation.batches * config.global_batch_sequences,
-            gang.device,
-        ),
-        dataset=dataset.record,
+        flops_per_token=_flops_per_token(model, config, source),
+        train_batches=source.train,
+        validation_batches=source.validation,
+        dataset=source.tokens,
+        sequence_terms=source.loss_terms_per_sequence,
         subject=subject,
         writer=writer,
         ballot=Ballot(gang, tolerates_infinite_gradients=state.scaler.is_enabled()),
@@ -188,23 +182,20 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
     )
 
 
-def _open_dataset_together(job: Job, gang: Gang) -> Dataset:
-    """Open and check the dataset on every node; what is wrong on one is raised on all."""
-    dataset: Dataset | None = None
-    failure: Exception | None = None
-    try:
-        dataset = open_dataset(job.dataset)
-        dataset.require_sequences(job.config.model.shape.context)
-        if gang.local_rank == 0 and dataset.total_bytes() <= HASHED_AT_START_BYTES:
-            dataset.verify_hashes()
-    except ConfigurationError as error:
-        failure = error
-    gang.raise_together(failure)
-    assert dataset is not None, "a failure was raised"
-    identities = gang.gather(dataset.record.identity())
-    if len(set(identities)) > 1:
-        raise ConfigurationError([f"{job.dataset}: is not the same dataset on every node; stage it again"])
-    return dataset
+def _build_model(config: TrainingConfig, source: Source, gang: Gang) -> tuple[nn.Module, nn.Module]:
+    """The model whose parameters are trained, and what gives the sum of its losses over a batch."""
+    if config.model.function is None:
+        if source.tokens is None:
+            raise ConfigurationError(
+                [f"data.function: {config.data.function} gives no tokens for a GPT; name your model.function too"]
+            )
+        gpt = GPT(config.model.shape, source.tokens.vocabulary_size, config.model.dropout).to(gang.device)
+        return gpt, gpt
+    about_tokens = {}
+    if source.tokens is not None:
+        about_tokens = {"vocabulary_size": source.tokens.vocabulary_size, "context": config.model.shape.context}
+    model = build_model(config.model.function, config.model.options, **about_tokens).to(gang.device)
+    return model, SummedLoss(model, source.tokens is not None, config.model.function)
 
 
 def _stop_if_asked(gang: Gang, interruption: Interruption) -> None:
@@ -219,31 +210,36 @@ def _prime(
     replica: Replica,
     model: nn.Module,
     precision: Precision,
-    vocabulary_size: int,
+    source: Source,
     config: TrainingConfig,
     gang: Gang,
     interruption: Interruption,
 ) -> None:
-    shape = (
-        min(config.micro_batch_sequences, len(gang.share_of(config.global_batch_sequences))),
-        config.model.shape.context,
-    )
-    tokens = torch.randint(vocabulary_size, shape, device=gang.device)
+    sequences = min(config.micro_batch_sequences, len(gang.share_of(config.global_batch_sequences)))
+    batch = source.train.example(sequences)
     for _ in range(PRIMING_PASSES):
         with precision.autocast():
-            loss = replica(tokens, tokens)
+            loss = replica(*batch)
         loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad()
         _stop_if_asked(gang, interruption)
 
 
-def _subject(config: TrainingConfig, dataset: DatasetRecord) -> Subject:
+def _flops_per_token(model: nn.Module, config: TrainingConfig, source: Source) -> float | None:
+    """None for a dataset without tokens: parameters say nothing about the work for an image."""
+    return (
+        None if source.tokens is None else training_flops_per_token(multiplying_parameters(model), config.model.shape)
+    )
+
+
+def _subject(config: TrainingConfig, source: Source) -> Subject:
+    tokens = source.tokens
     return Subject(
         **config.model.shape._asdict(),
-        vocabulary_size=dataset.vocabulary_size,
-        dataset_name=dataset.name,
-        dataset_identity=dataset.identity(),
-        tokenizer_sha256=dataset.tokenizer.sha256,
+        vocabulary_size=0 if tokens is None else tokens.vocabulary_size,
+        dataset_name=source.name,
+        dataset_identity=source.identity,
+        tokenizer_sha256="" if tokens is None else tokens.tokenizer.sha256,
     )
 
 

@@ -11,8 +11,9 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from training.data_settings import DataConfig
 from training.errors import ConfigurationError
 from training.model_settings import PRESETS, ModelConfig, ModelShape
 from training.optimization_settings import OptimizerConfig, ScheduleConfig
@@ -22,6 +23,7 @@ from training.settings_section import Section
 __all__ = [
     "PRESETS",
     "CheckpointConfig",
+    "DataConfig",
     "ModelConfig",
     "ModelShape",
     "OptimizerConfig",
@@ -87,6 +89,7 @@ class TrainingConfig(Section):
         default=8, ge=1, description="Most sequences a process puts through the model at once: bounds memory."
     )
     model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     parallel: ParallelConfig = ParallelConfig()
@@ -114,6 +117,29 @@ class TrainingConfig(Section):
         default=False,
         description="Only deterministic GPU kernels, so that a resumed run has the same bits; slower. CPUs always do.",
     )
+    entrypoint: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.py$",
+        description="Script of your code that does all of the training itself, such as `train.py`; null: this trainer.",
+    )
+    arguments: list[str] = Field(default=[], description="Command line of the entrypoint.")
+
+    @model_validator(mode="after")
+    def _one_who_trains(self) -> TrainingConfig:
+        if self.entrypoint is None:
+            if self.arguments:
+                raise ValueError("arguments are for an entrypoint; give it too, or drop them")
+            return self
+        others = [
+            name
+            for name, field in type(self).model_fields.items()
+            if name not in ("entrypoint", "arguments") and getattr(self, name) != field.default
+        ]
+        if others:
+            raise ValueError(
+                f"{', '.join(others)}: entrypoint {self.entrypoint!r} decides that; give it in arguments, or drop it"
+            )
+        return self
 
     @field_validator("micro_batch_sequences")
     @classmethod

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from training.data_settings import FUNCTION_PATTERN
 from training.settings_section import Section
+
+OWN_CONTEXT = 1024
+"""Tokens of a sequence for a model of one's own, unless said otherwise."""
 
 
 class ModelShape(NamedTuple):
@@ -31,8 +35,16 @@ head counts from the released models)."""
 
 
 class ModelConfig(Section):
-    """Shape of the GPT: a preset, or all four of layers, heads, embedding and context."""
+    """A model of your own, or the shape of the GPT: a preset, or all four of layers, heads, embedding and context."""
 
+    function: str | None = Field(
+        default=None,
+        pattern=FUNCTION_PATTERN,
+        description="`package.module:function` of your code that returns a torch.nn.Module whose forward takes a batch "
+        "and returns its mean loss; null: a GPT. It is called with those of vocabulary_size and context (of tokens) "
+        "that it names, and with the options.",
+    )
+    options: dict[str, Any] = Field(default={}, description="Further keyword arguments of the function.")
     preset: Literal["demo", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = Field(
         default=None, description="Named shape; give this or the four numbers. Neither means `demo`."
     )
@@ -52,6 +64,10 @@ class ModelConfig(Section):
         given = {name: getattr(self, name) for name in ModelShape._fields if getattr(self, name) is not None}
         if self.preset is not None and given:
             raise ValueError(f"preset {self.preset!r} and {', '.join(given)} both say the shape; drop one of them")
+        if self.function is not None:
+            return self._without_a_shape(given)
+        if self.options:
+            raise ValueError("options are for a function of your own; give it too, or drop them")
         missing = [name for name in ModelShape._fields if name not in given]
         if given and missing:
             raise ValueError(f"{', '.join(given)} given without {', '.join(missing)}; give all four, or a preset")
@@ -62,9 +78,21 @@ class ModelConfig(Section):
             )
         return self
 
+    def _without_a_shape(self, given: dict[str, int]) -> ModelConfig:
+        others = [name for name in given if name != "context"]
+        others += ["preset"] if self.preset is not None else []
+        others += ["dropout"] if self.dropout else []
+        if others:
+            raise ValueError(
+                f"{', '.join(others)}: function {self.function!r} decides that itself; give it in options, or drop it"
+            )
+        return self
+
     @property
     def shape(self) -> ModelShape:
-        """The four numbers, whichever way they were given."""
+        """The four numbers, whichever way they were given; of a model of one's own only the context is known."""
+        if self.function is not None:
+            return ModelShape(0, 0, 0, self.context or OWN_CONTEXT)
         if self.layers is not None and self.heads is not None and self.embedding is not None:
             assert self.context is not None, "the validator wants all four"
             return ModelShape(self.layers, self.heads, self.embedding, self.context)

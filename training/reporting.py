@@ -26,7 +26,7 @@ def report_start(run: Run) -> None:
         device=str(run.gang.device),
         steps_total=run.config.steps,
         config_digest=run.config.digest(),
-        bytes_per_token=run.dataset.bytes_per_token,
+        bytes_per_token=None if run.dataset is None else run.dataset.bytes_per_token,
     )
     if run.is_main:
         came_from = "the beginning" if run.resumed_from_step is None else f"checkpoint {run.resumed_from_step}"
@@ -44,7 +44,8 @@ def write_records(run: Run) -> None:
     """Write the steps and checkpoints that became known since the last call."""
     if not run.is_main:
         return
-    tokens = run.config.global_batch_sequences * run.config.model.shape.context
+    terms = run.config.global_batch_sequences * run.sequence_terms
+    speed = "tokens_per_second" if run.dataset is not None else "samples_per_second"
     for report in run.ballot.take_reports():
         if report.step % run.config.log_interval_steps == 0 or report.step == run.config.steps:
             run.metrics.write(
@@ -53,11 +54,11 @@ def write_records(run: Run) -> None:
                 loss=report.loss,
                 learning_rate=report.learning_rate,
                 gradient_norm=report.gradient_norm,
-                tokens_per_second=tokens / report.step_seconds,
                 step_seconds=report.step_seconds,
                 **{f"{phase}_seconds": seconds for phase, seconds in report.phase_seconds.items()},
                 **_memory(run),
-                mfu=_utilisation(run, tokens / report.step_seconds),
+                **{speed: terms / report.step_seconds},
+                mfu=_utilisation(run, terms / report.step_seconds),
                 skipped=report.skipped,
             )
     progress = run.writer.take_progress()
@@ -97,7 +98,7 @@ def _memory(run: Run) -> dict[str, int]:
 
 def _utilisation(run: Run, tokens_per_second: float) -> float | None:
     """Model FLOP utilisation over all processes; None where the hardware's peak is not known."""
-    if run.gang.device.type != "cuda":
+    if run.gang.device.type != "cuda" or run.flops_per_token is None:
         return None
     peak = peak_flops_per_second(torch.cuda.get_device_name(run.gang.device), run.precision.format)
     if peak is None:

@@ -31,13 +31,16 @@ def validate(run: Run) -> bool:
     finally:
         run.model.train()
     loss = gang.agree(Votes(loss=total.item() / batches.loss_terms())).loss
-    run.metrics.write(
-        "validation",
-        step=run.state.step,
-        loss=loss,
-        bits_per_byte=loss / math.log(2) / run.dataset.bytes_per_token,
-        unigram_loss=run.dataset.unigram_entropy_nats,
+    tokens = run.dataset
+    about_tokens = (
+        {}
+        if tokens is None
+        else {
+            "bits_per_byte": loss / math.log(2) / tokens.bytes_per_token,
+            "unigram_loss": tokens.unigram_entropy_nats,
+        }
     )
+    run.metrics.write("validation", step=run.state.step, loss=loss, **about_tokens)
     if math.isfinite(loss):
         run.validation = ValidationRecord(step=run.state.step, loss=loss)
     if run.is_main:

@@ -21,6 +21,7 @@ from training.errors import DatasetError
 CPU = torch.device("cpu")
 
 
+@settings(deadline=None)
 @given(size=st.integers(1, 3000), key=st.binary(max_size=8))
 def test_permutation_has_every_index_once(size: int, key: bytes) -> None:
     result = permuted(np.arange(size, dtype=np.uint64), size, key)
@@ -34,7 +35,7 @@ def test_permutation_is_not_an_obvious_one() -> None:
     assert not np.array_equal(result, permuted(np.arange(10000, dtype=np.uint64), 10000, b"other"))
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(position=st.integers(0, 5000), count=st.integers(0, 300), cut=st.integers(0, 300), samples=st.integers(1, 200))
 def test_order_is_a_function_of_the_position(position: int, count: int, cut: int, samples: int) -> None:
     whole = sample_order(position, count, samples, seed=3)

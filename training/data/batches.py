@@ -63,6 +63,12 @@ class TrainBatches:
                 self._ahead = (*after, self._send(*after))
             yield split_rows(sent.receive(), self._samples.has_padding)
 
+    def example(self, sequences: int) -> Batch:
+        """A batch of the first samples."""
+        numbers = np.arange(sequences, dtype=np.int64) % self.samples
+        sent = self._lane.send(sequences, self._samples.context + 1, lambda rows: self._samples.fill(numbers, rows))
+        return split_rows(sent.receive(), self._samples.has_padding)
+
     def _take(self, place: int, count: int) -> Sent:
         ahead, self._ahead = self._ahead, None
         return ahead[2] if ahead is not None and ahead[:2] == (place, count) else self._send(place, count)
