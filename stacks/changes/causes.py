@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from stacks.changes.places import OF_DEPLOYMENT, PLACES
+from stacks.changes.places import ANYWHERE, OF_DEPLOYMENT, PLACES
 from stacks.changes.resources import Key, ResourceChange
 from stacks.changes.schemas import PropertyPath
 from stacks.changes.texts import RUN_DOCUMENT
@@ -108,6 +108,10 @@ def _deciding(key: Key, path: PropertyPath) -> Iterator[str]:
     place = "/".join((*key, *path))
     if RUN_DOCUMENT in path and path[path.index(RUN_DOCUMENT) + 1 :][:1] == ("training",):
         yield ".".join(("training", "config", *path[path.index(RUN_DOCUMENT) + 2 :]))
+        return
+    if path and any(fnmatchcase(place, pattern) for pattern, _ in ANYWHERE):
+        yield from OF_DEPLOYMENT
+        yield from (one for pattern, keys in ANYWHERE if fnmatchcase(place, pattern) for one in keys)
         return
     for pattern, keys in PLACES:
         if fnmatchcase(place, pattern):

@@ -23,14 +23,18 @@ _DOCUMENT = "TrainingStack/NodeTemplate*/LaunchTemplateData/UserData/node docume
 _RUN = "TrainingStack/Run/Value/run document"
 _SETTINGS = "TrainingStack/RunController*/Environment/Variables"
 
-PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("*", OF_DEPLOYMENT),
+ANYWHERE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/Tags*", ("tags",)),
     ("*/TagSpecifications*", ("tags",)),
     ("*/DeletionPolicy", ("storage.deletion",)),
     ("*/UpdateReplacePolicy", ("storage.deletion",)),
     ("*/PermissionsBoundary*", ("node.permissions_boundary",)),
     ("*/TerminationProtection", ("storage.deletion",)),
+)
+"""Places that no key of the resource around them decides about: these and OF_DEPLOYMENT alone do."""
+
+PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("*", OF_DEPLOYMENT),
     ("NetworkStack/Vpc*", NETWORK),
     ("NetworkStack/Routes*", NETWORK),
     ("NetworkStack/Isolated*", NETWORK),

@@ -17,7 +17,7 @@ from stacks.changes.review import Level, Review
 from stacks.changes.standing_costs import PRICES_DATE, PRICES_REGION
 from stacks.changes.texts import text_of
 
-MARKS = dict(zip(ACTIONS, "+~±-!", strict=True))
+MARKS = dict(zip(ACTIONS, ("+", "~", "-/+", "-", "!"), strict=True))
 LEVELS = {
     Level.NOTHING: "nothing changes",
     Level.SAFE: "safe",

@@ -75,10 +75,14 @@ def reviewed(case: Mapping[str, Any], sides: Sides) -> Review:
 
 
 def test_there_are_enough_cases() -> None:
-    assert len(CASES) >= 60
+    assert len(CASES) >= 70
+    assert sum(not case.get("slow", False) for case in CASES.values()) >= 40
 
 
-@pytest.mark.parametrize("name", CASES)
+MARKED = [pytest.param(name, marks=[pytest.mark.slow] if case.get("slow") else []) for name, case in CASES.items()]
+
+
+@pytest.mark.parametrize("name", MARKED)
 def test_an_edit_gets_its_verdict_and_every_line_names_its_keys(name: str, sides: Sides) -> None:
     case = CASES[name]
     expected = case["expect"]
