@@ -164,6 +164,16 @@ def _sns(call: Call) -> list[Access]:
     return [Access(f"sns:{call.operation}", str(topic or "*"), {})]
 
 
+def _budgets(call: Call) -> list[Access]:
+    p = call.parameters
+    if call.operation.endswith(("Resource", "ForResource")):
+        return [Access(f"budgets:{call.operation}", str(p.get("ResourceARN", "*")), {})]
+    # Two rights stand for all operations on budgets.
+    action = "budgets:ViewBudget" if call.operation.startswith("Describe") else "budgets:ModifyBudget"
+    name = p.get("BudgetName") or (p.get("Budget") or p.get("NewBudget") or {}).get("BudgetName", "*")
+    return [Access(action, f"arn:aws:budgets::{call.account}:budget/{name}", {})]
+
+
 def _sts(call: Call) -> list[Access]:
     if call.operation == "GetCallerIdentity":
         return []  # needs no permission
@@ -239,6 +249,7 @@ BUILDERS: Mapping[str, Callable[[Call], list[Access]]] = {
     "autoscaling": _autoscaling,
     "lambda": _lambda,
     "iam": _iam,
+    "budgets": _budgets,
     "sns": _sns,
     "sts": _sts,
     "ec2": ec2_accesses,

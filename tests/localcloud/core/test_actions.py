@@ -46,6 +46,29 @@ def call(service: str, operation: str, **parameters: object) -> Call:
                 )
             ],
         ),
+        (
+            call("budgets", "CreateBudget", AccountId="1", Budget={"BudgetName": "b"}),
+            [("budgets:ModifyBudget", "arn:aws:budgets::123456789012:budget/b")],
+        ),
+        (
+            call("budgets", "DescribeBudget", AccountId="1", BudgetName="b"),
+            [("budgets:ViewBudget", "arn:aws:budgets::123456789012:budget/b")],
+        ),
+        (call("sns", "CreateTopic", Name="t"), [("sns:CreateTopic", "arn:aws:sns:us-east-1:123456789012:t")]),
+        (
+            call("sns", "Unsubscribe", SubscriptionArn="arn:aws:sns:us-east-1:123456789012:t:1-2"),
+            [("sns:Unsubscribe", "arn:aws:sns:us-east-1:123456789012:t")],
+        ),
+        (call("iam", "CreatePolicy", PolicyName="p"), [("iam:CreatePolicy", "arn:aws:iam::123456789012:policy/p")]),
+        (
+            call("iam", "CreateServiceLinkedRole", AWSServiceName="spot.amazonaws.com"),
+            [
+                (
+                    "iam:CreateServiceLinkedRole",
+                    "arn:aws:iam::123456789012:role/aws-service-role/spot.amazonaws.com/*",
+                )
+            ],
+        ),
         (call("autoscaling", "DescribeAutoScalingGroups"), [("autoscaling:DescribeAutoScalingGroups", "*")]),
         (
             call("lambda", "Invoke", FunctionName="f"),
@@ -104,7 +127,7 @@ def call(service: str, operation: str, **parameters: object) -> Call:
         ),
         (call("sts", "GetCallerIdentity"), []),
         (call("sts", "AssumeRole", RoleArn="arn:r"), [("sts:AssumeRole", "arn:r")]),
-        (call("budgets", "DescribeBudgets"), [("budgets:DescribeBudgets", "*")]),
+        (call("ecr", "DescribeRegistry"), [("ecr:DescribeRegistry", "*")]),
     ],
 )
 def test_needed(made: Call, expected: list[tuple[str, str]]) -> None:
