@@ -1,8 +1,9 @@
 """Kill trainers and break their storage for some minutes, and hold the promise against it.
 
-Runs of two and of four ranks, on a directory and on S3, are interrupted at random points until they are done; then the
-final state, weights and optimizer and random generators, must have the same bits as that of a run nobody disturbed.
-Some cycles go through real supervisors and torchrun. What a cycle does follows from the seed and its number.
+Runs of two and of four ranks, on a directory, on S3 and on both as tiers, are interrupted at random points until they
+are done; then the final state, weights and optimizer and random generators, must have the same bits as that of a run
+nobody disturbed. Some cycles go through real supervisors and torchrun. What a cycle does follows from the seed and its
+number.
 
 Prints a table by fault and writes it as JSON. Exit code 1: a violation, or too few interruptions to say anything.
 """
@@ -41,7 +42,7 @@ BUCKET = "chaos"
 SUPERVISED_STEPS_PER_CYCLE = 120
 """How far a run must be able to go between two faults, machines being found silent and started meanwhile."""
 WORDS = "loss of node is no work when each step was saved and read again in the same order as before".split()  # noqa: SIM905
-KINDS = ((2, "directory"), (2, "s3"), (4, "directory"))
+KINDS = ((2, "directory"), (2, "s3"), (4, "directory"), (2, "tiers"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     enough = report.cycles >= options.least_cycles
     print(
         f"{report.cycles} interruptions (at least {options.least_cycles}), {report.kills} processes killed, "
-        f"{report.runs_compared} runs compared bit by bit, {report.violations} violations, "
+        f"{report.runs_compared} runs compared bit by bit, {report.near_resumes} starts from what was near only, "
+        f"{report.violations} violations, "
         f"{time.monotonic() - started:.0f} s; seed {seed}"
     )
     options.output.parent.mkdir(parents=True, exist_ok=True)
@@ -200,7 +202,8 @@ class Experiment:
         if world_size not in self._references:
             self._references[world_size] = unbroken(self._parent, self._root, world_size, self._config)
         name = f"{self._seed}-{number}"
-        on_s3 = kind == "s3"
+        on_s3 = kind != "directory"
+        near = self._root / f"{name}-near" if kind == "tiers" else None
         url = f"s3://{BUCKET}/{name}" if on_s3 else str(self._root / f"{name}-checkpoints")
         campaign = Campaign(
             name=name,
@@ -213,8 +216,9 @@ class Experiment:
             backend=S3Backend(BUCKET, name, boto3.client("s3", **client_options(self._s3_url)))
             if on_s3
             else open_backend(url),
-            url=url,
+            url=url if near is None else f"{near},{url}",
             s3=self.s3 if on_s3 else None,
+            near=near,
         )
         try:
             for cycle in range(CYCLES_PER_RUN):

@@ -94,6 +94,7 @@ class Campaign:
         backend: the store, as the experimenter reads it.
         url: the store, as the ranks are told.
         s3: the endpoint between the ranks and their store, if it is S3.
+        near: directory of the fast tier before it, if there is one.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Campaign:
     backend: Backend
     url: str
     s3: FaultyS3 | None = None
+    near: Path | None = None
     _generation: int = 0
     _heir: Gang | None = None
     _last_fault: str = "none"
@@ -119,6 +121,8 @@ class Campaign:
     @property
     def kind(self) -> StoreKind:
         """Which faults apply."""
+        if self.near is not None:
+            return "tiers"
         return "directory" if self.s3 is None else "s3"
 
     def plan(self, number: int) -> tuple[random.Random, str]:
@@ -139,7 +143,7 @@ class Campaign:
             gang.wait_until(lambda: False, early_seconds)
         else:
             gang.wait_until(lambda: len(gang.losses()) >= steps, HANG_SECONDS)
-        root = None if self.s3 is not None else Path(self.url)
+        root = self.near if self.s3 is not None else Path(self.url)
         scene = Scene(gang, self.backend, root, self.s3, choice, self._start, extra_steps)
         aftermath = FAULTS[self.kind][name][1](scene)
         tally = self.report.of(name)
@@ -218,6 +222,10 @@ class Campaign:
         resumed = starts[0]["resumed_from_step"]
         # A writer that outlives its trainer may have committed after the look at the store.
         later = {found.step for found in checkpoints(self.backend) if found.step > (self._expected_step or 0)}
+        # Bit by bit the losses show whether what was near was right.
+        if self.near is not None and "was not durable yet" in gang.errors():
+            later.add(resumed)
+            self.report.near_resumes += 1
         if resumed != self._expected_step and resumed not in later:
             told = f"{self.name}, generation {gang.generation}: from {resumed}, newest whole is {self._expected_step}"
             self.report.note(self._last_fault, "wrong", told)

@@ -16,7 +16,7 @@ from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, S3Fault
 from benchmarks.chaos.ranks import Gang
 from training.checkpoint.backend import Backend
 
-StoreKind = Literal["directory", "s3"]
+StoreKind = Literal["directory", "s3", "tiers"]
 
 HANG_SECONDS = 60.0
 """A gang that has not ended so long after it should have is counted as hanging."""
@@ -36,7 +36,7 @@ class Scene:
     Attributes:
         gang: the running processes.
         backend: their store, for the experimenter.
-        root: the store's directory; None on S3.
+        root: the store's directory, or that of its fast tier; None on S3 alone.
         s3: the endpoint they use; None for a directory.
         choice: of everything random about it.
         successor: starts the next generation's gang beside this one.
@@ -210,6 +210,19 @@ def _remove(path: Path, choice: random.Random) -> None:
     path.unlink()
 
 
+def _spoil_near(how: Callable[[Path, random.Random], None]) -> Callable[[Scene], Aftermath]:
+    """Kill all, and do something to every file of the fast tier: at most what was not durable may be lost."""
+
+    def fault(scene: Scene) -> Aftermath:
+        assert scene.root is not None, "a fast tier is a directory"
+        killed = _kill_all(scene)
+        for path in [path for path in scene.root.rglob("*") if path.is_file() and path.stat().st_size]:
+            how(path, scene.choice)
+        return killed
+
+    return fault
+
+
 def _misbehave(fault: S3Fault) -> Callable[[Scene], Aftermath]:
     def inject(scene: Scene) -> Aftermath:
         assert scene.s3 is not None, "a fault of S3 needs it"
@@ -254,6 +267,16 @@ FAULTS: dict[StoreKind, dict[str, tuple[int, Callable[[Scene], Aftermath]]]] = {
         "time-outs of S3": (1, _misbehave("time-outs")),
         "truncated bodies": (1, _misbehave("truncated bodies")),
         "lost answers": (1, _misbehave("lost answers")),
+    },
+    "tiers": {
+        "kill all ranks": (4, _kill_all),
+        "kill one rank": (1, _kill_one),
+        "SIGTERM": (1, _terminate),
+        "notice": (1, _notice),
+        "kill checkpoint writer": (1, _kill_writer),
+        "errors of S3": (1, _misbehave("errors")),
+        "near disk lost": (1, _spoil_near(_remove)),
+        "near disk damaged": (1, _spoil_near(_flip_bit)),
     },
 }
 """By kind of store: name to weight and deed."""

@@ -46,11 +46,19 @@ class Tally:
 
 @dataclass
 class Report:
-    """All tallies, and what the violations were, in words."""
+    """All tallies, and what the violations were, in words.
+
+    Attributes:
+        tallies: by fault.
+        problems: the violations.
+        runs_compared: runs that came to their end, and were held against an unbroken one.
+        near_resumes: starts from a save that was in the fast tier only.
+    """
 
     tallies: dict[str, Tally] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     runs_compared: int = 0
+    near_resumes: int = 0
 
     def of(self, fault: str) -> Tally:
         """The tally of a fault, a new one if need be."""
@@ -101,6 +109,7 @@ class Report:
             "cycles": self.cycles,
             "kills": self.kills,
             "runs_compared": self.runs_compared,
+            "near_resumes": self.near_resumes,
             "violations": self.violations,
             "problems": self.problems,
         }

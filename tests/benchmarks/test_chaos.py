@@ -88,6 +88,16 @@ def test_plans_follow_from_name_and_number_and_cover_every_fault(tmp_path: Path)
     assert {fault for _, fault in plans("a")} == set(FAULTS["directory"])
 
 
+@pytest.mark.parametrize(("told", "expected"), [("was not durable yet", []), ("", ["wrong"])])
+def test_a_start_from_what_was_near_is_no_violation_if_it_says_so(
+    tmp_path: Path, told: str, expected: list[str]
+) -> None:
+    (tmp_path / "stderr-0").write_text(f"step 20 {told}")
+    report = judged(tmp_path, Aftermath(ended=True), near=tmp_path / "near", _expected_step=10)
+    assert [kind for _, kind in violations(report)] == expected
+    assert report.near_resumes == (not expected)
+
+
 @pytest.fixture
 def faulty(s3_endpoint: str) -> Any:
     proxy = FaultyS3(s3_endpoint, "seed")
