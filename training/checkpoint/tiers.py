@@ -103,6 +103,8 @@ class TieredBackend:
 
     def prune(self, keys: list[str]) -> None:
         """Remove those of these from the fast tier that the durable one does not have: collected, by whichever node."""
+        if not keys:
+            return
         try:
             self._fast.delete(sorted(set(keys) - set(self._durable.keys(CHUNKS))))
         except StoreError as error:
