@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,8 +26,10 @@ from training.data.dataset import DatasetRecord
 from training.data.mapped import MappedTrainBatches, MappedValidationBatches
 from training.distributed import Gang, Votes
 from training.errors import ConfigurationError
+from training.execution import choose_attention
 from training.flops import multiplying_parameters, training_flops_per_token
 from training.interruption import Interruption
+from training.llama import Llama
 from training.metrics import MetricsFile
 from training.model import GPT
 from training.optimization import build_optimizer
@@ -75,6 +76,7 @@ class Run:
     model: nn.Module
     replica: Replica
     precision: Precision
+    attention: str
     state: TrainingState
     micro_batch_sequences: int
     flops_per_token: float | None
@@ -118,17 +120,6 @@ class Run:
         return {rng_name(self.gang.rank, generator): state for generator, state in states.items()}
 
 
-def set_up_process(config: TrainingConfig, local_world_size: int) -> None:
-    """Process-wide switches of torch, before the first tensor."""
-    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // local_world_size)
-    torch.set_num_threads(threads)
-    # Vanishing gradients become denormal numbers, on which a CPU is up to a hundred times slower.
-    torch.set_flush_denormal(True)
-    if config.determinism:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-
-
 def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsFile) -> Run:
     """Build everything and bring it to the newest checkpoint.
 
@@ -144,6 +135,7 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         raise ConfigurationError(problems)
     precision = choose_precision(config.precision, gang.device)
     precision.set_up_process()
+    attention = choose_attention(config.execution, config.model.head_channels, precision, config.model.dropout)
     source = open_source(config, job.dataset, gang)
     _stop_if_asked(gang, interruption)
     torch.manual_seed(config.seed)
@@ -166,6 +158,7 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         model=forward,
         replica=replica,
         precision=precision,
+        attention=attention,
         state=state,
         micro_batch_sequences=config.micro_batch_sequences,
         flops_per_token=_flops_per_token(model, config, source),
@@ -189,13 +182,20 @@ def _build_model(config: TrainingConfig, source: Source, gang: Gang) -> tuple[nn
             raise ConfigurationError(
                 [f"data.function: {config.data.function} gives no tokens for a GPT; name your model.function too"]
             )
-        gpt = GPT(config.model.shape, source.tokens.vocabulary_size, config.model.dropout).to(gang.device)
-        return gpt, gpt
+        named = _named_model(config, source.tokens.vocabulary_size).to(gang.device)
+        return named, named
     about_tokens = {}
     if source.tokens is not None:
         about_tokens = {"vocabulary_size": source.tokens.vocabulary_size, "context": config.model.shape.context}
     model = build_model(config.model.function, config.model.options, **about_tokens).to(gang.device)
     return model, SummedLoss(model, source.tokens is not None, config.model.function)
+
+
+def _named_model(config: TrainingConfig, vocabulary_size: int) -> nn.Module:
+    shape, recomputes = config.model.shape, config.execution.activation_checkpointing
+    if config.model.is_llama:
+        return Llama(shape, vocabulary_size, config.model.shared_heads, recomputes)
+    return GPT(shape, vocabulary_size, config.model.dropout, recomputes)
 
 
 def _stop_if_asked(gang: Gang, interruption: Interruption) -> None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from training.data_settings import DataConfig
 from training.errors import ConfigurationError
+from training.execution_settings import ExecutionConfig
 from training.model_settings import PRESETS, ModelConfig, ModelShape
 from training.optimization_settings import OptimizerConfig, ScheduleConfig
 from training.parallel_settings import ParallelConfig
@@ -24,6 +25,7 @@ __all__ = [
     "PRESETS",
     "CheckpointConfig",
     "DataConfig",
+    "ExecutionConfig",
     "ModelConfig",
     "ModelShape",
     "OptimizerConfig",
@@ -93,13 +95,16 @@ class TrainingConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     parallel: ParallelConfig = ParallelConfig()
+    execution: ExecutionConfig = ExecutionConfig()
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = Field(
         default="auto",
         description="auto: bf16 on a GPU that has it, fp16 with a gradient scaler on an older one, fp32 on a CPU. "
         "tf32: float32 tensors, whose products are rounded to 10 bits.",
     )
     compile: bool = Field(
-        default=False, description="torch.compile: faster steps, but a minute or more at every (re)start."
+        default=False,
+        description="torch.compile: faster steps, but a minute or more at the first start on a node; what was compiled "
+        "is kept there for the next.",
     )
     checkpoint: CheckpointConfig = CheckpointConfig()
     validation: ValidationConfig = ValidationConfig()
@@ -141,6 +146,15 @@ class TrainingConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _blocks_are_ours_to_recompute(self) -> TrainingConfig:
+        if self.execution.activation_checkpointing and self.model.function is not None:
+            raise ValueError(
+                f"execution.activation_checkpointing: model.function {self.model.function!r} decides that itself "
+                "(torch.utils.checkpoint); drop it"
+            )
+        return self
+
     @field_validator("micro_batch_sequences")
     @classmethod
     def _micro_batch_fits_global(cls, micro: int, info: ValidationInfo) -> int:
@@ -158,12 +172,21 @@ class TrainingConfig(Section):
                 f"warmup_steps {schedule.warmup_steps} must be less than steps {steps}, or the peak learning rate is "
                 "never reached; lower it, or raise steps"
             )
+        if steps is not None and schedule.kind == "wsd" and (schedule.decay_steps or 1) > steps:
+            raise ValueError(f"decay_steps {schedule.decay_steps} is more than steps {steps}; lower it, or raise steps")
         return schedule
 
     @property
     def warmup_steps(self) -> int:
         """Steps of warm-up; the default is at most a tenth of the run, so that a short run is not all warm-up."""
-        return min(100, self.steps // 10) if self.schedule.warmup_steps is None else self.schedule.warmup_steps
+        if self.schedule.warmup_steps is not None:
+            return self.schedule.warmup_steps
+        return self.steps * 3 // 10 if self.schedule.kind == "onecycle" else min(100, self.steps // 10)
+
+    @property
+    def decay_steps(self) -> int:
+        """Steps of the decay of a wsd schedule."""
+        return self.schedule.decay_steps or max(1, self.steps // 5)
 
     def digest(self) -> str:
         """SHA-256 over the canonical JSON (sorted keys, no spaces), 64 hex digits."""

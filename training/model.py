@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from training.config import ModelShape
 
@@ -64,10 +65,12 @@ class GPT(nn.Module):
         shape: layers, heads, channels and context.
         vocabulary_size: number of token ids.
         dropout: probability, in every block and on the embeddings.
+        recomputes: whether blocks keep only their input, and are computed again for the backward pass.
     """
 
-    def __init__(self, shape: ModelShape, vocabulary_size: int, dropout: float = 0.0) -> None:
+    def __init__(self, shape: ModelShape, vocabulary_size: int, dropout: float = 0.0, recomputes: bool = False) -> None:
         super().__init__()
+        self._recomputes = recomputes
         self.shape = shape
         self.vocabulary_size = vocabulary_size
         self.token_embedding = nn.Embedding(vocabulary_size, shape.embedding)
@@ -104,7 +107,7 @@ class GPT(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.embedding_dropout(self.token_embedding(tokens) + self.position_embedding(positions))
         for block in self.blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self._recomputes and self.training else block(x)
         logits = self.head(self.final_norm(x))
         return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
 

@@ -34,6 +34,14 @@ PRESETS: dict[str, ModelShape] = {
 head counts from the released models)."""
 
 
+LLAMA_PRESETS: dict[str, tuple[ModelShape, int]] = {
+    "llama-160m": (ModelShape(layers=12, heads=12, embedding=768, context=2048), 4),
+    "llama-1b": (ModelShape(layers=22, heads=32, embedding=2048, context=2048), 4),
+}
+"""Named shapes, and their heads of keys and values. llama-1b is that of TinyLlama (Zhang et al. 2024,
+https://arxiv.org/abs/2401.02385, section 2.2)."""
+
+
 class ModelConfig(Section):
     """A model of your own, or the shape of the GPT: a preset, or all four of layers, heads, embedding and context."""
 
@@ -45,12 +53,24 @@ class ModelConfig(Section):
         "that it names, and with the options.",
     )
     options: dict[str, Any] = Field(default={}, description="Further keyword arguments of the function.")
-    preset: Literal["demo", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = Field(
+    architecture: Literal["gpt", "llama"] = Field(
+        default="gpt",
+        description="What the four numbers are of. gpt: LayerNorm, learned positions, GELU. llama: RMSNorm, rotary "
+        "positions, SwiGLU. A preset names its own.",
+    )
+    preset: Literal["demo", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama-160m", "llama-1b"] | None = Field(
         default=None, description="Named shape; give this or the four numbers. Neither means `demo`."
     )
     layers: int | None = Field(default=None, ge=1, le=512, description="Transformer blocks.")
     heads: int | None = Field(default=None, ge=1, le=512, description="Attention heads per block; divides embedding.")
     embedding: int | None = Field(default=None, ge=8, le=65536, description="Channels of the residual stream.")
+    key_value_heads: int | None = Field(
+        default=None,
+        ge=1,
+        le=512,
+        description="Heads of keys and values of a llama, shared by its query heads; divides heads. null: as many as "
+        "heads, or the preset's.",
+    )
     context: int | None = Field(default=None, ge=2, le=1048576, description="Tokens that a sequence holds.")
     dropout: float = Field(
         default=0.0,
@@ -66,6 +86,7 @@ class ModelConfig(Section):
             raise ValueError(f"preset {self.preset!r} and {', '.join(given)} both say the shape; drop one of them")
         if self.function is not None:
             return self._without_a_shape(given)
+        self._refuse_parts_of_the_other_architecture()
         if self.options:
             raise ValueError("options are for a function of your own; give it too, or drop them")
         missing = [name for name in ModelShape._fields if name not in given]
@@ -78,10 +99,25 @@ class ModelConfig(Section):
             )
         return self
 
+    def _refuse_parts_of_the_other_architecture(self) -> None:
+        if self.preset is not None and self.architecture == "llama" and self.preset not in LLAMA_PRESETS:
+            raise ValueError(f"preset {self.preset!r} is no llama; drop architecture, or take another preset")
+        if self.key_value_heads is not None and not self.is_llama:
+            raise ValueError(f"key_value_heads {self.key_value_heads} is of a llama, and this is a gpt; drop it")
+        if self.is_llama and self.dropout:
+            raise ValueError(f"dropout {self.dropout} is of a gpt; a llama has none, so drop it")
+        if self.key_value_heads is not None and (self.heads or self.shape.heads) % self.key_value_heads:
+            raise ValueError(
+                f"heads {self.heads or self.shape.heads} is not a multiple of key_value_heads {self.key_value_heads}; "
+                "each is shared by equally many query heads, so change one of the two"
+            )
+
     def _without_a_shape(self, given: dict[str, int]) -> ModelConfig:
         others = [name for name in given if name != "context"]
         others += ["preset"] if self.preset is not None else []
         others += ["dropout"] if self.dropout else []
+        others += ["architecture"] if self.architecture != "gpt" else []
+        others += ["key_value_heads"] if self.key_value_heads is not None else []
         if others:
             raise ValueError(
                 f"{', '.join(others)}: function {self.function!r} decides that itself; give it in options, or drop it"
@@ -96,4 +132,22 @@ class ModelConfig(Section):
         if self.layers is not None and self.heads is not None and self.embedding is not None:
             assert self.context is not None, "the validator wants all four"
             return ModelShape(self.layers, self.heads, self.embedding, self.context)
+        if self.preset in LLAMA_PRESETS:
+            return LLAMA_PRESETS[self.preset][0]
         return PRESETS[self.preset or "demo"]
+
+    @property
+    def is_llama(self) -> bool:
+        """Whether the model is of the Llama kind."""
+        return self.architecture == "llama" or self.preset in LLAMA_PRESETS
+
+    @property
+    def shared_heads(self) -> int:
+        """Heads of keys and values."""
+        preset = LLAMA_PRESETS.get(self.preset or "", (self.shape, self.shape.heads))
+        return self.key_value_heads or preset[1]
+
+    @property
+    def head_channels(self) -> int | None:
+        """Channels of an attention head; None for a model of one's own, whose attention nobody knows."""
+        return None if self.function is not None else self.shape.embedding // self.shape.heads

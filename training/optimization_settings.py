@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from training.settings_section import Section
 
@@ -34,14 +34,34 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """Learning rate against step: linear warm-up, then cosine decay or none."""
+    """Learning rate against step: a warm-up, then a decay or none."""
 
-    kind: Literal["cosine", "constant"] = Field(default="cosine", description="Shape after the warm-up.")
+    kind: Literal["cosine", "onecycle", "wsd", "constant"] = Field(
+        default="cosine",
+        description="Shape after the warm-up. cosine: half a wave down. onecycle: half a wave up for the warm-up, and "
+        "one down. wsd: at the peak until decay_steps before the end, so that a run can be prolonged. constant: at the "
+        "peak.",
+    )
     warmup_steps: int | None = Field(
         default=None,
         ge=0,
-        description="Steps of linear warm-up, while Adam's second moment is noise; null: 100 or a tenth of the run.",
+        description="Steps of warm-up, while Adam's second moment is noise; null: 100 or a tenth of the run, 3 tenths "
+        "with onecycle.",
     )
-    minimum_ratio: float = Field(
-        default=0.1, ge=0.0, le=1.0, description="Last learning rate of the cosine, as a share of the peak."
+    decay_steps: int | None = Field(
+        default=None, ge=1, description="Steps of the decay of wsd; null: a fifth of the run."
     )
+    minimum_ratio: float | None = Field(
+        default=None,
+        ge=0.0,
+        le=1.0,
+        description="Last learning rate as a share of the peak; null: 0.1 with cosine, 0 with wsd, 4e-6 with onecycle.",
+    )
+
+    @model_validator(mode="after")
+    def _each_key_belongs_to_its_kind(self) -> ScheduleConfig:
+        if self.decay_steps is not None and self.kind != "wsd":
+            raise ValueError(f"decay_steps {self.decay_steps} is of wsd, and kind is {self.kind}; drop it")
+        if self.minimum_ratio is not None and self.kind == "constant":
+            raise ValueError(f"minimum_ratio {self.minimum_ratio} has no meaning where kind is constant; drop it")
+        return self

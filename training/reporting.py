@@ -23,6 +23,7 @@ def report_start(run: Run) -> None:
         world_size=run.gang.world_size,
         parameters=parameters,
         precision=run.precision.format,
+        attention=run.attention,
         device=str(run.gang.device),
         steps_total=run.config.steps,
         config_digest=run.config.digest(),

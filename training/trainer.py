@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from training.assembly import Job, Run, assemble, set_up_process
+from training.assembly import Job, Run, assemble
 from training.distributed import Votes, join_gang
+from training.execution import GarbageCollection, set_up_process
 from training.interruption import Interruption
 from training.metrics import MetricsFile
 from training.optimization import learning_rate
@@ -42,7 +43,7 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
         TrainingError: of the class that says what went wrong.
     """
     gang = join_gang()
-    set_up_process(job.config, gang.local_world_size)
+    set_up_process(job.config, gang.local_world_size, job.run_directory)
     try:
         run = assemble(job, gang, interruption, metrics)
     except StopBeforeStepsError as stop:
@@ -63,6 +64,7 @@ def _train_steps(run: Run, progress: Progress) -> tuple[Ending, str]:
     stop = bool(run.gang.agree(Votes(stop=float(run.interruption.wants_stop))).stop)
     while run.state.step < run.config.steps and not stop:
         stop = loop.advance()
+    loop.close()
     run.ballot.settle()
     if not stop:
         stop = not validate(run)
@@ -85,7 +87,12 @@ class Loop:
         self._run = run
         self._progress = progress
         self.saves = Saves(run)
+        self._garbage = GarbageCollection(run.config.execution.garbage_collection_interval_steps)
         self._step_ended = time.monotonic()
+
+    def close(self) -> None:
+        """Give back what the loop took over for the process."""
+        self._garbage.close()
 
     def advance(self) -> bool:
         """Take a step, and do what is due after it; True means that all ranks agreed to stop now."""
@@ -97,6 +104,7 @@ class Loop:
         self.saves.note_step(now - self._step_ended)
         self._step_ended = now
         self._progress.step = run.state.step
+        self._garbage.after_step(run.state.step)
         return self._between_steps()
 
     def _between_steps(self) -> bool:

@@ -1,0 +1,167 @@
+"""Settings that say how a model is computed: none of them changes what is computed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from training.config import ExecutionConfig, ModelShape, TrainingConfig
+from training.errors import ConfigurationError
+from training.execution import GarbageCollection, choose_attention, set_up_process
+from training.llama import Llama, feed_forward_width
+from training.model import GPT
+from training.optimization import learning_rate
+from training.precision import Precision
+
+SHAPE = ModelShape(layers=2, heads=4, embedding=32, context=16)
+FP32 = Precision("fp32", "cpu")
+
+
+def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(100, (2, 17), generator=generator)
+    torch.manual_seed(2)
+    model(tokens[:, :-1], tokens[:, 1:]).backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+def test_recomputed_blocks_have_the_same_gradients(kind: str) -> None:
+    def build(recomputes: bool) -> torch.nn.Module:
+        torch.manual_seed(0)
+        return GPT(SHAPE, 100, 0.1, recomputes) if kind == "gpt" else Llama(SHAPE, 100, 2, recomputes)
+
+    plain, recomputed = gradients(build(False)), gradients(build(True))
+    assert len(plain) == len(list(build(False).parameters()))
+    assert all(torch.equal(first, second) for first, second in zip(plain, recomputed, strict=True))
+
+
+@pytest.fixture
+def kernels() -> Iterator[None]:
+    backends = torch.backends.cuda
+    before = (backends.flash_sdp_enabled(), backends.mem_efficient_sdp_enabled(), backends.cudnn_sdp_enabled())
+    math = backends.math_sdp_enabled()
+    yield
+    backends.enable_flash_sdp(before[0])
+    backends.enable_mem_efficient_sdp(before[1])
+    backends.enable_cudnn_sdp(before[2])
+    backends.enable_math_sdp(math)
+
+
+@pytest.mark.parametrize("wanted", ["flash", "math"])
+def test_wanted_attention_is_the_one_that_runs(kernels: None, wanted: str) -> None:
+    assert choose_attention(ExecutionConfig(attention=wanted), 8, FP32, 0.0) == wanted
+    with torch.profiler.profile() as profile:
+        gradients(GPT(SHAPE, 100))
+    used = {event.key for event in profile.key_averages() if "scaled_dot_product" in event.key}
+    assert any(wanted in name for name in used) and not any(
+        {"flash": "_math", "math": "flash"}[wanted] in n for n in used
+    )
+
+
+def test_attention_that_cannot_work_is_refused_in_words(kernels: None) -> None:
+    with pytest.raises(ConfigurationError, match="execution.attention: cudnn cannot compute heads of 8 channels"):
+        choose_attention(ExecutionConfig(attention="cudnn"), 8, FP32, 0.0)
+
+
+def test_attention_left_open_is_named() -> None:
+    assert choose_attention(ExecutionConfig(), 8, FP32, 0.0) in ("flash", "math")
+
+
+def test_compiled_kernels_are_kept_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start after a start compiles nothing again: https://github.com/pytorch/pytorch/issues/172547."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    import os
+
+    config = TrainingConfig.model_validate({"threads": torch.get_num_threads()})
+    set_up_process(config, 1, tmp_path / "gen-2")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compile-cache" / "inductor")
+    assert os.environ["TRITON_CACHE_DIR"] == "/elsewhere"
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+
+
+def test_collections_happen_at_steps_of_our_choosing() -> None:
+    garbage = GarbageCollection(2)
+    try:
+        assert not gc.isenabled()
+        cycle: list[object] = []
+        cycle.append(cycle)
+        del cycle
+        garbage.after_step(1)
+        before = gc.get_stats()[2]["collections"]
+        garbage.after_step(2)
+        assert gc.get_stats()[2]["collections"] == before + 1
+    finally:
+        garbage.close()
+    assert gc.isenabled() and gc.get_freeze_count() == 0
+
+
+def config_of(**schedule: object) -> TrainingConfig:
+    return TrainingConfig.model_validate({"steps": 100, "schedule": schedule})
+
+
+def test_onecycle_goes_up_and_down_in_half_waves() -> None:
+    rates = [learning_rate(step, config_of(kind="onecycle")) for step in range(101)]
+    assert rates[0] == pytest.approx(1e-3 / 25)
+    assert rates[30] == max(rates) == 1e-3
+    assert rates[:31] == sorted(rates[:31]) and rates[30:] == sorted(rates[30:], reverse=True)
+    assert rates[100] == pytest.approx(4e-9)
+
+
+def test_wsd_stays_and_decays_at_the_end() -> None:
+    rates = [learning_rate(step, config_of(kind="wsd", warmup_steps=10, decay_steps=20)) for step in range(101)]
+    assert set(rates[9:81]) == {1e-3}
+    assert rates[80:] == sorted(rates[80:], reverse=True)
+    assert rates[85] == pytest.approx(0.5e-3)
+    assert rates[100] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"schedule": {"kind": "cosine", "decay_steps": 5}}, "decay_steps 5 is of wsd"),
+        ({"schedule": {"kind": "constant", "minimum_ratio": 0.5}}, "no meaning where kind is constant"),
+        ({"steps": 10, "schedule": {"kind": "wsd", "decay_steps": 11}}, "more than steps 10"),
+        ({"parallel": {"static_graph": True, "find_unused_parameters": True}}, "drop one"),
+        ({"model": {"preset": "gpt2", "architecture": "llama"}}, "is no llama"),
+        ({"model": {"preset": "gpt2", "key_value_heads": 2}}, "this is a gpt"),
+        ({"model": {"preset": "llama-1b", "dropout": 0.1}}, "a llama has none"),
+        ({"model": {"preset": "llama-1b", "key_value_heads": 5}}, "not a multiple of key_value_heads 5"),
+        ({"model": {"function": "a:b"}, "execution": {"activation_checkpointing": True}}, "decides that itself"),
+    ],
+)
+def test_settings_that_contradict_each_other(document: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainingConfig.model_validate(document)
+
+
+def test_llama_sees_only_the_past_and_knows_distances_not_places() -> None:
+    torch.manual_seed(0)
+    model = Llama(SHAPE, 100, 2).eval()
+    hidden: list[torch.Tensor] = []
+    model.final_norm.register_forward_hook(lambda module, inputs, output: hidden.append(output))
+    tokens = torch.randint(100, (1, 16))
+    changed = tokens.clone()
+    changed[0, 10:] = (changed[0, 10:] + 1) % 100
+    model(tokens, tokens)
+    model(changed, tokens)
+    assert torch.allclose(hidden[0][0, :10], hidden[1][0, :10], atol=1e-6)
+    assert not torch.allclose(hidden[0][0, 10:], hidden[1][0, 10:], atol=1e-3)
+    same = torch.full((1, 16), 7)
+    model(same, same)
+    assert torch.allclose(hidden[2][0, 3], hidden[2][0, 12], atol=1e-5), "equal tokens, equal distances"
+
+
+def test_sizes_of_the_llama_presets() -> None:
+    assert feed_forward_width(2048) == 5632
+    config = TrainingConfig.model_validate({"model": {"preset": "llama-1b"}}).model
+    assert (config.is_llama, config.shared_heads, config.head_channels) == (True, 4, 64)
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in Llama(config.shape, 32000, config.shared_heads).parameters())
+    assert parameters == pytest.approx(1.1e9, rel=0.01)
