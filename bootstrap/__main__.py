@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if options.command == "plan":
-        return _plan()
+        return _plan(options.root)
     if options.command == "check":
         return _check(options.document)
     return _on_node(options.command, options.root)
@@ -39,10 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bootstrap", description="Boots and supervises a training node.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("plan", help="print the steps of a boot in order; touches nothing")
+    root_help = "directory of everything the node keeps (default: $TRAINSTACK_ROOT, else /opt/trainstack)"
+    plan = commands.add_parser(
+        "plan",
+        help="print the steps of a boot in order, and what they would do here; touches nothing",
+        description="Prints the steps in order. On a machine with a node document (ROOT/node.json) it also looks at "
+        "the machine, and prints what a boot would do to it; exit code 1 when a step says that it could not.",
+    )
+    plan.add_argument("--root", help=root_help)
     check = commands.add_parser("check", help="check a node document; exit code 2 when it is not sound")
     check.add_argument("document", metavar="NODE_JSON", type=Path, help="file with the node document; - for stdin")
-    root_help = "directory of everything the node keeps (default: $TRAINSTACK_ROOT, else /opt/trainstack)"
     boot = commands.add_parser(
         "boot",
         help="run the steps, then supervise; a failure is reported and the machine shut down",
@@ -61,14 +67,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plan() -> int:
-    from bootstrap.boot import STEPS
+def _plan(root: str | None) -> int:
+    from bootstrap.boot import STEPS, make_context, read_node_document
+    from bootstrap.errors import BootstrapError, StepError
+    from bootstrap.layout import Layout
+    from bootstrap.system import System
 
+    system = System()
+    layout = Layout.from_environment(system.environment(), root)
+    context = None
+    if system.read(layout.node_document) is not None:
+        try:
+            context = make_context(system, layout, read_node_document(system, layout))
+        except BootstrapError as error:
+            print(error, file=sys.stderr)
+            return EXIT_WRONG_INPUT
+    exit_code = 0
     for number, step in enumerate(STEPS, start=1):
         summary = (type(step).__doc__ or "").strip().splitlines()[0]
         after = f" (after {', '.join(step.after)})" if step.after else ""
         print(f"{number}. {step.name}: {summary}{after}")
-    return 0
+        if context is None:
+            continue
+        try:
+            for line in step.intent(context):
+                print(f"   {line}")
+        except BootstrapError as error:
+            remedy = f"; {error.remedy}" if isinstance(error, StepError) else ""
+            print(f"   cannot be done: {error}{remedy}")
+            exit_code = EXIT_FAILED
+    return exit_code
 
 
 def _check(path: Path) -> int:

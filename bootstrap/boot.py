@@ -19,6 +19,7 @@ from bootstrap.plan import Context, PlanError, Step, run_plan
 from bootstrap.steps.code import Code
 from bootstrap.steps.identity import Identity
 from bootstrap.steps.instance_checks import InstanceChecks
+from bootstrap.steps.local_disks import LocalDisks
 from bootstrap.steps.python_env import PythonEnv
 from bootstrap.steps.run_document import FetchRunDocument
 from bootstrap.steps.shared_storage import SharedStorage
@@ -35,6 +36,7 @@ STEPS: tuple[Step, ...] = (
     PythonEnv(),
     FetchRunDocument(),
     Code(),
+    LocalDisks(),
     Volumes(),
     SharedStorage(),
     Staging(),

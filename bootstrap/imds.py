@@ -17,6 +17,7 @@ from bootstrap.errors import MetadataError, NoMetadataService
 from bootstrap.system import HttpAnswer, System
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
+IPV6_ENDPOINT = "http://[fd00:ec2::254]"
 REQUEST_TIMEOUT_SECONDS = 1.0
 ATTEMPTS = 3
 TOKEN_LIFE_SECONDS = 21600
@@ -61,6 +62,14 @@ class InstanceMetadata:
     def endpoint(self) -> str:
         """Return the address that is asked."""
         return self._endpoint
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Tell whether the metadata come from the link-local address, so are of the hardware that this runs on.
+
+        Another address is an emulated cloud, whose nodes share the disks of somebody's computer.
+        """
+        return self._endpoint in (DEFAULT_ENDPOINT, IPV6_ENDPOINT)
 
     def identity(self) -> InstanceIdentity:
         """Ask who this machine is.

@@ -48,9 +48,14 @@ class Layout:
         """The unpacked code bundle."""
         return self.root / "code" / sha256
 
+    @property
+    def datasets(self) -> Path:
+        """Staged datasets; where the machine's local disks are mounted."""
+        return self.root / "datasets"
+
     def dataset(self, name: str) -> Path:
         """The staged dataset."""
-        return self.root / "datasets" / name
+        return self.datasets / name
 
     def run_directory(self, run: str, generation: int) -> Path:
         """The run directory of a generation."""

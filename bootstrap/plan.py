@@ -58,6 +58,14 @@ class Step:
         """Return whether what the step does is there already; asked only of steps that may be skipped."""
         raise NotImplementedError
 
+    def intent(self, context: Context) -> list[str]:
+        """Say in a line each what it would do to this machine; looks, and changes nothing.
+
+        Raises:
+            BootstrapError: It could not be done.
+        """
+        return []
+
     def act(self, context: Context) -> None:
         """Do it.
 

@@ -60,7 +60,7 @@ class Staging(Step):
     """Copy the dataset with s5cmd: parallel, incremental, resumable, verified by size and hash."""
 
     name = "staging"
-    after = ("run_document", "volumes", "shared_storage")
+    after = ("run_document", "local_disks", "volumes", "shared_storage")
 
     def act(self, context: Context) -> None:
         """Copy what is missing, unless a mounted volume or file system holds the dataset."""

@@ -19,19 +19,17 @@ from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import Volume
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
+from bootstrap.steps.disks import BLOCK_DEVICES, DEVICES, NOTHING_FOUND, contents
 from bootstrap.steps.mounting import mount, mounted_source
 
 logger = logging.getLogger(__name__)
 
-BLOCK_DEVICES = Path("/sys/block")
-DEVICES = Path("/dev")
 APPEAR_SECONDS = 120.0
 POLL_SECONDS = 1.0
 TOOL_SECONDS = 600.0
 # What EC2 answers when another machine was faster.
 # Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html (2026-11).
 _TAKEN = ("VolumeInUse", "IncorrectState", "AttachmentLimitExceeded")
-_NOTHING_FOUND = 2
 # Read-only without replaying a journal: the others that attach the disk read it at the same time.
 _SHARED_OPTIONS = {"ext4": "ro,noload", "xfs": "ro,norecovery,nouuid"}
 
@@ -59,6 +57,17 @@ class Volumes(Step):
         ]
         if missing:
             raise StepError(f"not mounted: {', '.join(missing)}", remedy="see the events before; boot again")
+
+    def intent(self, context: Context) -> list[str]:
+        """Say what would be mounted; EC2 is not asked."""
+        return [_in_words(volume) for volume in context.node.volumes]
+
+
+def _in_words(volume: Volume) -> str:
+    which = volume.volume_id or f"the machine's {volume.device}"
+    zone = f", on nodes in {volume.availability_zone}" if volume.availability_zone else ""
+    access = "read-only" if volume.read_only else "formatted as xfs when blank"
+    return f"{volume.mount}: {volume.kind} volume {which}{zone}; {access}"
 
 
 def bring(context: Context, volume: Volume) -> None:
@@ -167,7 +176,7 @@ def _file_system(context: Context, device: str, volume_id: str) -> str | None:
             ["blkid", "--probe", "--match-tag", "TYPE", "--output", "value", device], timeout_seconds=60
         )
     except CommandError as error:
-        if error.exit_code == _NOTHING_FOUND:
+        if error.exit_code == NOTHING_FOUND:
             return None
         raise StepError.from_command(
             error, message=f"{device}: cannot be looked at", remedy="see what blkid says of the disk"
@@ -186,6 +195,12 @@ def _format(context: Context, volume: Volume, device: str, found: Mapping[str, A
         raise StepError(
             f"{device}: {found['VolumeId']} ({volume.kind}) is blank, and should hold data",
             remedy="make it from a snapshot with a file system on the whole disk (ext4 or xfs)",
+        )
+    held = contents(context, Path(device))
+    if held is not None:
+        raise StepError(
+            f"{device}: {found['VolumeId']} ({volume.kind}) is not blank, it holds {held}: is never formatted",
+            remedy="put a file system on the whole disk yourself, or empty it (wipefs --all) when nothing is needed",
         )
     # Without --force: mkfs.xfs refuses a disk that holds anything that it knows.
     _run(context, ["mkfs.xfs", "-q", device], f"{device}: cannot be formatted")

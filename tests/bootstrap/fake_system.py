@@ -19,6 +19,7 @@ class FakeSystem(System):
         self.commands: list[list[str]] = []
         self.files: dict[str, str] = {}
         self.directories: dict[str, list[str]] = {}
+        self.edges: dict[str, bytes] = {}
         self.free = 10**12
         self.answers: list[HttpAnswer | OSError] = []
         self.requests: list[tuple[str, str]] = []
@@ -48,6 +49,9 @@ class FakeSystem(System):
 
     def list_directory(self, path: Path) -> list[str]:
         return self.directories.get(str(path), [])
+
+    def read_edges(self, path: Path, count: int) -> bytes:
+        return self.edges.get(str(path), bytes(count))
 
     def free_bytes(self, path: Path) -> int:
         return self.free

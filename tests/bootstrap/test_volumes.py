@@ -75,7 +75,7 @@ class Machine(FakeSystem):
         self.files["/proc/self/mounts"] = "/dev/nvme0n1p1 / xfs rw 0 0\n"
         self.files["/sys/block/nvme0n1/device/serial"] = "vol0aaaaaaaaaaaaaaaa\n"
         self.files["/sys/block/nvme3n1/device/serial"] = "vol0123456789abcdef0  \n"
-        self.programs |= {"mkdir": "", "xfs_growfs": "", "lfs": "", "blkid": self._blkid}
+        self.programs |= {"mkdir": "", "xfs_growfs": "", "lfs": "", "blkid": self._blkid, "wipefs": ""}
         self.programs |= {"mkfs.xfs": self._mkfs, "mount": self._mount, "mount.lustre": ""}
 
     def plug_in(self) -> None:
@@ -189,6 +189,13 @@ def test_a_disk_that_cannot_be_read_is_not_taken_for_blank(tmp_path: Path) -> No
     assert not system.ran("mkfs.xfs")
 
 
+def test_a_disk_whose_bytes_no_tool_knows_is_not_taken_for_blank(tmp_path: Path) -> None:
+    system, _, context = scene(tmp_path, KEPT)
+    system.edges["/dev/nvme3n1"] = b"\1" + bytes(100)
+    assert "is not blank, it holds data of no known kind" in failure(context)
+    assert not system.ran("mkfs.xfs")
+
+
 @pytest.mark.parametrize(("kind", "options"), [("ext4", "ro,noload"), ("xfs", "ro,norecovery,nouuid")])
 def test_a_shared_volume_is_read_without_touching_its_journal(tmp_path: Path, kind: str, options: str) -> None:
     system, _, context = scene(tmp_path, SHARED)
@@ -237,7 +244,7 @@ def test_lustre_is_mounted_with_its_options_and_striped(tmp_path: Path) -> None:
 def test_the_lustre_client_is_installed_where_it_can_be(tmp_path: Path) -> None:
     system, context = lustre_scene(tmp_path)
     del system.programs["mount.lustre"]
-    with pytest.raises(StepError, match="no Lustre client"):
+    with pytest.raises(StepError, match="no mount.lustre"):
         SharedStorage().act(context)
     system.programs["dnf"] = ""
     SharedStorage().act(context)

@@ -1,0 +1,55 @@
+"""Runs tests in a kernel of their own (User Mode Linux), where this machine's kernel lacks what they need.
+
+The guest sees this machine's file system, has its own block devices, mounts and /tmp, and ends with the tests.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parent.parent.parent
+TIMEOUT_SECONDS = 230.0
+MEMORY = "1500M"
+_INIT = """#!/bin/sh
+mount -t proc none /proc; mount -t sysfs none /sys
+mount -t tmpfs none /run; mount -t tmpfs -o size=1400M none /tmp
+modules=/usr/lib/uml/modules/$(uname -r)/kernel
+for module in block/loop md/md-mod md/raid0; do insmod $modules/drivers/$module.ko; done
+ip link set lo up
+export PATH={path} HOME=/root PYTHONDONTWRITEBYTECODE=1
+cd {repository}
+{command}
+echo "exit code $?"
+echo o > /proc/sysrq-trigger
+sleep 60
+"""
+
+
+def is_there() -> bool:
+    return shutil.which("linux.uml") is not None
+
+
+def run_tests(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run pytest in the guest; return its exit code and what it printed."""
+    command = shlex.join([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments])
+    path = f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+    init = folder / "init"
+    init.write_text(_INIT.format(path=path, repository=shlex.quote(str(REPOSITORY)), command=command))
+    init.chmod(0o755)
+    kernel = ["linux.uml", f"mem={MEMORY}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", "quiet"]
+    done = subprocess.run(
+        [*kernel, f"init={init}", "con=null", "con0=null,fd:1"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    ended = re.search(r"^exit code (\d+)", done.stdout, re.MULTILINE)
+    return int(ended[1]) if ended else -1, done.stdout
