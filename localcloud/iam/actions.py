@@ -60,6 +60,8 @@ def _ssm_arn(prefix: str, name: str) -> str:
 
 
 def _logs(call: Call) -> list[Access]:
+    if call.parameters.get("resourceArn"):
+        return [Access(f"logs:{call.operation}", str(call.parameters["resourceArn"]), {})]
     group = call.parameters.get("logGroupName") or call.parameters.get("logGroupIdentifier")
     if group is None or call.operation == "DescribeLogGroups":
         group = call.parameters.get("logGroupNamePrefix", "*") if call.operation == "DescribeLogGroups" else "*"

@@ -9,13 +9,19 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from stacks.config import read
+from stacks.execution_policy.ceiling import NAME as CEILING_NAME
+from stacks.execution_policy.ceiling import ceiling
+from stacks.execution_policy.documents import Deployments, documents
+from stacks.execution_policy.needed import needed
+from tests.deploy.edits import IN_PLACE
 from tests.localcloud.core.command_line import NO_MARK, ROOT, Cli
 from tests.stacks.conftest import synthesis
 
@@ -113,6 +119,23 @@ class Workplace:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def execution_policies(cloud: Cli) -> list[str]:
+    """Make the policies of CloudFormation's role; return the options of `cdk bootstrap`, as the runbook has them.
+
+    They are the committed ones but for one ceiling more: an edit puts another one over the roles.
+    """
+    files = sorted((ROOT / "config").rglob("*.yaml"))
+    deployments = Deployments.of(read(path) for path in files)
+    deployments = replace(deployments, ceilings=(*deployments.ceilings, IN_PLACE["node.permissions_boundary"]))
+    iam, arns = cloud.client("iam"), []
+    for number, document in enumerate(documents(needed(), deployments), start=1):
+        name = f"trainstack-execution-policy-{number}"
+        arns.append(iam.create_policy(PolicyName=name, PolicyDocument=json.dumps(document))["Policy"]["Arn"])
+    boundary = ceiling(list(needed()), deployments)
+    iam.create_policy(PolicyName=CEILING_NAME, PolicyDocument=json.dumps(boundary))
+    return ["--cloudformation-execution-policies", ",".join(arns), "--custom-permissions-boundary", CEILING_NAME]
+
+
 @pytest.fixture
 def workplace(tmp_path: Path) -> Iterator[Workplace]:
     """The project in a folder of its own, and one empty, bootstrapped cloud."""
@@ -128,7 +151,7 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
     cloud.good("up", "--port", "0")
     try:
         workplace = Workplace(project, cloud)
-        toolkit = workplace.cdk("bootstrap")
+        toolkit = workplace.cdk("bootstrap", *execution_policies(cloud))
         assert toolkit.exit_code == 0, toolkit.output
         yield workplace
     finally:

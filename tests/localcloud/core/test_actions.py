@@ -47,6 +47,10 @@ def call(service: str, operation: str, **parameters: object) -> Call:
             ],
         ),
         (
+            call("logs", "TagResource", resourceArn="arn:aws:logs:us-east-1:123456789012:log-group:/g"),
+            [("logs:TagResource", "arn:aws:logs:us-east-1:123456789012:log-group:/g")],
+        ),
+        (
             call("budgets", "CreateBudget", AccountId="1", Budget={"BudgetName": "b"}),
             [("budgets:ModifyBudget", "arn:aws:budgets::123456789012:budget/b")],
         ),
