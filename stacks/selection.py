@@ -74,7 +74,7 @@ def gpu_memory_needed(config: DeploymentConfig, auto: AutoCapacity) -> GpuMemory
     """Return the memory that training takes on one GPU."""
     training = config.training.config
     shape = training.model.shape
-    tokens = auto.micro_batch_tokens or training.micro_batch_sequences * shape.context
+    tokens = auto.micro_batch_tokens or training.least_micro_batch_sequences * shape.context
     if auto.parameters_million is not None:
         return from_parameters(auto.parameters_million * 1e6, tokens)
     return from_shape(shape, tokens)

@@ -42,6 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
             from training.data.tokenize import run_tokenize
 
             return run_tokenize(options)
+        if options.command == "find-learning-rate":
+            from training.finders.learning_rate import run_find_learning_rate
+
+            return run_find_learning_rate(options)
         from training.checkpoint.tool import run_checkpoint
 
         return run_checkpoint(options)
@@ -71,7 +75,19 @@ def _parser() -> argparse.ArgumentParser:
 
     add_tokenize_parser(commands)
     add_checkpoint_parser(commands)
+    _add_finder_parser(commands)
     return parser
+
+
+def _add_finder_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    finder = commands.add_parser(
+        "find-learning-rate", help="let the learning rate grow until the loss no longer falls, and name a good one"
+    )
+    finder.add_argument("--config", type=Path, required=True, help="JSON file of a TrainingConfig")
+    finder.add_argument("--dataset", type=Path, required=True, help="dataset directory, as `tokenize` makes it")
+    finder.add_argument("--steps", type=int, default=100, help="steps of the test")
+    finder.add_argument("--lowest", type=float, default=1e-6, help="learning rate of the first step")
+    finder.add_argument("--highest", type=float, default=1.0, help="learning rate of the last step")
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from training.ballot import Ballot
-from training.checkpoint.backend import open_backend
+from training.checkpoint.backend import Backend, open_backend
 from training.checkpoint.hosts import choose_placement
 from training.checkpoint.log import LogWriter
 from training.checkpoint.manifest import Manifest, Subject, ValidationRecord
@@ -27,13 +28,16 @@ from training.data.mapped import MappedTrainBatches, MappedValidationBatches
 from training.distributed import Gang, Votes
 from training.errors import ConfigurationError
 from training.execution import choose_attention
+from training.finders.micro_batch import Trial, find_micro_batch
 from training.flops import multiplying_parameters, training_flops_per_token
 from training.interruption import Interruption
 from training.llama import Llama
+from training.loss_watch import LossWatch
 from training.metrics import MetricsFile
 from training.model import GPT
 from training.optimization import build_optimizer
 from training.own_code import SummedLoss, build_model
+from training.patience import Patience
 from training.precision import Precision, choose_precision
 from training.replication import Replica
 from training.source import Source, open_source
@@ -74,6 +78,7 @@ class Run:
     interruption: Interruption
     metrics: MetricsFile
     model: nn.Module
+    uncompiled: nn.Module
     replica: Replica
     precision: Precision
     attention: str
@@ -85,8 +90,11 @@ class Run:
     dataset: DatasetRecord | None
     sequence_terms: int
     subject: Subject
+    backend: Backend
     writer: CheckpointWriter
     ballot: Ballot
+    watch: LossWatch
+    patience: Patience
     generation: int
     resumed_from_step: int | None
     validation: ValidationRecord | None = None
@@ -111,6 +119,11 @@ class Run:
             device_type=self.gang.device.type,
             torch_version=str(torch.__version__),
             validation=self.validation,
+            extra={
+                "watch": self.watch.state(),
+                "patience": self.patience.state(),
+                "micro_batch_sequences": self.micro_batch_sequences,
+            },
             parts=[],
         )
 
@@ -143,10 +156,16 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
     state = TrainingState(model, build_optimizer(model, config.optimizer), precision.scaler())
     forward = cast(nn.Module, torch.compile(summed)) if config.compile else summed
     replica = Replica(forward, gang, config.parallel)
-    _prime(replica, model, precision, source, config, gang, interruption)
+    micro_batch_sequences = _micro_batch(config, replica, model, precision, source, gang)
+    _prime(replica, model, precision, source, micro_batch_sequences, gang, interruption)
     seed_random_state(config.seed, gang.rank, step=0)
     subject = _subject(config, source)
-    writer, resumed = _open_checkpoints(job, gang, state, subject)
+    backend = open_backend(job.checkpoints)
+    writer, resumed = _open_checkpoints(job, gang, backend, state, subject)
+    kept = {} if resumed is None else resumed.manifest.extra
+    if config.micro_batch_sequences == "auto":
+        # The same size adds gradients in the same order: a resumed run has the bits of an unbroken one.
+        micro_batch_sequences = min(micro_batch_sequences, kept.get("micro_batch_sequences", micro_batch_sequences))
     if resumed is None and config.initial_weights is not None:
         title = load_weights_together(gang, config.initial_weights, model, subject)
         logger.info("the run begins with the weights of %s", title)
@@ -156,23 +175,33 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         interruption=interruption,
         metrics=metrics,
         model=forward,
+        uncompiled=summed,
         replica=replica,
         precision=precision,
         attention=attention,
         state=state,
-        micro_batch_sequences=config.micro_batch_sequences,
+        micro_batch_sequences=micro_batch_sequences,
         flops_per_token=_flops_per_token(model, config, source),
         train_batches=source.train,
         validation_batches=source.validation,
         dataset=source.tokens,
         sequence_terms=source.loss_terms_per_sequence,
         subject=subject,
+        backend=backend,
         writer=writer,
-        ballot=Ballot(gang, tolerates_infinite_gradients=state.scaler.is_enabled()),
+        ballot=Ballot(gang, state.scaler.is_enabled(), _most_skipped_steps(config)),
+        watch=LossWatch(config.recovery, kept.get("watch")),
+        patience=Patience(config.early_stopping, kept.get("patience")),
         generation=job.generation,
         resumed_from_step=None if resumed is None else resumed.manifest.step,
         validation=None if resumed is None else resumed.manifest.validation,
     )
+
+
+def _most_skipped_steps(config: TrainingConfig) -> int:
+    if config.recovery.non_finite == "roll_back":
+        return sys.maxsize  # how often the run may go back is what bounds them
+    return config.recovery.most_skipped_steps if config.recovery.non_finite == "skip" else 0
 
 
 def _build_model(config: TrainingConfig, source: Source, gang: Gang) -> tuple[nn.Module, nn.Module]:
@@ -206,17 +235,39 @@ def _stop_if_asked(gang: Gang, interruption: Interruption) -> None:
         raise StopBeforeStepsError(f"{reason}; stopped before the first step, with nothing to save")
 
 
+def _micro_batch(
+    config: TrainingConfig, replica: Replica, model: nn.Module, precision: Precision, source: Source, gang: Gang
+) -> int:
+    share = len(gang.share_of(config.global_batch_sequences))
+    if config.micro_batch_sequences != "auto":
+        return min(config.micro_batch_sequences, share)
+    if gang.device.type != "cuda":
+        raise ConfigurationError(
+            [
+                "micro_batch_sequences: auto tries out a GPU's memory, and this process has none; give a number, such "
+                "as 8"
+            ]
+        )
+
+    def passes(sequences: int) -> None:
+        with replica.exchanging(False):
+            with precision.autocast():
+                loss = replica(*source.train.example(sequences))
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    return find_micro_batch(Trial(model, passes, share), gang)
+
+
 def _prime(
     replica: Replica,
     model: nn.Module,
     precision: Precision,
     source: Source,
-    config: TrainingConfig,
+    micro_batch_sequences: int,
     gang: Gang,
     interruption: Interruption,
 ) -> None:
-    sequences = min(config.micro_batch_sequences, len(gang.share_of(config.global_batch_sequences)))
-    batch = source.train.example(sequences)
+    batch = source.train.example(micro_batch_sequences)
     for _ in range(PRIMING_PASSES):
         with precision.autocast():
             loss = replica(*batch)
@@ -244,10 +295,9 @@ def _subject(config: TrainingConfig, source: Source) -> Subject:
 
 
 def _open_checkpoints(
-    job: Job, gang: Gang, state: TrainingState, subject: Subject
+    job: Job, gang: Gang, backend: Backend, state: TrainingState, subject: Subject
 ) -> tuple[CheckpointWriter, Resumed | None]:
     """Fence off older generations first, so that the newest checkpoint stays the newest; then resume from it."""
-    backend = open_backend(job.checkpoints)
     log: list[LogWriter] = []
 
     def raise_fence() -> int:

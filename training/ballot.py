@@ -120,6 +120,14 @@ class Ballot:
             self._gang.post(self._with_oldest(Votes()))
             self.collect()
 
+    def forget(self) -> None:
+        """Leave out the steps that are not known yet: the run goes back to before them. All ranks do so together."""
+        self._gang.collect()
+        self._unread.clear()
+        self._voted_on = None
+        self._skipped_in_a_row = 0
+        self._reports = []
+
     def take_reports(self) -> list[StepReport]:
         """Steps that became known since the last call."""
         reports, self._reports = self._reports, []

@@ -19,17 +19,20 @@ from training.execution_settings import ExecutionConfig
 from training.model_settings import PRESETS, ModelConfig, ModelShape
 from training.optimization_settings import OptimizerConfig, ScheduleConfig
 from training.parallel_settings import ParallelConfig
+from training.recovery_settings import EarlyStoppingConfig, RecoveryConfig
 from training.settings_section import Section
 
 __all__ = [
     "PRESETS",
     "CheckpointConfig",
     "DataConfig",
+    "EarlyStoppingConfig",
     "ExecutionConfig",
     "ModelConfig",
     "ModelShape",
     "OptimizerConfig",
     "ParallelConfig",
+    "RecoveryConfig",
     "ScheduleConfig",
     "TrainingConfig",
     "ValidationConfig",
@@ -87,8 +90,10 @@ class TrainingConfig(Section):
     global_batch_sequences: int = Field(
         default=32, ge=1, description="Sequences per optimizer step over all processes; the same at any world size."
     )
-    micro_batch_sequences: int = Field(
-        default=8, ge=1, description="Most sequences a process puts through the model at once: bounds memory."
+    micro_batch_sequences: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default=8,
+        description="Most sequences a process puts through the model at once: bounds memory. auto: as many as fit on "
+        "every GPU, found by trying at the first start and kept for the run; the global batch stays as it is.",
     )
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -108,6 +113,8 @@ class TrainingConfig(Section):
     )
     checkpoint: CheckpointConfig = CheckpointConfig()
     validation: ValidationConfig = ValidationConfig()
+    early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
     log_interval_steps: int = Field(default=1, ge=1, description="Steps between `step` records in the metrics.")
     threads: int | None = Field(
         default=None, ge=1, le=4096, description="CPU threads per process; null: cores over processes of this node."
@@ -157,9 +164,9 @@ class TrainingConfig(Section):
 
     @field_validator("micro_batch_sequences")
     @classmethod
-    def _micro_batch_fits_global(cls, micro: int, info: ValidationInfo) -> int:
+    def _micro_batch_fits_global(cls, micro: int | str, info: ValidationInfo) -> int | str:
         whole = info.data.get("global_batch_sequences")
-        if whole is not None and micro > whole:
+        if isinstance(micro, int) and whole is not None and micro > whole:
             raise ValueError(f"more than global_batch_sequences {whole}; lower it, or raise the global batch")
         return micro
 
@@ -182,6 +189,11 @@ class TrainingConfig(Section):
         if self.schedule.warmup_steps is not None:
             return self.schedule.warmup_steps
         return self.steps * 3 // 10 if self.schedule.kind == "onecycle" else min(100, self.steps // 10)
+
+    @property
+    def least_micro_batch_sequences(self) -> int:
+        """The micro-batch as it was given; where it is found by trying, one sequence, since at least that must fit."""
+        return 1 if self.micro_batch_sequences == "auto" else self.micro_batch_sequences
 
     @property
     def decay_steps(self) -> int:

@@ -46,6 +46,10 @@ class NonFiniteLossError(TrainingError):
         self.step, self.loss, self.gradient_norm = step, loss, gradient_norm
         super().__init__(step, loss, gradient_norm, where)
 
+    def at(self, where: str) -> NonFiniteLossError:
+        """The same with the part of the model in which it began."""
+        return NonFiniteLossError(self.step, self.loss, self.gradient_norm, where)
+
     def __str__(self) -> str:
         _, loss, gradient_norm, where = self.args
         return (
@@ -53,6 +57,14 @@ class NonFiniteLossError(TrainingError):
             f"{gradient_norm}){where and '; '}{where}; lower optimizer.learning_rate, use a longer warm-up, or another "
             "precision"
         )
+
+
+class DivergedError(TrainingError):
+    """The loss went wrong again and again, or ranks no longer hold the same parameters."""
+
+
+class OutOfMemoryError(TrainingError):
+    """A step needs more memory than there is."""
 
 
 class PeerError(TrainingError):

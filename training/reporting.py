@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import resource
+from collections.abc import Sequence
 
 import torch
 
 from training.assembly import Run
+from training.ballot import StepReport
 from training.flops import peak_flops_per_second
 
 logger = logging.getLogger(__name__)
@@ -41,13 +43,13 @@ def report_start(run: Run) -> None:
         )
 
 
-def write_records(run: Run) -> None:
+def write_records(run: Run, reports: Sequence[StepReport]) -> None:
     """Write the steps and checkpoints that became known since the last call."""
     if not run.is_main:
         return
     terms = run.config.global_batch_sequences * run.sequence_terms
     speed = "tokens_per_second" if run.dataset is not None else "samples_per_second"
-    for report in run.ballot.take_reports():
+    for report in reports:
         if report.step % run.config.log_interval_steps == 0 or report.step == run.config.steps:
             run.metrics.write(
                 "step",

@@ -63,12 +63,18 @@ class Saves:
     def want(self, agreed: Votes, validated: bool) -> None:
         """Note the save that is wanted after this step, if one is; it waits until none is in flight."""
         step, checkpoint = self._run.state.step, self._run.config.checkpoint
+        if self._run.watch.spikes_in_a_row:
+            return  # what would be saved may be what the run goes back from
         if validated and checkpoint.keep_best:
             self._wanted = self._wanted or "validation"
         if agreed.save:
             self._wanted = "request"
         elif agreed.due or _is_multiple(step, checkpoint.interval_steps):
             self._wanted = self._wanted or "interval"
+
+    def forget(self) -> None:
+        """Leave out what was wanted and in flight: the run went back, after the save in flight was through."""
+        self._wanted, self.saving_step = None, None
 
     def begin_wanted(self, agreed: Votes) -> None:
         """Begin the wanted save, if there is one and none is in flight, once every step is known to be sound."""
@@ -87,8 +93,11 @@ class Saves:
 
     def finish(self) -> tuple[Ending, str]:
         """Save the last step and see it committed."""
+        run = self._run
         self._save_and_wait("finished", None)
-        return "finished", f"all {self._run.config.steps} steps are done"
+        if run.state.step < run.config.steps:
+            return "finished", f"{run.patience.reason}; finished at step {run.state.step} of {run.config.steps}"
+        return "finished", f"all {run.config.steps} steps are done"
 
     def stop(self) -> tuple[Ending, str]:
         """Save what is not saved yet, before the deadline if there is one."""

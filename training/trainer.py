@@ -11,11 +11,15 @@ from dataclasses import dataclass
 
 from training.assembly import Job, Run, assemble
 from training.distributed import Votes, join_gang
+from training.errors import NonFiniteLossError
 from training.execution import GarbageCollection, set_up_process
+from training.faults import require_same_parameters, where_it_began
 from training.interruption import Interruption
+from training.memory import explain_out_of_memory, is_out_of_memory
 from training.metrics import MetricsFile
 from training.optimization import learning_rate
 from training.outcome import Ending
+from training.recovery import roll_back
 from training.reporting import report_start, write_records
 from training.saves import Saves
 from training.step import take_step
@@ -53,7 +57,7 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
     report_start(run)
     ending, message = _train_steps(run, progress)
     progress.checkpoint_step = gang.ask_rank_zero(lambda: run.writer.committed_step)
-    write_records(run)
+    write_records(run, [])
     gang.leave()
     return ending, message
 
@@ -62,13 +66,22 @@ def _train_steps(run: Run, progress: Progress) -> tuple[Ending, str]:
     loop = Loop(run, progress)
     # Everyone may have been told to stop while the run was put together.
     stop = bool(run.gang.agree(Votes(stop=float(run.interruption.wants_stop))).stop)
-    while run.state.step < run.config.steps and not stop:
-        stop = loop.advance()
-    loop.close()
-    run.ballot.settle()
-    if not stop:
+    try:
+        while run.state.step < run.config.steps and not stop and not run.patience.is_exhausted:
+            stop = loop.advance()
+        run.ballot.settle()
+    except NonFiniteLossError as error:
+        raise error.at(where_it_began(run, error.step)) from error
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            recomputes = run.config.execution.activation_checkpointing
+            raise explain_out_of_memory(error, run.micro_batch_sequences, recomputes) from error
+        raise
+    finally:
+        loop.close()
+    if not stop and not run.patience.is_exhausted:
         stop = not validate(run)
-    write_records(run)
+    write_records(run, run.ballot.take_reports())
     return loop.saves.stop() if stop else loop.saves.finish()
 
 
@@ -112,11 +125,20 @@ class Loop:
         run = self._run
         agreed = run.ballot.collect()
         self._progress.checkpoint_step = self.saves.note_votes(agreed) or self._progress.checkpoint_step
-        write_records(run)
+        reports = run.ballot.take_reports()
+        write_records(run, reports)
         if agreed.stop:
             return True
+        for report in reports:
+            if run.watch.note(report):
+                self._progress.step = roll_back(run, report)
+                self.saves.forget()
+                return False
         if run.state.step == run.config.steps:
             return False
+        check = run.config.recovery.parameter_check_interval_steps
+        if check is not None and run.state.step % check == 0:
+            require_same_parameters(run)
         validates = run.state.step % run.config.validation.interval_steps == 0
         if validates:
             if not validate(run):

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 def validate(run: Run) -> bool:
     """Measure the validation loss; False, with nothing measured, if a stop was agreed meanwhile."""
     batches, gang = run.validation_batches, run.gang
-    round_sequences = run.config.micro_batch_sequences * gang.world_size
+    round_sequences = run.micro_batch_sequences * gang.world_size
     total = torch.zeros((), dtype=torch.float64, device=gang.device)
     run.model.eval()
     try:
@@ -41,6 +41,7 @@ def validate(run: Run) -> bool:
         }
     )
     run.metrics.write("validation", step=run.state.step, loss=loss, **about_tokens)
+    run.patience.note(run.state.step, loss)
     if math.isfinite(loss):
         run.validation = ValidationRecord(step=run.state.step, loss=loss)
     if run.is_main:

@@ -54,7 +54,7 @@ def model_fits(config: DeploymentConfig) -> Iterator[Problem]:
         return
     training = config.training.config
     shape = training.model.shape
-    needed = from_shape(shape, training.micro_batch_sequences * shape.context)
+    needed = from_shape(shape, training.least_micro_batch_sequences * shape.context)
     if needed.total_gib > smallest.gib_of_a_gpu:
         rule = (
             f"takes about {needed.total_gib:.1f} GiB of a GPU ({needed}), and {smallest.name} has "

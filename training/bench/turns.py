@@ -50,7 +50,7 @@ def open_loop(config: TrainingConfig, vocabulary_size: int, folder: Path) -> Ite
         yield loop
     finally:
         loop.close()
-        run.ballot.settle()
+        run.ballot.forget()
         run.writer.close()
         gang.leave()
 

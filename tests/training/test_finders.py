@@ -1,0 +1,117 @@
+"""Finders leave no trace, and find what is there: with a memory that is made up, since a host's has no clear end."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from training.distributed import Votes
+from training.errors import OutOfMemoryError
+from training.finders.learning_rate import Point, suggest
+from training.finders.micro_batch import Trial, find_micro_batch
+
+
+class Pair:
+    """Two ranks as two threads: what they agree on is the sum, what they gather both."""
+
+    def __init__(self) -> None:
+        self._barrier = threading.Barrier(2)
+        self._values: list[Any] = [None, None]
+
+    def rank(self, number: int) -> Any:
+        pair = self
+
+        class Rank:
+            device = torch.device("cpu")
+
+            def gather(self, value: Any) -> list[Any]:
+                pair._values[number] = value
+                pair._barrier.wait()
+                both = list(pair._values)
+                pair._barrier.wait()
+                return both
+
+            def agree(self, votes: Votes) -> Votes:
+                return Votes(failed=sum(vote.failed for vote in self.gather(votes)))
+
+        return Rank()
+
+
+def trial(room: int, most: int, tried: list[int]) -> Trial:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+    def passes(sequences: int) -> None:
+        tried.append(sequences)
+        model(torch.rand(2 * sequences, 2)).sum().backward()
+        if sequences > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    return Trial(model, passes, most)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "found"), [((5, 11), 5), ((100, 7), 7), ((100, 100), 24), ((1, 9), 1), ((16, 23), 16)]
+)
+def test_largest_micro_batch_is_that_of_the_smallest_rank(rooms: tuple[int, int], found: int) -> None:
+    """https://github.com/Lightning-AI/pytorch-lightning/issues/20231: one size, which fits, on every rank."""
+    pair, tried = Pair(), ([], [])
+    trials = [trial(room, most, list_) for room, most, list_ in zip(rooms, (24, 23), tried, strict=True)]
+    results: list[int | None] = [None, None]
+
+    def find(number: int) -> None:
+        results[number] = find_micro_batch(trials[number], pair.rank(number))
+
+    threads = [threading.Thread(target=find, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == [found, found]
+    assert tried[0] == tried[1] and len(tried[0]) <= 10
+
+
+def test_search_leaves_weights_buffers_gradients_and_random_numbers_alone() -> None:
+    class Alone:
+        device = torch.device("cpu")
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value]
+
+        def agree(self, votes: Votes) -> Votes:
+            return votes
+
+    attempt = trial(3, 8, [])
+    before = {name: tensor.clone() for name, tensor in attempt.model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    assert find_micro_batch(attempt, Alone()) == 3
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in attempt.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in attempt.model.parameters())
+    with pytest.raises(OutOfMemoryError, match="micro-batch of one sequence"):
+        find_micro_batch(trial(0, 8, []), Alone())
+
+
+def test_other_errors_of_a_model_are_not_taken_for_a_lack_of_memory() -> None:
+    def passes(sequences: int) -> None:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    class Alone:
+        device = torch.device("cpu")
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value]
+
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        find_micro_batch(Trial(nn.Linear(1, 1), passes, 4), Alone())
+
+
+def test_suggested_rate_is_where_the_loss_falls_fastest() -> None:
+    losses = {1e-5: 4.0, 1e-4: 3.9, 1e-3: 3.0, 1e-2: 2.8, 1e-1: 9.0}
+    assert suggest([Point(rate, loss) for rate, loss in losses.items()]) == 1e-4
+    assert suggest([Point(1e-5, 1.0), Point(1e-4, 2.0)]) is None

@@ -1,0 +1,47 @@
+"""A run whose loss went wrong goes back to before it, and leaves out the data since."""
+
+from __future__ import annotations
+
+import logging
+
+from training.assembly import Run
+from training.ballot import StepReport
+from training.checkpoint.resume import resume
+from training.errors import DivergedError
+from training.loss_watch import LossWatch
+
+logger = logging.getLogger(__name__)
+
+
+def roll_back(run: Run, report: StepReport) -> int:
+    """Go back to the newest checkpoint, and on from there with the batches that come now; return its step.
+
+    Raises:
+        DivergedError: the run went back too often, or there is nothing to go back to.
+    """
+    reason = f"step {report.step}: loss {report.loss}, gradient norm {report.gradient_norm}"
+    most = run.config.recovery.most_roll_backs
+    if run.watch.roll_backs >= most:
+        raise DivergedError(
+            f"{reason}: the run went back {most} times already (recovery.most_roll_backs), and the loss goes wrong "
+            "again; lower optimizer.learning_rate, or look at the data"
+        )
+    times, next_position = run.watch.roll_backs + 1, run.state.position
+    run.ballot.forget()
+    run.writer.wait()
+    run.gang.raise_together(run.writer.error)
+    resumed = resume(run.gang, run.backend, run.state, run.subject, run.config.seed)
+    if resumed is None:
+        raise DivergedError(f"{reason}, and there is no checkpoint to go back to; save more often, or earlier")
+    run.watch = LossWatch(run.config.recovery, resumed.manifest.extra.get("watch"))
+    run.watch.roll_backs = times
+    left_out = next_position - run.state.position
+    run.state.position = next_position
+    # What lies in the store goes on with batches that this run leaves out: it is not this state.
+    run.writer.committed_step = None
+    if run.is_main:
+        logger.warning("%s: back to step %d, leaving out %d sequences", reason, run.state.step, left_out)
+    run.metrics.write(
+        "roll_back", step=report.step, to_step=run.state.step, left_out_sequences=left_out, roll_backs=times
+    )
+    return run.state.step
