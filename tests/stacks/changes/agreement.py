@@ -1,4 +1,4 @@
-"""`python -m tests.stacks.changes.agreement`: deploys the cases on the embedded cloud, and says which verdict was wrong.
+"""`python -m tests.stacks.changes.agreement`: deploys the cases on the embedded cloud, and prints how each verdict did.
 
 Each case is deployed as an edit of its base, and then taken back, which is a change too. Compared are what becomes of
 each resource (its id kept, another one, gone), of the machines, of the run document, and whether the deploy is
