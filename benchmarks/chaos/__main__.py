@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -154,6 +155,7 @@ class Experiment:
         self._config = {**CONFIG, "steps": options.steps}
         self.restart_seconds: list[float] = []
         self._cycles = 0
+        self._given_up = threading.Event()
         self._started = time.monotonic()
 
     def run(self, until_monotonic: float) -> None:
@@ -162,14 +164,18 @@ class Experiment:
             if not self._options.supervised_cycles:
                 self._campaigns(until_monotonic)
                 return
-            run = self._supervised_run()
-            supervised = pool.submit(run.run, self._options.supervised_cycles, until_monotonic, self._show)
+            supervised = pool.submit(self._supervised, until_monotonic)
             try:
                 self._campaigns(until_monotonic)
             except BaseException:
-                run.given_up.set()
+                self._given_up.set()
+                self._parent.close()
                 raise
             supervised.result()
+
+    def _supervised(self, until_monotonic: float) -> None:
+        # Its unbroken run is the longest, and waits for its steps: no reason for the campaigns to wait too.
+        self._supervised_run().run(self._options.supervised_cycles, until_monotonic, self._show)
 
     def _campaigns(self, until_monotonic: float) -> None:
         number = 0
@@ -196,6 +202,7 @@ class Experiment:
             report=self._report,
             seed=f"{self._seed}-supervised",
             restart_seconds=self.restart_seconds,
+            given_up=self._given_up,
         )
 
     def _campaign(self, number: int, world_size: int, kind: str, until_monotonic: float) -> None:

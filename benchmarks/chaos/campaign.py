@@ -28,6 +28,8 @@ MOST_STEPS_PER_CYCLE = 25
 EARLY_SHARE = 0.15
 """Of the cycles, how many meet the gang while it starts."""
 EARLY_SECONDS = 0.8
+SLOWEST_STEP_SECONDS = 0.25
+"""Of an unbroken run on a machine that does much else."""
 
 CONFIG: dict[str, Any] = {
     "steps": 300,
@@ -70,7 +72,7 @@ def unbroken(parent: WarmParent, root: Path, world_size: int, config: Mapping[st
     name = f"unbroken-{world_size}-ranks-{config['steps']}-steps"
     store = root / f"{name}-checkpoints"
     gang = parent.start(name, config, world_size, 1, str(store))
-    ended = gang.wait(HANG_SECONDS * 2)
+    ended = gang.wait(max(HANG_SECONDS * 2, config["steps"] * SLOWEST_STEP_SECONDS))
     losses = gang.losses()
     errors = gang.errors()
     gang.end()
