@@ -14,6 +14,7 @@ from stacks.__main__ import main
 from stacks.changes.schemas import schema
 from stacks.config import DeploymentConfig, read
 from stacks.execution_policy.documents import MAXIMUM_CHARACTERS, MAXIMUM_DOCUMENTS, Deployments, documents
+from stacks.execution_policy.kept import KEPT
 from stacks.execution_policy.needed import TYPES, WITHOUT_HANDLERS, needed, trimmed_because
 from stacks.execution_policy.trimmed import TRIMMED
 
@@ -103,6 +104,17 @@ def test_each_reason_for_leaving_out_applies_to_something() -> None:
     }
     idle = [pattern for pattern, reason in TRIMMED if not any(fnmatchcase(action, pattern) for action in named)]
     assert idle == []
+
+
+def test_what_no_deploy_used_is_kept_for_a_reason_and_each_reason_keeps_something() -> None:
+    exercised = json.loads((ROOT / "policy" / "exercised.json").read_text())
+    found = needed()
+    beyond = [action for action in exercised if not any(fnmatchcase(action, pattern) for pattern in found)]
+    assert beyond == []
+    idle = [action for action in found if not any(fnmatchcase(used, action) for used in exercised)]
+    reasons = {action: next((each for each, _ in KEPT if fnmatchcase(action, each)), None) for action in idle}
+    assert [action for action, pattern in reasons.items() if pattern is None] == []
+    assert {pattern for pattern, _ in KEPT} == set(reasons.values())
 
 
 def allowed(action: str, resource: str, **context: str) -> bool:
