@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -17,6 +18,7 @@ from stacks.changes.resources import ACTIONS, ResourceChange
 from stacks.changes.review import Review
 from stacks.changes.wording import Line, headline, sections
 
+_SPECIAL = re.compile(r"([\\`*_\[\]|])")
 MARKDOWN_BYTES = 60_000
 """GitHub refuses comments of more than 65,536 characters, GitLab those of a million."""
 FOLDED = "Resources of "
@@ -62,7 +64,7 @@ def _markdown(review: Review, most: int) -> str:
 
 def _markdown_line(line: Line) -> str:
     # Text of templates may hold what Markdown or HTML would act upon.
-    text = line.text.replace("\\", "\\\\").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+    text = _SPECIAL.sub(r"\\\1", line.text).replace("<", "&lt;")
     text = " ".join(text.split())
     return (f"**{text}**" if line.is_grave else text) + ("" if line.cause is None else f" (`{line.cause}`)")
 

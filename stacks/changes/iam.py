@@ -15,8 +15,10 @@ from stacks.changes.texts import text_of
 
 ATTACHED = ("AWS::IAM::Policy", "AWS::IAM::RolePolicy")
 """Policies that are part of the role they name, and compared as such."""
-DOCUMENTS = ("PolicyDocument", "KeyPolicy", "ResourcePolicy", "RepositoryPolicyText", "FileSystemPolicy")
+DOCUMENTS = ("PolicyDocument", "KeyPolicy", "ResourcePolicy", "RepositoryPolicyText", "FileSystemPolicy", "Policy")
 """Properties that hold a policy of whatever resource has them."""
+COMPARED = (*ATTACHED, "AWS::IAM::Role", "AWS::IAM::ManagedPolicy", "AWS::IAM::InstanceProfile")
+"""Types of IAM whose rights are compared; of the others (users, groups, identity providers) a reviewer is told."""
 PERMISSION = "AWS::Lambda::Permission"
 OF_NETWORK = ("AWS::EC2::VPCEndpoint",)
 """Types whose policies are the network's to tell."""
@@ -34,6 +36,8 @@ def iam_findings(before: Assembly, after: Assembly, changes: Sequence[ResourceCh
             service = text_of(change.properties("after" if change.after else "before").get("AWSServiceName", ""))
             verb, direction = _appears(change)
             found.append(_finding(change, direction, ("AWSServiceName",), f"the role of {service} itself is {verb}"))
+        elif change.type.startswith("AWS::IAM::") and change.type not in COMPARED:
+            found += _not_compared(change)
         elif change.type not in (*ATTACHED, *OF_NETWORK, PERMISSION):
             found += _own_policy(change)
     return [*found, *_invocations(before, after, changes), *_roles(before, after, changes)]
@@ -69,6 +73,14 @@ def _compared(
 ) -> Iterator[Finding]:
     for direction, text in compared(old, new):
         yield _finding(change, direction, path, what + text)
+
+
+def _not_compared(change: ResourceChange) -> Iterator[Finding]:
+    if change.action == "removed":
+        yield _finding(change, "narrowed", (), f"the {change.type} is removed")
+        return
+    for path in [one.path for one in change.differences] or [()]:
+        yield _finding(change, "broadened", path, f"the {change.type} is {change.action}: look at what it may do")
 
 
 def _trust(change: ResourceChange) -> Iterator[Finding]:

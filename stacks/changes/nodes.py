@@ -135,10 +135,10 @@ def _trainer(old: FleetFacts, new: FleetFacts, changes: Sequence[ResourceChange]
 def _capacity_of_growth(old: FleetFacts, new: FleetFacts) -> str:
     wanted, types = new.nodes - old.nodes, ", ".join(new.instance_types)
     kind = f"{new.market} " if new.market in ("spot", "reserved") else ""
-    machines = "machine" if wanted == 1 else "machines"
+    more = f"{_machines(wanted, f'more {kind}')} ({types}) must be found"
     if new.min_nodes <= old.nodes:
-        return f"{wanted} more {kind}{machines} ({types}) must be found: the nodes that are there train on meanwhile"
-    return f"{wanted} more {kind}{machines} ({types}) must be found: training stands still until then"
+        return f"{more}: the nodes that are there train on meanwhile"
+    return f"{more}: training stands still until then"
 
 
 def capacity_risk(fleet: FleetFacts) -> str:
@@ -147,9 +147,13 @@ def capacity_risk(fleet: FleetFacts) -> str:
     enough = f"until {fleet.min_nodes} of {fleet.nodes} are there" if fleet.min_nodes < fleet.nodes else "until then"
     if fleet.spot_nodes:
         return (
-            f"{fleet.spot_nodes} spot machines ({types}) must be found again: training stands still {enough}, "
+            f"{_machines(fleet.spot_nodes, 'spot ')} ({types}) must be found again: training stands still {enough}, "
             f"and an attempt is given up after {fleet.gang_timeout_seconds} s"
         )
     if fleet.is_reserved or fleet.market_type is not None:
-        return f"{fleet.nodes} machines ({types}) come back from their reservation"
-    return f"{fleet.nodes} on-demand machines ({types}) must be found again: training stands still {enough}"
+        return f"{_machines(fleet.nodes)} ({types}) to come back from the reservation"
+    return f"{_machines(fleet.nodes, 'on-demand ')} ({types}) must be found again: training stands still {enough}"
+
+
+def _machines(number: int, kind: str = "") -> str:
+    return f"{number} {kind}machine{'' if number == 1 else 's'}"

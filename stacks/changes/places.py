@@ -146,6 +146,7 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (f"{_RUN}/min_nodes", ("capacity.min_nodes", "capacity.nodes")),
     (f"{_RUN}/processes_per_node", ("training.processes_per_node", *TYPES)),
     (f"{_RUN}/training/*", ("training.config",)),
+    ("PipelineStack*", ("delivery",)),
     ("ObservabilityStack/Alarms*", ("observability.alarms",)),
     ("ObservabilityStack/AlarmsHeartbeatMissing*", ("observability.alarms.heartbeat_missing_minutes",)),
     ("ObservabilityStack/Dashboard*", ("observability.dashboard",)),
