@@ -1,4 +1,4 @@
-"""The node program's command line: `python -m bootstrap plan | check | boot | supervise`.
+"""The node program's command line: `python -m bootstrap plan | check | boot | prewarm | supervise`.
 
 Runs on the node from the unpacked node bundle; `plan` and `check` run anywhere.
 """
@@ -33,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _plan(options.root)
     if options.command == "check":
         return _check(options.document)
+    if options.command == "prewarm":
+        from bootstrap.prewarm.command import prewarm
+
+        return prewarm(options)
     return _on_node(options.command, options.root)
 
 
@@ -57,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         "machine is shut down.",
     )
     boot.add_argument("--root", help=root_help)
+    _add_prewarm(commands, root_help)
     supervise = commands.add_parser(
         "supervise",
         help="join the run and keep this node's trainers going until the node leaves",
@@ -65,6 +70,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     supervise.add_argument("--root", help=root_help)
     return parser
+
+
+def _add_prewarm(commands: argparse._SubParsersAction[argparse.ArgumentParser], root_help: str) -> None:
+    from bootstrap.prewarm.reader import FIRST_BYTES, READERS
+
+    parser = commands.add_parser(
+        "prewarm",
+        help="read the blocks of a dataset on a volume once, so that EBS has loaded them when training reads them",
+        description="Reads the blocks of the dataset in DIRECTORY in the order of its index, past the page cache, and "
+        "writes one line when the first are read. Ends early on SIGTERM; the next time it goes on there.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="of the dataset, with its dataset.json")
+    parser.add_argument("--root", help=root_help)
+    parser.add_argument("--readers", type=int, default=READERS, help=f"reads at the same time (default: {READERS})")
+    parser.add_argument("--limit-mib-per-second", type=float, help="read no faster (default: as fast as it goes)")
+    first = FIRST_BYTES // 1024**2
+    parser.add_argument(
+        "--first-mib", type=int, default=first, help=f"say so when this much is read (default: {first})"
+    )
 
 
 def _plan(root: str | None) -> int:

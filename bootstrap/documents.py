@@ -92,7 +92,9 @@ class Volume:
     """An EBS volume that the node mounts.
 
     Without `volume_id` the launch template made it with the machine, as `device`; with one the node attaches it there
-    when it runs in `availability_zone`, and goes without in another. `warm` reads every file before training does.
+    when it runs in `availability_zone`, and goes without in another. `warm` reads every file of the dataset once, the
+    first of them before training starts, at `warm_limit_mib_per_second` at most. `initialization` is what loads the
+    volume instead: it is made sure of, and the files are read where it is not on.
     """
 
     kind: Literal["dataset", "checkpoint", "shared"]
@@ -103,6 +105,8 @@ class Volume:
     # Not `X | None`: the node's interpreter may be Python 3.9, which evaluates these types.
     volume_id: Optional[_VolumeId] = None  # noqa: UP045
     availability_zone: Optional[str] = None  # noqa: UP045
+    initialization: Optional[Literal["provisioned_rate", "fast_snapshot_restore"]] = None  # noqa: UP045
+    warm_limit_mib_per_second: Optional[Annotated[int, _AtLeast(1)]] = None  # noqa: UP045
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from bootstrap.aws import Aws
@@ -27,7 +27,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Context:
-    """What the steps work with; `identity` and `run` are filled in by the steps of those names."""
+    """What the steps work with; `identity` and `run` are filled in by the steps of those names.
+
+    `unloaded` are mounts of volumes that should be loaded by EBS, and are not.
+    """
 
     system: System
     layout: Layout
@@ -37,6 +40,7 @@ class Context:
     events: EventLog
     identity: InstanceIdentity | None = None
     run: RunDocument | None = None
+    unloaded: set[str] = field(default_factory=set)
 
 
 class Step:

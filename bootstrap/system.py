@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -90,8 +91,33 @@ class System:
         )
         raise CommandError(command, exit_code, tail, reason)
 
+    def start(self, command: Sequence[str], *, timeout_seconds: float) -> str:
+        """Start a program that goes on by itself; return its first line on standard output, when it has written it.
+
+        The line is empty when the program ends, or `timeout_seconds` pass, before that; it is then killed. The program
+        outlives this process, and writes its standard error where this process does.
+
+        Raises:
+            CommandError: It cannot be started.
+        """
+        try:
+            process = subprocess.Popen(
+                list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            raise CommandError(command, None, "", f"cannot be started ({error.strerror})") from error
+        with self._lock:
+            self._children.add(process)
+        assert process.stdout is not None
+        with process.stdout as output:
+            ready, _, _ = select.select([output], [], [], timeout_seconds)
+            line = output.readline().decode(errors="replace").strip() if ready else ""
+        if not line:
+            self._kill(process)
+        return line
+
     def kill_children(self) -> None:
-        """Kill every program that `run` is still waiting for."""
+        """Kill every program that `run` is still waiting for, or that `start` left running."""
         with self._lock:
             children = list(self._children)
         for process in children:

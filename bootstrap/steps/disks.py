@@ -7,6 +7,7 @@ blkid knows, and by the first and last MiB, which a blank disk has all zero.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,22 @@ def _mounts(context: Context) -> list[tuple[str, str, str]]:
         if len(fields) > 4 and len(rest) > 1:
             found.append((fields[2], Path(rest[1]).name, fields[4]))
     return found
+
+
+def source_of(context: Context, path: Path) -> tuple[Path, str]:
+    """Return the source and the type of the file system that holds a file.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    number = path.stat().st_dev
+    wanted = f"{os.major(number)}:{os.minor(number)}"
+    for line in (context.system.read(MOUNT_TABLE) or "").splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split(" ")[2:3] == [wanted]:
+            kind, source = after.split(" ")[:2]
+            return Path(source), kind
+    return Path("unknown"), "unknown"
 
 
 def _attribute(context: Context, path: Path) -> str:

@@ -11,23 +11,22 @@ import hashlib
 import json
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from botocore.exceptions import ClientError
 
 from bootstrap.aws import AWS_ERRORS
+from bootstrap.dataset_index import INDEX, DatasetFile, index_files
 from bootstrap.documents import RunDocument
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
-from bootstrap.steps.mounted_dataset import is_warmed, link_mounted_dataset, read_once
+from bootstrap.steps.mounted_dataset import link_mounted_dataset
 from bootstrap.steps.python_env import find_interpreter
+from bootstrap.steps.warming import warm
 
 logger = logging.getLogger(__name__)
 
-INDEX = "dataset.json"
 # The index that the files in the directory belong to; INDEX itself is written when all of them are there.
 _INDEX_OF_FILES = ".staging.json"
 WORKERS = 32
@@ -46,16 +45,6 @@ for path in json.load(open(sys.argv[1])):
 """
 
 
-@dataclass(frozen=True)
-class DatasetFile:
-    """A file of the dataset; `bytes` None where the index does not say."""
-
-    name: str
-    bytes: int | None
-    blake3: str | None = None
-    sha256: str | None = None
-
-
 class Staging(Step):
     """Copy the dataset with s5cmd: parallel, incremental, resumable, verified by size and hash."""
 
@@ -71,7 +60,7 @@ class Staging(Step):
         """Every file of the index is there with its size."""
         assert context.run is not None
         directory = context.layout.dataset(context.run.dataset)
-        files = _files(json.loads((directory / INDEX).read_text(encoding="utf-8")), str(directory / INDEX))
+        files = index_files((directory / INDEX).read_text(encoding="utf-8"), str(directory / INDEX))
         wrong = [each.name for each in files if not _is_there(directory, each)]
         if wrong:
             raise StepError(
@@ -94,7 +83,7 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
     source = f"s3://{bucket}/{prefix}"
     directory = context.layout.dataset(run.dataset)
     index_text = _fetch_index(context, run.dataset)
-    files = _files(_parse_index(index_text, f"{source}/{INDEX}"), f"{source}/{INDEX}")
+    files = index_files(index_text, f"{source}/{INDEX}")
     if context.system.read(directory / _INDEX_OF_FILES) != index_text:
         (directory / INDEX).unlink(missing_ok=True)
         for each in files:  # the same name and size do not mean the same bytes under another index
@@ -112,19 +101,16 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
 
 
 def _use_mounted(context: Context, mounted: Path) -> None:
-    """Make sure that a mounted dataset is complete, and read it once where the node document says so."""
+    """Make sure that a mounted dataset is complete, and begin to read it where the node document says so."""
     index = mounted / INDEX
-    files = _files(_parse_index(index.read_text(encoding="utf-8"), str(index)), str(index))
+    files = index_files(index.read_text(encoding="utf-8"), str(index))
     wrong = [each.name for each in files if not _is_there(mounted, each)]
     if wrong:
         raise StepError(
             f"{mounted}: missing, or not of the size in the index: {', '.join(wrong)}",
             remedy="write the whole dataset there, or remove its directory: it then comes from S3",
         )
-    if is_warmed(context, mounted):
-        started = context.system.monotonic_seconds()
-        count = read_once([mounted / each.name for each in files])
-        logger.info("%s: %d bytes read in %.0f s", mounted, count, context.system.monotonic_seconds() - started)
+    warm(context, mounted)
 
 
 def _fetch_index(context: Context, dataset: str) -> str:
@@ -144,36 +130,6 @@ def _fetch_index(context: Context, dataset: str) -> str:
             f"s3://{bucket}/{key}: cannot be read ({error})", remedy="check the bucket and the S3 endpoint"
         ) from error
     return text
-
-
-def _parse_index(text: str, source: str) -> Mapping[str, Any]:
-    try:
-        index = json.loads(text)
-    except ValueError as error:
-        raise StepError(f"{source}: is not JSON ({error})", remedy="tokenize the dataset again") from error
-    if not isinstance(index, dict):
-        raise StepError(f"{source}: is not a JSON object", remedy="tokenize the dataset again")
-    return index
-
-
-def _files(index: Mapping[str, Any], source: str) -> list[DatasetFile]:
-    """Return the files that a dataset index names (format: docs/architecture.md, section 6)."""
-    try:
-        shards = [shard for split in index["splits"].values() for shard in split["shards"]]
-        files = [DatasetFile(str(each["file"]), int(each["bytes"]), blake3=str(each["blake3"])) for each in shards]
-        tokenizer = index["tokenizer"]
-        files.append(DatasetFile(str(tokenizer["file"]), None, sha256=str(tokenizer["sha256"])))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StepError(
-            f"{source}: is no dataset index ({type(error).__name__}: {error})",
-            remedy="tokenize the dataset again with this version",
-        ) from error
-    for each in files:
-        if Path(each.name).name != each.name or each.name in ("", ".", "..", INDEX):
-            raise StepError(
-                f"{source}: file {each.name!r}: must be a plain file name", remedy="tokenize the dataset again"
-            )
-    return files
 
 
 def _is_there(directory: Path, each: DatasetFile) -> bool:

@@ -81,6 +81,7 @@ def bring(context: Context, volume: Volume) -> None:
     if not _is_attached(context, found) and not _attach(context, volume, found):
         logger.warning("volume %s: another machine has it; this node goes without %s", volume_id, volume.mount)
         return
+    _check_initialization(context, volume, found)
     device = _wait_for_device(context, volume, volume_id)
     kind = _file_system(context, device, volume_id)
     if kind is None:
@@ -92,6 +93,33 @@ def bring(context: Context, volume: Volume) -> None:
     if kind == "xfs" and not volume.read_only:
         # The volume may have grown since it was formatted; on one that has not, this does nothing.
         _run(context, ["xfs_growfs", volume.mount], f"{volume.mount}: cannot be grown to the volume's size")
+
+
+def _check_initialization(context: Context, volume: Volume, found: Mapping[str, Any]) -> None:
+    """Make sure that EBS loads the volume as promised; where it does not, have its files read.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Volume.html (2026-11).
+    """
+    if volume.initialization == "provisioned_rate":
+        is_on = bool(found.get("VolumeInitializationRate"))
+        remedy = "launch from the newest launch template version; check that its snapshot id and rate are set"
+    elif volume.initialization == "fast_snapshot_restore":
+        is_on = bool(found.get("FastRestored"))
+        remedy = "enable fast snapshot restore of the snapshot in this zone, and wait for its credits; or warm: blocks"
+    else:
+        return
+    context.events.emit(
+        "volume_initialization",
+        volume_id=found["VolumeId"],
+        mount=volume.mount,
+        mode=volume.initialization,
+        is_on=is_on,
+        mib_per_second=found.get("VolumeInitializationRate"),
+        remedy=None if is_on else remedy,
+    )
+    if not is_on:
+        logger.warning("%s: %s is not on; its files are read instead", found["VolumeId"], volume.initialization)
+        context.unloaded.add(volume.mount)
 
 
 def _is_elsewhere(context: Context, volume: Volume) -> bool:

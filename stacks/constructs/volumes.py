@@ -44,8 +44,14 @@ def dataset_device(config: DatasetVolumeConfig, key: kms.IKey) -> ec2.CfnLaunchT
 
 def dataset_volume(config: DatasetVolumeConfig) -> Volume:
     """Return what nodes are told of the dataset's volume."""
-    warm = config.warm == "blocks"
-    return Volume(kind="dataset", device=DATASET_DEVICE, mount=config.mount, read_only=True, warm=warm)
+    return Volume(
+        kind="dataset",
+        device=DATASET_DEVICE,
+        mount=config.mount,
+        read_only=True,
+        warm=config.warm == "blocks",
+        initialization=config.warm if config.warm in ("provisioned_rate", "fast_snapshot_restore") else None,
+    )
 
 
 class CheckpointVolume(Construct):

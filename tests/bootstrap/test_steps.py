@@ -17,7 +17,6 @@ from bootstrap.events import EventLog
 from bootstrap.imds import InstanceMetadata
 from bootstrap.layout import Layout
 from bootstrap.plan import Context
-from bootstrap.steps import mounted_dataset
 from bootstrap.steps.code import Code, remove_other_code
 from bootstrap.steps.instance_checks import InstanceChecks
 from bootstrap.steps.python_env import PythonEnv
@@ -290,7 +289,7 @@ def test_a_dataset_on_a_volume_is_linked_not_copied(account: Account, tmp_path: 
     shards = [{"file": "train-00000.bin", "tokens": 40, "bytes": len(shard), "blake3": "0"}]
     index = {"splits": {"train": {"shards": shards}}, "tokenizer": {"file": "tokenizer.json", "sha256": "0"}}
     (source / "dataset.json").write_text(json.dumps(index))
-    context = on_a_volume(real(account, tmp_path / "root", dataset="tiny"), tmp_path / "mnt", warm=True)
+    context = on_a_volume(real(account, tmp_path / "root", dataset="tiny"), tmp_path / "mnt", warm=False)
     Staging().act(context)
     Staging().verify(context)
     staged = context.layout.dataset("tiny")
@@ -300,13 +299,3 @@ def test_a_dataset_on_a_volume_is_linked_not_copied(account: Account, tmp_path: 
     (source / "dataset.json").unlink()
     assert "s3://" in failure(Staging(), context).message
     assert not staged.is_symlink()
-
-
-def test_warming_reads_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounted_dataset, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(mounted_dataset, "CHUNK_BYTES", 300)
-    sizes = [0, 1, 999, 1000, 1001, 5432]
-    paths = [tmp_path / str(size) for size in sizes]
-    for path, size in zip(paths, sizes, strict=True):
-        path.write_bytes(bytes(size))
-    assert mounted_dataset.read_once(paths) == sum(sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,13 +50,14 @@ class Ec2:
         self.snapshot = snapshot
         self.attachments = [{"InstanceId": "i-1"}] if attached else []
         self.refusal: str | None = None
+        self.more: dict[str, Any] = {}
         self.asked: list[dict[str, Any]] = []
         if attached:
             system.plug_in()
 
     def describe_volumes(self, **request: Any) -> dict[str, Any]:
         self.asked.append(request)
-        found = {"VolumeId": VOLUME, "SnapshotId": self.snapshot, "Attachments": self.attachments}
+        found = {"VolumeId": VOLUME, "SnapshotId": self.snapshot, "Attachments": self.attachments, **self.more}
         return {"Volumes": [found]}
 
     def attach_volume(self, **request: Any) -> None:
@@ -147,6 +149,22 @@ def test_the_template_s_volume_is_found_by_its_serial_and_mounted_read_only(tmp_
     assert not system.ran("mkfs.xfs")
     run(context)
     assert len(system.ran("mount")) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "answer"), [("provisioned_rate", "VolumeInitializationRate"), ("fast_snapshot_restore", "FastRestored")]
+)
+def test_that_ebs_loads_the_volume_is_made_sure_of(tmp_path: Path, mode: str, answer: str) -> None:
+    system, service, context = scene(tmp_path, {**MADE, "initialization": mode}, snapshot="snap-1", attached=True)
+    system.kind = "ext4"
+    service.more = {answer: 200}
+    run(context)
+    assert context.unloaded == set()
+    service.more = {}
+    run(context)
+    assert context.unloaded == {"/mnt/dataset"}
+    events = [json.loads(line) for line in context.layout.events.read_text().splitlines()]
+    assert [(event["is_on"], bool(event["remedy"])) for event in events] == [(True, False), (False, True)]
 
 
 def test_a_blank_checkpoint_volume_is_attached_formatted_and_mounted(tmp_path: Path) -> None:
