@@ -129,7 +129,9 @@ def _trainer(old: FleetFacts, new: FleetFacts, changes: Sequence[ResourceChange]
                 reason += f"; {old.nodes} nodes become {new.nodes}"
                 risk = _capacity_of_growth(old, new)
             return NodeVerdict("trainer_restarts", reason, risk, tuple((change.key, one) for one in read))
-    return NodeVerdict("nothing", "nothing that nodes read changes", None, ())
+    if any(change.key == (new.stack, new.logical_id) for change in changes):
+        return NodeVerdict("nothing", "those that run stay as they are, machines to come follow the fleet", None, ())
+    return NodeVerdict("nothing", "nothing that they read changes", None, ())
 
 
 def _capacity_of_growth(old: FleetFacts, new: FleetFacts) -> str:

@@ -65,26 +65,32 @@ def _keeps_name(change: ResourceChange) -> bool:
 
 
 def _of_exports(before: Assembly, after: Assembly, changes: Sequence[ResourceChange]) -> Iterator[Obstacle]:
+    """Yield the exports that would go or change under their importers, those with the same way round as one."""
     old, new = Exports(before), Exports(after)
     replaced = {change.key for change in changes if change.action == "replaced"}
+    together: dict[tuple[str, str, str, str], list[str]] = {}
     for stack_id in before:
         now = new.of_stack(stack_id)
         for name, value in old.of_stack(stack_id).items():
             users = [one for one in old.importers(name) if one != stack_id]
+            who = " and ".join(users)
             if not users:
                 continue
-            told, who = text_of(value), " and ".join(users)
             if name not in now:
-                reason = f"its export of {told} would go while {who} still imports it"
                 # What a stack imports is deployed before it: by itself it must do with what is exported already.
                 alone = all(new.imported_by(one) <= set(old.names) for one in users)
                 deploy = f"`cdk deploy {' '.join(users)} --exclusively` first, then all"
-                yield Obstacle(stack_id, name, reason, deploy if alone else _destroy(users))
+                place = stack_id, "go", who, deploy if alone else _destroy(users)
             elif now[name] != value or any(
                 (one.stack, one.logical_id) in replaced for _, one in references(now[name], stack_id, new)
             ):
-                reason = f"its export of {told} would change while {who} imports it"
-                yield Obstacle(stack_id, name, reason, _destroy(users))
+                place = stack_id, "change", who, _destroy(users)
+            else:
+                continue
+            together.setdefault(place, []).append(text_of(value).strip("${}"))
+    for (stack_id, verb, who, remedy), told in together.items():
+        names = ", ".join(told)
+        yield Obstacle(stack_id, names, f"exported, and would {verb} while {who} imports it", remedy)
 
 
 def _destroy(users: Sequence[str]) -> str:

@@ -140,16 +140,11 @@ def _given(review: Review) -> Iterator[Line]:
         if was != becomes and was is not None:
             yield Line(f"{name}: {_digest(was)} -> {_digest(becomes)}")
     for change in review.changes:
-        if any("UserData" in one.path for one in change.differences) and change.action != "added":
-            paths = ["/".join(one.path[2:]) for one in change.differences if "UserData" in one.path]
-            keys = [
-                key
-                for one in change.differences
-                if "UserData" in one.path
-                for key in review.causes.of(change.key, one.path)
-            ]
-            cause = review.causes.text(list(dict.fromkeys(keys)))
-            yield Line(f"user data of {change.logical_id}: {', '.join(paths)}", cause)
+        read = [one for one in change.differences if "UserData" in one.path and change.action != "added"]
+        if read:
+            told = [f"follows {one.via}" if one.via is not None else "/".join(one.path[2:]) for one in read]
+            keys = dict.fromkeys(key for one in read for key in review.causes.of(change.key, one.path))
+            yield Line(f"user data of {change.logical_id}: {', '.join(told)}", review.causes.text(list(keys)))
 
 
 def _digest(value: Any) -> str:
