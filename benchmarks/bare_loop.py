@@ -38,9 +38,10 @@ class BareLoop:
         """Take a step; return how long it took."""
         began = time.perf_counter()
         context, config = self._config.model.shape.context, self._config
-        micro_steps = config.global_batch_sequences // config.micro_batch_sequences
+        micro_batch = config.least_micro_batch_sequences
+        micro_steps = config.global_batch_sequences // micro_batch
         for _ in range(micro_steps):
-            starts = self._random.integers(len(self._tokens) - context - 1, size=config.micro_batch_sequences)
+            starts = self._random.integers(len(self._tokens) - context - 1, size=micro_batch)
             rows = np.stack([self._tokens[start : start + context + 1] for start in starts]).astype(np.int64)
             batch = torch.from_numpy(rows)
             loss = self._model(batch[:, :-1], batch[:, 1:]) / (config.global_batch_sequences * context)

@@ -46,6 +46,14 @@ def main(arguments: list[str] | None = None) -> int:
             from training.finders.learning_rate import run_find_learning_rate
 
             return run_find_learning_rate(options)
+        if options.command == "metrics":
+            from training.log_metrics import run_metrics
+
+            return run_metrics(options)
+        if options.command == "diagnose":
+            from training.diagnosis import run_diagnose
+
+            return run_diagnose(options)
         from training.checkpoint.tool import run_checkpoint
 
         return run_checkpoint(options)
@@ -76,6 +84,12 @@ def _parser() -> argparse.ArgumentParser:
     add_tokenize_parser(commands)
     add_checkpoint_parser(commands)
     _add_finder_parser(commands)
+    metrics = commands.add_parser("metrics", help="metrics of a run or of somebody else's trainer")
+    actions = metrics.add_subparsers(dest="action", required=True)
+    extract = actions.add_parser("extract", help="print the metrics in a log of any script as JSON lines")
+    extract.add_argument("log", type=Path, help="the log, or - for standard input")
+    diagnosis = commands.add_parser("diagnose", help="say what limits a run, and which setting to change")
+    diagnosis.add_argument("run", type=Path, help="run directory, or its metrics.jsonl")
     return parser
 
 
@@ -147,6 +161,7 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
     if metrics is not None:
         try:
             metrics.write("end", step=step, outcome=ending)
+            metrics.close()
         except TrainingError as error:
             logger.error("%s", error)
     return Outcome(options.generation, rank, ending, step, checkpoint_step, message, trace)

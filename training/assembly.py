@@ -96,6 +96,7 @@ class Run:
     watch: LossWatch
     patience: Patience
     generation: int
+    run_directory: Path
     resumed_from_step: int | None
     validation: ValidationRecord | None = None
 
@@ -193,6 +194,7 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
         watch=LossWatch(config.recovery, kept.get("watch")),
         patience=Patience(config.early_stopping, kept.get("patience")),
         generation=job.generation,
+        run_directory=job.run_directory,
         resumed_from_step=None if resumed is None else resumed.manifest.step,
         validation=None if resumed is None else resumed.manifest.validation,
     )

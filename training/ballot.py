@@ -31,6 +31,7 @@ class StepReport:
         gradient_norm: before clipping.
         step_seconds: from the end of the step before to its own end, as the feeding process saw it.
         phase_seconds: of this rank's device, by phase.
+        checkpoint_seconds: that the loop spent on a save after the step before; part of step_seconds.
         skipped: whether it moved no weight, since its loss or gradient was not finite.
     """
 
@@ -40,6 +41,7 @@ class StepReport:
     gradient_norm: float
     step_seconds: float
     phase_seconds: Mapping[Phase, float] = field(default_factory=dict)
+    checkpoint_seconds: float = 0.0
     skipped: bool = False
 
 
@@ -80,10 +82,13 @@ class Ballot:
         self._voted_on: StepReport | None = None
         self._reports: list[StepReport] = []
 
-    def add(self, step: int, result: StepResult, learning_rate: float, step_seconds: float) -> None:
+    def add(
+        self, step: int, result: StepResult, learning_rate: float, step_seconds: float, checkpoint_seconds: float = 0.0
+    ) -> None:
         """Take in a step, without waiting for its numbers."""
         numbers = _Readback(torch.stack([result.loss.detach().double(), result.gradient_norm.detach().double()]))
-        self._unread.append((StepReport(step, 0.0, learning_rate, 0.0, step_seconds), numbers, result.laps))
+        report = StepReport(step, 0.0, learning_rate, 0.0, step_seconds, checkpoint_seconds=checkpoint_seconds)
+        self._unread.append((report, numbers, result.laps))
 
     def post(self, votes: Votes) -> None:
         """Vote, and send the oldest result that should have arrived."""

@@ -17,6 +17,7 @@ from training.data_settings import DataConfig
 from training.errors import ConfigurationError
 from training.execution_settings import ExecutionConfig
 from training.model_settings import PRESETS, ModelConfig, ModelShape
+from training.observation_settings import ObservationConfig
 from training.optimization_settings import OptimizerConfig, ScheduleConfig
 from training.parallel_settings import ParallelConfig
 from training.recovery_settings import EarlyStoppingConfig, RecoveryConfig
@@ -30,6 +31,7 @@ __all__ = [
     "ExecutionConfig",
     "ModelConfig",
     "ModelShape",
+    "ObservationConfig",
     "OptimizerConfig",
     "ParallelConfig",
     "RecoveryConfig",
@@ -115,6 +117,7 @@ class TrainingConfig(Section):
     validation: ValidationConfig = ValidationConfig()
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
     recovery: RecoveryConfig = RecoveryConfig()
+    observation: ObservationConfig = ObservationConfig()
     log_interval_steps: int = Field(default=1, ge=1, description="Steps between `step` records in the metrics.")
     threads: int | None = Field(
         default=None, ge=1, le=4096, description="CPU threads per process; null: cores over processes of this node."

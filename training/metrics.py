@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from training.errors import TrainingError
+from training.metric_sinks import Sink
 
 
 class MetricsFile:
@@ -22,6 +24,11 @@ class MetricsFile:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
         self._file = None if path is None else path.open("a", encoding="utf-8")
+        self._sinks: list[Sink] = []
+
+    def also_to(self, sinks: Iterable[Sink]) -> None:
+        """Give these every record from now on."""
+        self._sinks += sinks
 
     def write(self, record: str, **values: Any) -> None:
         """Append one record; a number that is not finite becomes null, which JSON has no other word for.
@@ -43,3 +50,10 @@ class MetricsFile:
             raise TrainingError(
                 f"{self._file.name}: cannot be written: {error.strerror}; free space or correct its permissions"
             ) from error
+        for sink in self._sinks:
+            sink.take(finite)
+
+    def close(self) -> None:
+        """Write what the sinks still hold; the file has every record already."""
+        for sink in self._sinks:
+            sink.close()

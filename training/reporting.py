@@ -26,6 +26,9 @@ def report_start(run: Run) -> None:
         parameters=parameters,
         precision=run.precision.format,
         attention=run.attention,
+        compile=run.config.compile,
+        micro_batch_sequences=run.micro_batch_sequences,
+        gpu_total_bytes=_gpu_total_bytes(run),
         device=str(run.gang.device),
         steps_total=run.config.steps,
         config_digest=run.config.digest(),
@@ -59,6 +62,7 @@ def write_records(run: Run, reports: Sequence[StepReport]) -> None:
                 gradient_norm=report.gradient_norm,
                 step_seconds=report.step_seconds,
                 **{f"{phase}_seconds": seconds for phase, seconds in report.phase_seconds.items()},
+                checkpoint_seconds=report.checkpoint_seconds,
                 **_memory(run),
                 **{speed: terms / report.step_seconds},
                 mfu=_utilisation(run, terms / report.step_seconds),
@@ -88,6 +92,12 @@ def write_records(run: Run, reports: Sequence[StepReport]) -> None:
             reason=result.reason,
         )
         logger.info("step %d: checkpoint committed in %.2f s (%s)", result.step, result.seconds, result.reason)
+
+
+def _gpu_total_bytes(run: Run) -> int | None:
+    if run.gang.device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(run.gang.device).total_memory)
 
 
 def _memory(run: Run) -> dict[str, int]:

@@ -16,9 +16,13 @@ from training.execution import GarbageCollection, set_up_process
 from training.faults import require_same_parameters, where_it_began
 from training.interruption import Interruption
 from training.memory import explain_out_of_memory, is_out_of_memory
+from training.metric_sinks import open_sinks
 from training.metrics import MetricsFile
+from training.observation_settings import ProfileConfig
 from training.optimization import learning_rate
 from training.outcome import Ending
+from training.profiling import Profiler
+from training.rank_report import RankReport
 from training.recovery import roll_back
 from training.reporting import report_start, write_records
 from training.saves import Saves
@@ -47,6 +51,7 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
         TrainingError: of the class that says what went wrong.
     """
     gang = join_gang()
+    metrics.also_to(open_sinks(job.config.observation, job.run_directory, gang.rank))
     set_up_process(job.config, gang.local_world_size, job.run_directory)
     try:
         run = assemble(job, gang, interruption, metrics)
@@ -101,19 +106,29 @@ class Loop:
         self._progress = progress
         self.saves = Saves(run)
         self._garbage = GarbageCollection(run.config.execution.garbage_collection_interval_steps)
+        self._profiler = Profiler(
+            run.config.observation.profile if run.is_main else ProfileConfig(),
+            run.run_directory / "profile",
+            run.state.step,
+        )
+        self._ranks = RankReport(run)
+        self._checkpoint_seconds = 0.0
         self._step_ended = time.monotonic()
 
     def close(self) -> None:
         """Give back what the loop took over for the process."""
         self._garbage.close()
+        self._profiler.close()
 
     def advance(self) -> bool:
         """Take a step, and do what is due after it; True means that all ranks agreed to stop now."""
         run = self._run
         rate = learning_rate(run.state.step, run.config)
+        self._profiler.before_step(run.state.step + 1)
         result = take_step(run, rate)
         now = time.monotonic()
-        run.ballot.add(run.state.step, result, rate, now - self._step_ended)
+        run.ballot.add(run.state.step, result, rate, now - self._step_ended, self._checkpoint_seconds)
+        self._profiler.after_step(run.state.step)
         self.saves.note_step(now - self._step_ended)
         self._step_ended = now
         self._progress.step = run.state.step
@@ -130,6 +145,7 @@ class Loop:
         if agreed.stop:
             return True
         for report in reports:
+            self._ranks.note(report.phase_seconds)
             if run.watch.note(report):
                 self._progress.step = roll_back(run, report)
                 self.saves.forget()
@@ -139,13 +155,17 @@ class Loop:
         check = run.config.recovery.parameter_check_interval_steps
         if check is not None and run.state.step % check == 0:
             require_same_parameters(run)
+        if run.state.step % run.config.observation.rank_report_interval_steps == 0:
+            self._ranks.report()
         validates = run.state.step % run.config.validation.interval_steps == 0
         if validates:
             if not validate(run):
                 return True
             self._step_ended = time.monotonic()  # a step's seconds are those of training
+        saving = time.monotonic()
         self.saves.want(agreed, validates)
         self.saves.begin_wanted(agreed)
+        self._checkpoint_seconds = time.monotonic() - saving
         run.ballot.post(
             Votes(
                 stop=float(run.interruption.wants_stop),
