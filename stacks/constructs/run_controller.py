@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import jsii
 from aws_cdk import Duration, RemovalPolicy, Stack
 from aws_cdk import aws_events as events
-from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
@@ -17,6 +17,9 @@ from stacks.capacity_plan import on_demand_base, one_zone_at_a_time
 from stacks.config import DeploymentConfig
 from stacks.constructs.accepted_findings import accept
 from stacks.constructs.fleets import Fleet
+
+MAXIMUM_EVENT_AGE_SECONDS = 600
+"""After which an event tells nothing: the clock has called since."""
 
 
 def log_group_name(config: DeploymentConfig) -> str:
@@ -169,15 +172,8 @@ class RunController(Construct):
         self._wake(events.Rule(self, "Clock", schedule=events.Schedule.rate(Duration.minutes(1))))
 
     def _wake(self, rule: events.Rule) -> None:
-        """Let a rule call the function.
-
-        The library would name the permission by the path from the app: in a pipeline's stage it would be another
-        resource than from a laptop, and each deploy of the one would undo the other's.
-        """
-        function = lambda_.Function.from_function_attributes(
-            rule, "Function", function_arn=self.function.function_arn, skip_permissions=True
-        )
-        rule.add_target(targets.LambdaFunction(function, retry_attempts=2, max_event_age=Duration.minutes(10)))
+        """Let a rule call the function."""
+        rule.add_target(FunctionTarget(self.function))
         lambda_.CfnPermission(
             rule,
             "MayInvoke",
@@ -186,3 +182,22 @@ class RunController(Construct):
             principal="events.amazonaws.com",
             source_arn=rule.rule_arn,
         )
+
+
+@jsii.implements(events.IRuleTarget)
+class FunctionTarget:
+    """A function as target of a rule, without the permission to call it.
+
+    The library names that permission by the path from the app: in a pipeline's stage it would be another resource than
+    from a laptop, and each deploy of the one would undo the other's.
+    """
+
+    def __init__(self, function: lambda_.IFunction) -> None:
+        self._function = function
+
+    def bind(self, rule: events.IRule, id: str | None = None) -> events.RuleTargetConfig:
+        """Return the target as a rule has it."""
+        policy = events.CfnRule.RetryPolicyProperty(
+            maximum_event_age_in_seconds=MAXIMUM_EVENT_AGE_SECONDS, maximum_retry_attempts=2
+        )
+        return events.RuleTargetConfig(arn=self._function.function_arn, retry_policy=policy)
