@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -223,6 +224,21 @@ def _spoil_near(how: Callable[[Path, random.Random], None]) -> Callable[[Scene],
     return fault
 
 
+def _cut_off_upload(scene: Scene) -> Aftermath:
+    """Kill ranks and writers, as with their container, while S3 answers to no upload: near is all there is."""
+    assert scene.s3 is not None, "there is an upload"
+    pids = [process.pid for process in scene.gang.processes if process.pid is not None]
+    onset, writers = _newest_step(scene.gang), [child for pid in pids for child in _children(pid)]
+    scene.s3.misbehaviour = Misbehaviour(delay_seconds=HANG_SECONDS)
+    _run_on(scene)
+    for pid in (*pids, *writers):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    ended = scene.gang.wait(HANG_SECONDS)
+    scene.s3.misbehaviour = Misbehaviour()
+    return Aftermath(ended, kills=len(pids) + len(writers), onset_step=onset)
+
+
 def _misbehave(fault: S3Fault) -> Callable[[Scene], Aftermath]:
     def inject(scene: Scene) -> Aftermath:
         assert scene.s3 is not None, "a fault of S3 needs it"
@@ -275,6 +291,7 @@ FAULTS: dict[StoreKind, dict[str, tuple[int, Callable[[Scene], Aftermath]]]] = {
         "notice": (1, _notice),
         "kill checkpoint writer": (1, _kill_writer),
         "errors of S3": (1, _misbehave("errors")),
+        "upload cut off": (2, _cut_off_upload),
         "near disk lost": (1, _spoil_near(_remove)),
         "near disk damaged": (1, _spoil_near(_flip_bit)),
     },

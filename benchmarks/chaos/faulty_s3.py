@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import http.server
 import random
+import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class FaultyS3:
         class Handler(_Handler):
             proxy = outer
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -101,6 +102,13 @@ class FaultyS3:
         self.misbehaviour = Misbehaviour()
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that are gone: killing them is what the experiment is about."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
