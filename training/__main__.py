@@ -147,7 +147,12 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
 
         progress = Progress()
         job = Job(config, options.dataset, options.checkpoints, options.run_directory, options.generation)
-        ending, message = train(job, interruption, metrics, progress)
+        if config.entrypoint is None:
+            ending, message = train(job, interruption, metrics, progress)
+        else:
+            from training.script import run_entrypoint
+
+            ending, message = run_entrypoint(job, interruption, progress)
     except ConfigurationError as error:
         ending, message = "bad_configuration", str(error)
     except SupersededError as error:

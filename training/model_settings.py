@@ -82,10 +82,10 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _one_way_of_saying_the_shape(self) -> ModelConfig:
         given = {name: getattr(self, name) for name in ModelShape._fields if getattr(self, name) is not None}
-        if self.preset is not None and given:
-            raise ValueError(f"preset {self.preset!r} and {', '.join(given)} both say the shape; drop one of them")
         if self.function is not None:
             return self._without_a_shape(given)
+        if self.preset is not None and given:
+            raise ValueError(f"preset {self.preset!r} and {', '.join(given)} both say the shape; drop one of them")
         self._refuse_parts_of_the_other_architecture()
         if self.options:
             raise ValueError("options are for a function of your own; give it too, or drop them")

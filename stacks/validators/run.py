@@ -71,4 +71,22 @@ def code_is_there(config: DeploymentConfig) -> Iterator[Problem]:
         yield Problem("training.code", code, "is not a folder", "give the folder that holds your code, or drop it")
 
 
-RULES = (batch_is_enough, processes_fit, model_fits, code_is_there)
+def code_holds_what_is_named(config: DeploymentConfig) -> Iterator[Problem]:
+    """A script must be among the user's code; a module may be installed on the image instead."""
+    training, settings = config.training, config.training.config
+    folder = None if training.code is None else Path(training.code)
+    where = "the folder of training.code" if training.code is not None else "training.code, which is not given"
+    if settings.entrypoint is not None and (folder is None or not (folder / settings.entrypoint).is_file()):
+        rule = f"is not in {where}"
+        yield Problem("training.config.entrypoint", settings.entrypoint, rule, "put it there, or correct the path")
+    for key, function in (("model", settings.model.function), ("data", settings.data.function)):
+        if function is None:
+            continue
+        top = function.partition(":")[0].partition(".")[0]
+        if folder is None or not ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
+            rule = f"has module {top}, which is not in {where}"
+            remedy = "put it there, unless the image has it"
+            yield Problem(f"training.config.{key}.function", function, rule, remedy, "warning")
+
+
+RULES = (batch_is_enough, processes_fit, model_fits, code_is_there, code_holds_what_is_named)

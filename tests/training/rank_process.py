@@ -16,6 +16,7 @@ def run_rank(arguments: list[str], environment: dict[str, str], stderr: str) -> 
     os.dup2(descriptor, 2)
     sys.stderr = os.fdopen(2, "w", buffering=1)
     os.chdir(Path(stderr).parent)
+    sys.path[:0] = environment.get("PYTHONPATH", "").split(os.pathsep)
     from training.__main__ import main
 
     sys.exit(main(arguments))

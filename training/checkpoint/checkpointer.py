@@ -170,6 +170,10 @@ class Checkpointer:
             self._gang.raise_together(writer.error)
         return True
 
+    def agree(self, votes: Votes) -> Votes:
+        """Add up what the ranks say: what all of them can act on alike, such as a wish to stop."""
+        return self._gang.agree(votes)
+
     def take_results(self) -> list[SaveResult]:
         """Checkpoints committed since the last call, with their times and sizes; on rank 0 only."""
         return self._opened().take_results()

@@ -7,9 +7,12 @@ from the number of workers, of processes, or of resumptions.
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import random
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from training.data.order import SampleOrder, permuted
 from training.errors import ConfigurationError, TrainingError
-from training.interruption import ignore_stop_signals
+from training.interruption import STOP_SIGNALS, ignore_stop_signals
 
 Key = tuple[int, int]
 """Position in the run, and number of the sample."""
@@ -142,6 +145,7 @@ class MappedTrainBatches:
         self._ahead = (prefetch_batches or PREFETCHED_BATCHES) if workers else 0
         if workers:
             _require_picklable(dataset)
+            _start_forkserver()
         self._loader = DataLoader(
             self._seeded,
             batch_sampler=self._positions,
@@ -153,6 +157,8 @@ class MappedTrainBatches:
             # A fork would take over locks and connections that this process's threads hold, in whatever state.
             multiprocessing_context="forkserver" if workers else None,
             worker_init_fn=ignore_stop_signals,
+            # Each iteration draws a seed: not from the numbers of the run, of which a resumed one would have used more.
+            generator=torch.Generator(),
         )
         self._batches: Iterator[Any] = iter(())
         self._goes_on_at: tuple[int, range, int] | None = None
@@ -233,6 +239,20 @@ def _bytes_of(value: Any) -> int:
         return value.nbytes
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
     return sum(_bytes_of(each) for each in values)
+
+
+def _start_forkserver() -> None:
+    """Start the process that workers are forked from, if there is none.
+
+    It is started with the stop signals blocked: one that goes to the whole process group would end it, and then the
+    workers, before the last save.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data", "training.data.mapped"])
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _require_picklable(dataset: Any) -> None:
