@@ -10,6 +10,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
+from aws_cdk.interfaces.aws_events import IRuleRef
 from constructs import Construct
 
 from stacks.bundles import BundleFile
@@ -195,7 +196,7 @@ class FunctionTarget:
     def __init__(self, function: lambda_.IFunction) -> None:
         self._function = function
 
-    def bind(self, rule: events.IRule, id: str | None = None) -> events.RuleTargetConfig:
+    def bind(self, rule: IRuleRef, id: str | None = None) -> events.RuleTargetConfig:
         """Return the target as a rule has it."""
         policy = events.CfnRule.RetryPolicyProperty(
             maximum_event_age_in_seconds=MAXIMUM_EVENT_AGE_SECONDS, maximum_retry_attempts=2
