@@ -10,8 +10,8 @@ _READ = "handlers read a resource back whole after each change; the embedded clo
 _TAGS = "`tags` of a deployment file change, or go; the embedded cloud keeps some with the resource itself"
 _PIPELINE = "the PipelineStack's: types that the embedded cloud does not play"
 _NODES = "a node edit while there are machines: refresh, and hooks that are held meanwhile"
-_RESERVED = "reservations, placement groups and fleets of examples that were not among the deploys counted"
-_LUSTRE = "file systems for Lustre, of an example that was not among the deploys counted"
+_RESERVED = "reservations and fleets of examples that were not among the deploys counted"
+_LUSTRE = "a file system for Lustre that grows or is made faster, and the interfaces that it has in the network"
 _KEY = "volumes, log groups and parameters under the deployment's key: AWS asks for it in the caller's name"
 
 KEPT: tuple[tuple[str, str], ...] = (
@@ -30,7 +30,6 @@ KEPT: tuple[tuple[str, str], ...] = (
     ("resource-groups:*", _RESERVED),
     ("ec2:*CapacityReservation*", _RESERVED),
     ("ec2:*Fleet*", _RESERVED),
-    ("ec2:*PlacementGroup*", _RESERVED),
     ("iam:CreateServiceLinkedRole", "an account without the role: the parameter ServiceLinkedRoles=create"),
     ("autoscaling:*InstanceRefresh", _NODES),
     ("autoscaling:*LifecycleHook", _NODES),
