@@ -46,6 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
             from training.finders.learning_rate import run_find_learning_rate
 
             return run_find_learning_rate(options)
+        if options.command == "bench":
+            from training.bench.levers import run_bench
+
+            return run_bench(options)
         if options.command == "metrics":
             from training.log_metrics import run_metrics
 
@@ -84,6 +88,12 @@ def _parser() -> argparse.ArgumentParser:
     add_tokenize_parser(commands)
     add_checkpoint_parser(commands)
     _add_finder_parser(commands)
+    bench = commands.add_parser("bench", help="measure a config, and each lever on against off, on made-up tokens")
+    bench.add_argument("--config", type=Path, help="JSON file of a TrainingConfig; default: the defaults")
+    bench.add_argument("--steps", type=int, default=60, help="steps of each run")
+    bench.add_argument("--processes", type=int, default=1, help="processes of each run, on this machine")
+    bench.add_argument("--vocabulary-size", type=int, default=50304, help="token ids")
+    bench.add_argument("--only", help="changes whose name has this, such as compile")
     metrics = commands.add_parser("metrics", help="metrics of a run or of somebody else's trainer")
     actions = metrics.add_subparsers(dest="action", required=True)
     extract = actions.add_parser("extract", help="print the metrics in a log of any script as JSON lines")
@@ -147,12 +157,7 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
 
         progress = Progress()
         job = Job(config, options.dataset, options.checkpoints, options.run_directory, options.generation)
-        if config.entrypoint is None:
-            ending, message = train(job, interruption, metrics, progress)
-        else:
-            from training.script import run_entrypoint
-
-            ending, message = run_entrypoint(job, interruption, progress)
+        ending, message = train(job, interruption, metrics, progress)
     except ConfigurationError as error:
         ending, message = "bad_configuration", str(error)
     except SupersededError as error:

@@ -145,6 +145,11 @@ EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "training.config.schedule.kind": (BASE, "constant"),
     "training.config.checkpoint.interval_steps": (BASE, 200),
     "training.config.validation.batches": (BASE, 4),
+    "training.config.parallel.gradient_compression": (BASE, "bf16"),
+    "training.config.execution.attention": (BASE, "flash"),
+    "training.config.recovery.non_finite": (BASE, "skip"),
+    "training.config.early_stopping.patience_validations": (BASE, 3),
+    "training.config.observation.tensorboard": (BASE, True),
 }
 # Keys whose edit needs what the base cannot have, or of which one value exists.
 ELSEWHERE = {

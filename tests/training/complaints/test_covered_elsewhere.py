@@ -16,6 +16,12 @@ CHECKPOINT = "tests/training/checkpoint"
 REQUESTS = "tests/training/test_requests.py"
 STOP = "tests/training/test_stop.py"
 DATA = "tests/training/test_data.py"
+STEP = "tests/training/test_step.py"
+RECOVERY = "tests/training/test_recovery.py"
+CURVES = "tests/training/test_loss_curves.py"
+FINDERS = "tests/training/test_finders.py"
+OBSERVATION = "tests/training/test_observation.py"
+LEVERS = "tests/training/test_levers.py"
 SUPERVISORS = "tests/bootstrap/test_supervisors.py"
 
 COVERED: dict[str, tuple[str, list[str]]] = {
@@ -165,6 +171,91 @@ COVERED: dict[str, tuple[str, list[str]]] = {
             f"{HERE}/test_storing.py::test_memory_does_not_grow_with_the_number_of_saves",
             f"{HERE}/test_storing.py::test_the_writer_shares_no_interpreter_with_training_and_needs_none_of_its_memory",
             "tests/flow/test_full_disk_and_refused_writes.py::test_a_state_for_which_there_is_no_memory",
+        ],
+    ),
+    "https://github.com/karpathy/nanoGPT/issues/325": (
+        "names of a compiled or replicated model do not fit the bare one",
+        [
+            f"{STEP}::test_bare_names",
+            f"{STEP}::test_state_goes_by_bare_names_into_wrapped_and_bare_models",
+        ],
+    ),
+    "https://github.com/pytorch/pytorch/issues/33148": (
+        "ranks with unequal numbers of batches wait for each other for ever",
+        [
+            "tests/training/test_bit_equal_resume.py::test_other_world_size_goes_on_with_the_same_batches",,
+        ],
+    ),
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/379": (
+        "each rank decides by itself to stop early",
+        [
+            f"{RECOVERY}::test_run_that_stops_learning_is_finished_on_all_ranks_at_the_same_step",
+        ],
+    ),
+    "https://github.com/huggingface/accelerate/issues/3679": (
+        "a static graph with accumulation crashes, or exchanges no gradients",
+        [
+            f"{CURVES}::test_two_processes_have_the_curve_of_one",
+        ],
+    ),
+    "https://github.com/pytorch/torchtitan/pull/4226": (
+        "a gradient that is not finite is skipped on one rank only, or after the update",
+        [
+            f"{STEP}::test_gradient_that_is_not_finite_moves_no_weight_and_no_moment",
+            f"{RECOVERY}::test_steps_that_are_not_finite_are_skipped_up_to_a_bound",
+            f"{REQUESTS}::test_loss_that_is_no_number_fails_all_and_is_never_saved",
+        ],
+    ),
+    "https://github.com/karpathy/nanoGPT/issues/136": (
+        "the loss is NaN after thousands of steps, and nobody knows where from",
+        [
+            f"{RECOVERY}::test_part_of_the_model_where_it_began_is_named",
+            f"{CURVES}::test_fp16_recovers_from_an_overflow",
+        ],
+    ),
+    "https://github.com/karpathy/nanoGPT/issues/287": (
+        "memory grows with the part of the dataset that was read",
+        [
+            f"{DATA}::test_reading_the_dataset_takes_no_memory_of_its_own",
+        ],
+    ),
+    "https://github.com/pytorch/pytorch/issues/5040": (
+        "workers die where shared memory is small",
+        [
+            "tests/training/test_own_code.py::test_batches_that_shared_memory_has_no_room_for",
+        ],
+    ),
+    "https://github.com/pytorch/torchtune/pull/1875": (
+        "accumulation divides by micro-batches and not by tokens",
+        [
+            f"{CURVES}::test_curves_agree",
+            f"{STEP}::test_accumulation_changes_nothing_but_the_order_of_additions",
+        ],
+    ),
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/20231": (
+        "the micro-batch that was found does not fit, or differs between ranks",
+        [
+            f"{FINDERS}::test_largest_micro_batch_is_that_of_the_smallest_rank",
+            f"{FINDERS}::test_search_leaves_weights_buffers_gradients_and_random_numbers_alone",
+        ],
+    ),
+    "https://github.com/meta-llama/llama-cookbook/issues/65": (
+        "one rank validates while the others run into the collective's time limit",
+        [
+            f"{CURVES}::test_two_processes_have_the_curve_of_one",
+        ],
+    ),
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/10717": (
+        "the profiler takes all memory and writes gigabytes",
+        [
+            f"{OBSERVATION}::test_traces_are_few_and_bounded",
+            f"{OBSERVATION}::test_trace_that_is_too_large_is_removed",
+        ],
+    ),
+    "https://github.com/pytorch/pytorch/issues/172547": (
+        "every restart compiles anew",
+        [
+            f"{LEVERS}::test_compiled_kernels_are_kept_beside_the_run",
         ],
     ),
 }

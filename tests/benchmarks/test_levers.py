@@ -1,0 +1,67 @@
+"""Benches of levers: real runs of the command line, and words for what cannot be."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import gpu
+from training.bench.levers import levers, run_bench
+from training.config import TrainingConfig
+from training.errors import ConfigurationError
+
+SMALL = {
+    "global_batch_sequences": 4,
+    "micro_batch_sequences": 2,
+    "model": {"layers": 1, "heads": 2, "embedding": 16, "context": 8},
+    "threads": 1,
+}
+
+
+def test_a_lever_is_measured_against_the_config_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    output = io.StringIO()
+    options = SimpleNamespace(config=tmp_path / "config.json", steps=6, processes=1, vocabulary_size=64, only="bf16")
+    assert run_bench(options, output) == 0
+    results = json.loads(output.getvalue())
+    assert set(results) == {"config", "processes", "torch", "as it is", "precision bf16"}
+    for name in ("as it is", "precision bf16"):
+        assert results[name]["tokens_per_second"] > 0 and results[name]["micro_batch_sequences"] == 2
+        assert sum(results[name]["phase_shares"].values()) <= 1.0
+    assert results["as it is"]["last_loss"] == pytest.approx(results["precision bf16"]["last_loss"], abs=0.05)
+    assert results["as it is"]["last_loss"] != results["precision bf16"]["last_loss"]
+
+
+def test_each_change_is_one_and_is_valid() -> None:
+    config = TrainingConfig.model_validate({**SMALL, "precision": "bf16", "compile": True})
+    changes = dict(levers(config, processes=2, on_gpu=True))
+    assert {"compile off", "precision fp16", "attention cudnn", "static_graph True"} <= set(changes)
+    assert "precision bf16" not in changes
+    before = config.model_dump()
+    for name, changed in changes.items():
+        after = TrainingConfig.model_validate(changed).model_dump()
+        assert sum(after[key] != before[key] for key in before) == 1, name
+
+
+def test_own_code_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model": {"function": "a:b"}}')
+    options = SimpleNamespace(config=tmp_path / "config.json", steps=6, processes=1, vocabulary_size=64, only=None)
+    with pytest.raises(ConfigurationError, match="makes up tokens"):
+        run_bench(options)
+
+
+def test_without_a_gpu_there_is_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert gpu.main([]) == 0
+    assert "no GPU here" in capsys.readouterr().out
+
+
+def test_models_of_the_gpu_bench_are_those_it_says() -> None:
+    shapes = {name: TrainingConfig.model_validate({"model": model}).model for name, model in gpu.MODELS.items()}
+    assert [shape.shape.context for shape in shapes.values()] == [1024, 2048, 1024, 2048]
+    assert shapes["llama-1b 1024"].shape[:3] == shapes["llama-1b 2048"].shape[:3]
+    assert shapes["llama-1b 1024"].shared_heads == shapes["llama-1b 2048"].shared_heads
