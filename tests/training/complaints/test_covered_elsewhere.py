@@ -183,7 +183,7 @@ COVERED: dict[str, tuple[str, list[str]]] = {
     "https://github.com/pytorch/pytorch/issues/33148": (
         "ranks with unequal numbers of batches wait for each other for ever",
         [
-            "tests/training/test_bit_equal_resume.py::test_other_world_size_goes_on_with_the_same_batches",,
+            "tests/training/test_bit_equal_resume.py::test_other_world_size_goes_on_with_the_same_batches",
         ],
     ),
     "https://github.com/Lightning-AI/pytorch-lightning/issues/379": (
