@@ -23,7 +23,6 @@ from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environm
 from bootstrap.supervise.launch import torchrun_command
 from tests.training.conftest import free_port
 from training import assembly
-from training.config import TrainingConfig
 from training.distributed import Gang, join_gang
 from training.precision import Precision
 from training.stopping import StopBeforeStepsError
@@ -175,10 +174,11 @@ def test_stop_is_noticed_between_the_passes_that_warm_up_and_compile(alone: Gang
             return self.weight * tokens.sum()
 
     asked = SimpleNamespace(wants_stop=True, reason=lambda: "received SIGTERM")
-    config = TrainingConfig.model_validate({"global_batch_sequences": 1, "micro_batch_sequences": 1})
+    batch = torch.ones(1, 4), torch.ones(1, 4)
+    source = SimpleNamespace(train=SimpleNamespace(example=lambda sequences: batch))
+    model = Model()
     with pytest.raises(StopBeforeStepsError, match="received SIGTERM; stopped before the first step"):
-        model = Model()
-        assembly._prime(model, model, Precision("fp32", "cpu"), 300, config, alone, asked)  # type: ignore[arg-type]
+        assembly._prime(model, model, Precision("fp32", "cpu"), source, 1, alone, asked)  # type: ignore[arg-type]
     assert len(passes) == 1 < assembly.PRIMING_PASSES
 
 
