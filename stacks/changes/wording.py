@@ -246,7 +246,7 @@ def _notes(review: Review) -> Iterator[Line]:
     if not review.differs:
         return
     if review.metadata_only:
-        yield Line(f"{_counted(review.metadata_only, 'resource')} differ in their metadata alone")
+        yield Line(f"in their metadata alone differ: {_counted(review.metadata_only, 'resource')}")
     if review.outputs:
         yield Line(f"outputs or parameters of {', '.join(review.outputs)} differ")
     if not review.causes.are_known:
