@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", help="train, or go on training, one run")
     train.add_argument("--config", type=Path, required=True, help="JSON file of a TrainingConfig")
     train.add_argument("--dataset", type=Path, required=True, help="dataset directory, as `tokenize` makes it")
+    train.add_argument("--dataset-url", help="s3://bucket/prefix of that dataset, for `data.stream_cache_gib`")
     train.add_argument(
         "--checkpoints",
         required=True,
@@ -156,8 +157,15 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
         from training.trainer import Progress, train
 
         progress = Progress()
-        job = Job(config, options.dataset, options.checkpoints, options.run_directory, options.generation)
-        ending, message = train(job, interruption, metrics, progress)
+        job = Job(
+            config, options.dataset, options.checkpoints, options.run_directory, options.generation, options.dataset_url
+        )
+        if config.entrypoint is None:
+            ending, message = train(job, interruption, metrics, progress)
+        else:
+            from training.script import run_entrypoint
+
+            ending, message = run_entrypoint(job, interruption, progress)
     except ConfigurationError as error:
         ending, message = "bad_configuration", str(error)
     except SupersededError as error:

@@ -60,6 +60,7 @@ class Job:
         checkpoints: URL of the checkpoint store.
         run_directory: where stop files are found and outcomes and metrics go.
         generation: of the gang.
+        dataset_url: where the dataset is that was staged, or is streamed; None: nobody said.
     """
 
     config: TrainingConfig
@@ -67,6 +68,7 @@ class Job:
     checkpoints: str
     run_directory: Path
     generation: int
+    dataset_url: str | None = None
 
 
 @dataclass
@@ -150,7 +152,7 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
     precision = choose_precision(config.precision, gang.device)
     precision.set_up_process()
     attention = choose_attention(config.execution, config.model.head_channels, precision, config.model.dropout)
-    source = open_source(config, job.dataset, gang)
+    source = open_source(config, job.dataset, job.dataset_url, gang)
     _stop_if_asked(gang, interruption)
     torch.manual_seed(config.seed)
     model, summed = _build_model(config, source, gang)

@@ -20,6 +20,12 @@ class DataConfig(Section):
         description="Of tokens: joined and cut every context tokens, or each document apart, padded, and its padding "
         "not counted in the loss.",
     )
+    stream_cache_gib: float | None = Field(
+        default=None,
+        gt=0.0,
+        description="Of tokens: read them from S3 while training goes on, with at most so many GiB of the node's disk; "
+        "windows are then shuffled within groups of 64 blocks of a million tokens. null: the whole dataset is staged.",
+    )
     function: str | None = Field(
         default=None,
         pattern=FUNCTION_PATTERN,
@@ -48,6 +54,8 @@ class DataConfig(Section):
             problems += [f"{name} is for a dataset of your own; give its function too, or drop it" for name in given]
         elif self.documents == "apart":
             problems.append("documents: apart is for tokens; your own dataset decides what a sample is, so drop it")
+        if self.stream_cache_gib is not None and (self.function is not None or self.documents == "apart"):
+            problems.append("stream_cache_gib is for joined tokens; drop it, or documents and function")
         if self.function is not None and self.workers == 0 and self.prefetch_batches is not None:
             problems.append(
                 f"prefetch_batches: {self.prefetch_batches}: only workers fetch ahead, and workers is 0; raise "

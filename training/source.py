@@ -7,11 +7,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.checkpoint.backend import open_backend
 from training.config import DataConfig, TrainingConfig
 from training.data.batches import TrainBatches, ValidationBatches
-from training.data.dataset import Dataset, DatasetRecord, SplitName, open_dataset
+from training.data.dataset import RECORD_FILE, Dataset, DatasetRecord, SplitName, open_dataset, read_record
 from training.data.mapped import MappedTrainBatches, MappedValidationBatches, worker_count
 from training.data.samples import Documents, Samples, Windows
+from training.data.streaming import KeptWindows, RangeReader, RemoteSplit, StreamedOrder, StreamedWindows
 from training.distributed import Gang
 from training.errors import ConfigurationError
 from training.own_code import build_dataset
@@ -42,8 +44,14 @@ class Source:
     loss_terms_per_sequence: int
 
 
-def open_source(config: TrainingConfig, directory: Path, gang: Gang) -> Source:
+def open_source(config: TrainingConfig, directory: Path, url: str | None, gang: Gang) -> Source:
     """Open and check the data on every rank; what is wrong on one is raised on all.
+
+    Args:
+        config: of the run.
+        directory: of the staged files; of tokens that are streamed, of dataset.json, and for what is kept of them.
+        url: where streamed tokens are.
+        gang: of all ranks.
 
     Raises:
         ConfigurationError: there is no such data, it is damaged, or not the same on every node.
@@ -51,11 +59,12 @@ def open_source(config: TrainingConfig, directory: Path, gang: Gang) -> Source:
     source: Source | None = None
     failure: Exception | None = None
     try:
-        source = (
-            _open_tokens(config, directory, gang)
-            if config.data.function is None
-            else _open_own(config, directory, gang)
-        )
+        if config.data.function is not None:
+            source = _open_own(config, directory, gang)
+        elif config.data.stream_cache_gib is not None:
+            source = _open_stream(config, directory, url, gang)
+        else:
+            source = _open_tokens(config, directory, gang)
     except ConfigurationError as error:
         failure = error
     gang.raise_together(failure)
@@ -81,6 +90,36 @@ def _open_tokens(config: TrainingConfig, directory: Path, gang: Gang) -> Source:
         tokens=dataset.record,
         name=dataset.record.name,
         identity=dataset.record.identity(),
+        loss_terms_per_sequence=context,
+    )
+
+
+def _open_stream(config: TrainingConfig, directory: Path, url: str | None, gang: Gang) -> Source:
+    if url is None:
+        raise ConfigurationError(["data.stream_cache_gib: needs the dataset's address; give --dataset-url s3://..."])
+    backend = open_backend(url)
+    if not isinstance(backend, RangeReader):
+        raise ConfigurationError([f"--dataset-url: {url}: only s3://bucket/prefix can be streamed; leave it out"])
+    record = read_record(directory / RECORD_FILE)
+    context = config.model.shape.context
+    assert config.data.stream_cache_gib is not None, "asked before"
+    train = StreamedWindows(
+        RemoteSplit(backend, record, "train"),
+        context,
+        directory / "blocks" / record.identity()[:16],
+        int(config.data.stream_cache_gib * 2**30),
+    )
+    validation = KeptWindows(RemoteSplit(backend, record, "validation"), context)
+    for split, samples in (("train", train), ("validation", validation)):
+        if not samples.count:
+            raise ConfigurationError([f"{url}: the {split} split is shorter than model.context {context}; lower it"])
+    order = StreamedOrder(train, config.seed, deletes=gang.local_rank == 0)
+    return Source(
+        train=TrainBatches(train, config.seed, gang.device, config.global_batch_sequences, order),
+        validation=ValidationBatches(validation, _validation_sequences(config), gang.device),
+        tokens=record,
+        name=record.name,
+        identity=record.identity(),
         loss_terms_per_sequence=context,
     )
 

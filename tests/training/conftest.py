@@ -134,6 +134,7 @@ class Gangs:
         environment: dict[str, str] | None = None,
         dataset: Path | None = None,
         rank_environment: dict[int, dict[str, str]] | None = None,
+        dataset_url: str | None = None,
     ) -> Trained:
         directory = self._root / name
         directory.mkdir(exist_ok=True)
@@ -151,12 +152,21 @@ class Gangs:
                     generation,
                     {**(environment or {}), **(rank_environment or {}).get(rank, {})},
                     dataset or self._dataset,
+                    [] if dataset_url is None else ["--dataset-url", dataset_url],
                 )
             )
         return run
 
     def _start_rank(
-        self, run: Trained, rank: int, world_size: int, port: int, generation: int, extra: dict[str, str], dataset: Path
+        self,
+        run: Trained,
+        rank: int,
+        world_size: int,
+        port: int,
+        generation: int,
+        extra: dict[str, str],
+        dataset: Path,
+        more: list[str],
     ) -> ForkServerProcess:
         environment = dict(extra)
         if world_size > 1:
@@ -166,6 +176,7 @@ class Gangs:
             *("train", "--config", str(run.directory / "config.json"), "--dataset", str(dataset)),
             *("--checkpoints", run.checkpoints, "--run-directory", str(run.directory)),
             *("--generation", str(generation)),
+            *more,
         ]
         process = self._context.Process(
             target=run_rank, args=(arguments, environment, str(run.directory / f"stderr-{rank}"))

@@ -165,6 +165,15 @@ class S3Backend:
         self._read_ranges(key, found, [memoryview(content)])
         return bytes(content)
 
+    def get_range(self, key: str, first: int, size: int) -> bytes:
+        """GetObject of ``size`` bytes from ``first`` on, or of fewer at the end of the object."""
+
+        def read(response: Any) -> bytes:
+            body: bytes = response["Body"].read()
+            return body
+
+        return self._read(key, read, Range=f"bytes={first}-{first + size - 1}")
+
     def read_into(self, key: str, buffers: list[memoryview]) -> int:
         """GetObject, its beginning straight to memory that is there; return the object's size."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from training.data.lane import Lane, Sent
-from training.data.order import SampleOrder, permuted
+from training.data.order import Order, SampleOrder, permuted
 from training.data.samples import Samples
 
 Batch = tuple[Tensor, ...]
@@ -24,15 +24,23 @@ class TrainBatches:
         seed: of the run.
         device: where batches go.
         global_batch_sequences: how far the position moves from step to step; the step after this one is fetched ahead.
+        order: of the samples; None: any sample of the epoch may come next.
 
     Attributes:
         samples: of an epoch.
     """
 
-    def __init__(self, samples: Samples, seed: int, device: torch.device, global_batch_sequences: int) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        seed: int,
+        device: torch.device,
+        global_batch_sequences: int,
+        order: Order | None = None,
+    ) -> None:
         self._samples = samples
         self.samples = samples.count
-        self._order = SampleOrder(samples.count, seed)
+        self._order: Order = order or SampleOrder(samples.count, seed)
         self._lane = Lane(device)
         self._global_batch_sequences = global_batch_sequences
         self._ahead: tuple[int, int, Sent] | None = None

@@ -7,6 +7,7 @@ seed and the number of samples consumed, whatever the number of processes.
 from __future__ import annotations
 
 import hashlib
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,19 @@ def sample_order(position: int, count: int, samples: int, seed: int) -> Indices:
         result[done : done + take] = permuted(places, samples, f"{seed}/{epoch}".encode())
         done += take
     return result
+
+
+class Order(Protocol):
+    """Which samples come when.
+
+    Attributes:
+        samples: of an epoch.
+    """
+
+    samples: int
+
+    def at(self, position: int, count: int) -> npt.NDArray[np.int64]:
+        """Samples consumed at global positions ``position`` to ``position + count``. Shapes: result [count] int64."""
 
 
 class SampleOrder:
