@@ -48,7 +48,10 @@ def accesses(call: Call) -> list[Access]:
 
 def _ssm(call: Call) -> list[Access]:
     p = call.parameters
-    names = p.get("Names") or ([p["Name"]] if "Name" in p else [p["Path"]] if "Path" in p else [])
+    named = [p[key] for key in ("Name", "Path") if key in p][:1]
+    if p.get("ResourceType") == "Parameter":  # its tags
+        named = [p["ResourceId"]]
+    names = p.get("Names") or named
     if not names or call.operation.startswith("Describe"):
         return [Access(f"ssm:{call.operation}", "*", {})]
     prefix = f"arn:aws:ssm:{call.region}:{call.account}:parameter/"

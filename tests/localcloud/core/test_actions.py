@@ -47,6 +47,10 @@ def call(service: str, operation: str, **parameters: object) -> Call:
             ],
         ),
         (
+            call("ssm", "AddTagsToResource", ResourceType="Parameter", ResourceId="/trainstack/demo/run"),
+            [("ssm:AddTagsToResource", "arn:aws:ssm:us-east-1:123456789012:parameter/trainstack/demo/run")],
+        ),
+        (
             call("logs", "TagResource", resourceArn="arn:aws:logs:us-east-1:123456789012:log-group:/g"),
             [("logs:TagResource", "arn:aws:logs:us-east-1:123456789012:log-group:/g")],
         ),
