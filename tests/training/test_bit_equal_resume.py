@@ -70,6 +70,21 @@ def test_killed_then_stopped_then_finished(
     assert_same_end(finished.checkpoints, unbroken.checkpoints)
 
 
+@pytest.mark.slow
+def test_compiled_run_resumes_with_the_same_bits(gangs: Any, tiny_config: dict[str, Any], tmp_path: Path) -> None:
+    config = {**tiny_config, "steps": 16, "compile": True, "schedule": {"warmup_steps": 12}}
+    unbroken = gangs.finish("unbroken", config, 2, checkpoints=str(tmp_path / "unbroken-checkpoints"))
+    stopped = gangs.start("stopped", config, 2, generation=1)
+    stopped.wait_for_step(2)
+    (stopped.directory / "stop").touch()
+    assert stopped.wait() == [75, 75], stopped.errors()
+    finished = gangs.finish("finished", config, 2, generation=2)
+    assert 0 < finished.records("start")[0]["resumed_from_step"] < 12, "within the warm-up"
+    assert finished.losses().items() <= unbroken.losses().items()
+    assert_same_end(finished.checkpoints, unbroken.checkpoints)
+    assert list((tmp_path / "compile-cache" / "inductor").iterdir()), "for the starts to come"
+
+
 def test_other_world_size_goes_on_with_the_same_batches(gangs: Any, tiny_config: dict[str, Any]) -> None:
     """Without dropout the world size changes nothing but the order of additions."""
     config = {**tiny_config, "steps": 16, "model": {**tiny_config["model"], "dropout": 0.0}}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import json
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.training.test_recovery import loop_of, signals_kept
 from training.distributed import Votes
-from training.errors import OutOfMemoryError
-from training.finders.learning_rate import Point, suggest
+from training.errors import ConfigurationError, OutOfMemoryError
+from training.finders.learning_rate import Point, run_find_learning_rate, suggest
 from training.finders.micro_batch import Trial, find_micro_batch
 
 
@@ -115,3 +120,30 @@ def test_suggested_rate_is_where_the_loss_falls_fastest() -> None:
     losses = {1e-5: 4.0, 1e-4: 3.9, 1e-3: 3.0, 1e-2: 2.8, 1e-1: 9.0}
     assert suggest([Point(rate, loss) for rate, loss in losses.items()]) == 1e-4
     assert suggest([Point(1e-5, 1.0), Point(1e-4, 2.0)]) is None
+
+
+def test_micro_batch_cannot_be_found_without_a_gpu(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigurationError, match="auto tries out a GPU's memory, and this process has none"),
+        loop_of(tmp_path, micro_batch_sequences="auto"),
+    ):
+        pass
+
+
+def test_range_test_says_a_rate_and_saves_nothing(
+    tmp_path: Path, tiny_dataset: Path, tiny_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(tiny_config))
+    options = SimpleNamespace(config=config, dataset=tiny_dataset, steps=12, lowest=1e-4, highest=1.0)
+    output = io.StringIO()
+    with signals_kept():
+        assert run_find_learning_rate(options, output) == 0
+    report = json.loads(output.getvalue())
+    rates = [point["learning_rate"] for point in report["points"]]
+    assert rates == sorted(rates) and rates[0] == 1e-4
+    assert report["suggested_learning_rate"] in rates
+    assert list(tmp_path.iterdir()) == [config]
+    for wrong in ({"lowest": 2.0}, {"steps": 1}):
+        with pytest.raises(ConfigurationError, match="--(lowest|steps)"):
+            run_find_learning_rate(SimpleNamespace(**(vars(options) | wrong)), output)

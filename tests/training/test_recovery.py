@@ -35,15 +35,21 @@ SMALL = {
 
 
 @contextmanager
-def loop_of(folder: Path, **changes: Any) -> Iterator[Loop]:
+def signals_kept() -> Iterator[None]:
+    """Undo what a trainer does to the process's signals."""
     handlers = {number: signal.getsignal(number) for number in range(1, 32) if number not in (9, 19)}
     try:
-        with open_loop(TrainingConfig.model_validate(SMALL | changes), 64, folder) as loop:
-            yield loop
+        yield
     finally:
         for number, handler in handlers.items():
             if handler is not None:
                 signal.signal(number, handler)
+
+
+@contextmanager
+def loop_of(folder: Path, **changes: Any) -> Iterator[Loop]:
+    with signals_kept(), open_loop(TrainingConfig.model_validate(SMALL | changes), 64, folder) as loop:
+        yield loop
 
 
 def report(step: int, loss: float, skipped: bool = False) -> StepReport:

@@ -44,14 +44,16 @@ def open_loop(config: TrainingConfig, vocabulary_size: int, folder: Path) -> Ite
     interruption = Interruption()
     interruption.watch(folder / "run")
     job = Job(config, dataset, str(folder / "checkpoints"), folder / "run", 1)
-    run = assemble(job, gang, interruption, metrics)
-    loop = Loop(run, Progress())
     try:
-        yield loop
+        run = assemble(job, gang, interruption, metrics)
+        loop = Loop(run, Progress())
+        try:
+            yield loop
+        finally:
+            loop.close()
+            run.ballot.forget()
+            run.writer.close()
     finally:
-        loop.close()
-        run.ballot.forget()
-        run.writer.close()
         gang.leave()
 
 
