@@ -45,6 +45,9 @@ def _run(options: argparse.Namespace) -> int:
         return 2
     named: dict[str, Document] = {f"execution-policy-{number}": one for number, one in enumerate(policies, start=1)}
     named["execution-boundary"] = ceiling(list(found), deployments)
+    if options.output is not None:
+        for stale in options.output.glob("execution-policy-*.json"):
+            stale.unlink()  # fewer deployments may need fewer documents
     for name, document in named.items():
         if options.output is None:
             print(json.dumps(document, indent=1))
