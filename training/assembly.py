@@ -158,8 +158,8 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
     model, summed = _build_model(config, source, gang)
     state = TrainingState(model, build_optimizer(model, config.optimizer), precision.scaler())
     forward = cast(nn.Module, torch.compile(summed)) if config.compile else summed
+    micro_batch_sequences = _micro_batch(config, summed, precision, source, gang)
     replica = Replica(forward, gang, config.parallel)
-    micro_batch_sequences = _micro_batch(config, replica, model, precision, source, gang)
     _prime(replica, model, precision, source, micro_batch_sequences, gang, interruption)
     seed_random_state(config.seed, gang.rank, step=0)
     subject = _subject(config, source)
@@ -239,9 +239,11 @@ def _stop_if_asked(gang: Gang, interruption: Interruption) -> None:
         raise StopBeforeStepsError(f"{reason}; stopped before the first step, with nothing to save")
 
 
-def _micro_batch(
-    config: TrainingConfig, replica: Replica, model: nn.Module, precision: Precision, source: Source, gang: Gang
-) -> int:
+def _micro_batch(config: TrainingConfig, model: nn.Module, precision: Precision, source: Source, gang: Gang) -> int:
+    """The most sequences of a micro-batch. It is found without compilation, which would be done anew for each size.
+
+    A compiled model needs less memory, so what fits without fits with it.
+    """
     share = len(gang.share_of(config.global_batch_sequences))
     if config.micro_batch_sequences != "auto":
         return min(config.micro_batch_sequences, share)
@@ -254,10 +256,9 @@ def _micro_batch(
         )
 
     def passes(sequences: int) -> None:
-        with replica.exchanging(False):
-            with precision.autocast():
-                loss = replica(*source.train.example(sequences))
-            loss.backward()  # type: ignore[no-untyped-call]
+        with precision.autocast():
+            loss = model(*source.train.example(sequences))
+        loss.backward()
 
     return find_micro_batch(Trial(model, passes, share), gang)
 

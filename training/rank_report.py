@@ -74,8 +74,14 @@ def _open_gpu(device: torch.device) -> Any:
     except ImportError:
         logger.info("the package nvidia-ml-py is not installed: no temperature, clocks and power in the metrics")
         return None
-    pynvml.nvmlInit()
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    except pynvml.NVMLError as error:
+        logger.info(
+            "the driver does not tell about %s (%s): no temperature, clocks and power in the metrics", device, error
+        )
+        return None
 
 
 def _health(gpu: Any) -> dict[str, float]:
@@ -84,7 +90,10 @@ def _health(gpu: Any) -> dict[str, float]:
         return {}
     import pynvml
 
-    reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+    try:
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):  # an older driver's name for it
+        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
     return {
         "temperature_celsius": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
         "clock_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
