@@ -33,8 +33,9 @@ def index_files(text: str, source: str) -> list[DatasetFile]:
     try:
         shards = [shard for split in index["splits"].values() for shard in split["shards"]]
         files = [DatasetFile(str(each["file"]), int(each["bytes"]), blake3=str(each["blake3"])) for each in shards]
-        tokenizer = index["tokenizer"]
-        files.append(DatasetFile(str(tokenizer["file"]), None, sha256=str(tokenizer["sha256"])))
+        tokenizer = index.get("tokenizer")  # files of one's own have none
+        if tokenizer is not None:
+            files.append(DatasetFile(str(tokenizer["file"]), None, sha256=str(tokenizer["sha256"])))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StepError(
             f"{source}: is no dataset index ({type(error).__name__}: {error})",

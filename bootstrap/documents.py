@@ -195,6 +195,12 @@ class RunDocument:
     dataset: _Name
     training: Mapping[str, Any]
 
+    @property
+    def streams_dataset(self) -> bool:
+        """Whether the trainer reads the dataset from S3 itself, while it trains."""
+        data = self.training.get("data")
+        return isinstance(data, Mapping) and data.get("stream_cache_gib") is not None
+
     @classmethod
     def from_json(cls, value: object, *, document: str = "run document") -> RunDocument:
         """Decode parsed JSON.

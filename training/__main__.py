@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.checkpoint.tool_arguments import add_checkpoint_parser
-from training.data.arguments import add_tokenize_parser
+from training.data.arguments import add_publish_parser, add_tokenize_parser
 from training.errors import ConfigurationError, SupersededError, TrainingError
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "train":
         return _train(options)
     try:
+        if options.command == "publish":
+            from training.data.publish import run_publish
+
+            return run_publish(options)
         if options.command == "tokenize":
             from training.data.tokenize import run_tokenize
 
@@ -87,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     add_tokenize_parser(commands)
+    add_publish_parser(commands)
     add_checkpoint_parser(commands)
     _add_finder_parser(commands)
     bench = commands.add_parser("bench", help="measure a config, and each lever on against off, on made-up tokens")

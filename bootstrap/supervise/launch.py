@@ -85,6 +85,8 @@ def trainer_arguments(launch: Launch) -> list[str]:
         str(launch.directory / "run.json"),
         "--dataset",
         str(launch.layout.dataset(launch.run.dataset)),
+        "--dataset-url",
+        f"s3://{launch.node.dataset_bucket}/datasets/{launch.run.dataset}",
         "--checkpoints",
         checkpoint_store(launch),
         "--run-directory",

@@ -244,6 +244,7 @@ def test_command_line_is_the_one_of_the_architecture(tmp_path: Path) -> None:
         "/usr/bin/py -m torch.distributed.run --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=10.0.0.1 "
         "--master-port=4321 --max-restarts=0 --rdzv-conf=timeout=90 -m training train "
         f"--config {directory}/run.json --dataset {tmp_path}/datasets/stdlib "
+        "--dataset-url s3://data/datasets/stdlib "
         f"--checkpoints s3://checkpoints/runs/first/checkpoints --run-directory {directory} --generation 7"
     )
     assert list(launch(tmp_path).global_ranks) == list(range(8, 16))

@@ -38,3 +38,18 @@ def add_tokenize_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "--validation-share", type=float, default=0.05, help="share of the documents that is not trained on"
     )
     tokenize.add_argument("--shard-tokens", type=int, default=1 << 25, help="most tokens in one shard file")
+
+
+def add_publish_parser(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command."""
+    publish = commands.add_parser(
+        "publish",
+        help="put the files of a dataset of your own where nodes are staged from",
+        description="Puts the files of a folder (no folders in it) into a dataset, for `data.function` or a script. "
+        "Only files that are new or changed are written; the index, which staging goes by, comes last.",
+    )
+    publish.add_argument("--input", type=Path, required=True, help="folder of files")
+    publish.add_argument(
+        "--output", required=True, help="s3://bucket/prefix or directory; the dataset goes to NAME under it"
+    )
+    publish.add_argument("--name", required=True, help="name of the dataset")
