@@ -1,7 +1,7 @@
 """Boot step: the dataset, from S3 to the local disk, in parallel, incrementally, and verified.
 
 s5cmd moves the bytes. A file gets its final name only after its hash was found right, so whatever has its final name
-and size is good, and an interrupted staging goes on where it stopped.
+and size is good. An interrupted staging goes on where it stopped: files that were copied whole are hashed and kept.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import logging
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,16 +22,14 @@ from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
 from bootstrap.steps.mounted_dataset import link_mounted_dataset
 from bootstrap.steps.python_env import find_interpreter
+from bootstrap.steps.transfer import SPARE_DISK_BYTES, copy_objects
 from bootstrap.steps.warming import warm
 
 logger = logging.getLogger(__name__)
 
 # The index that the files in the directory belong to; INDEX itself is written when all of them are there.
 _INDEX_OF_FILES = ".staging.json"
-WORKERS = 32
-PARTS_IN_FLIGHT = 16
-PART_MIB = 16
-SPARE_DISK_BYTES = 256 * 1024**2
+_PART = ".part"
 
 # Runs where blake3 is installed: prints the hash of each file named on the command line's JSON list.
 _HASHER = """
@@ -60,8 +57,7 @@ class Staging(Step):
         """Every file of the index is there with its size."""
         assert context.run is not None
         directory = context.layout.dataset(context.run.dataset)
-        index = (directory / INDEX).read_text(encoding="utf-8")
-        files = _to_stage(context.run, index_files(index, str(directory / INDEX)))
+        files = index_files((directory / INDEX).read_text(encoding="utf-8"), str(directory / INDEX))
         wrong = [each.name for each in files if not _is_there(directory, each)]
         if wrong:
             raise StepError(
@@ -76,7 +72,7 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
     Raises:
         StepError: There is no such dataset, the disk is too small, or a file is not what the index says.
     """
-    mounted = None if run.streams_dataset else link_mounted_dataset(context, run.dataset, INDEX)
+    mounted = link_mounted_dataset(context, run.dataset, INDEX)
     if mounted is not None:
         _use_mounted(context, mounted)
         return
@@ -84,26 +80,56 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
     source = f"s3://{bucket}/{prefix}"
     directory = context.layout.dataset(run.dataset)
     index_text = _fetch_index(context, run.dataset)
-    files = _to_stage(run, index_files(index_text, f"{source}/{INDEX}"))
-    if context.system.read(directory / _INDEX_OF_FILES) != index_text:
+    files = index_files(index_text, f"{source}/{INDEX}")
+    known = context.system.read(directory / _INDEX_OF_FILES)
+    if known != index_text:
         (directory / INDEX).unlink(missing_ok=True)
-        for each in files:  # the same name and size do not mean the same bytes under another index
-            (directory / each.name).unlink(missing_ok=True)
+        _drop_changed(directory, known, files)
         context.system.write_atomic(directory / _INDEX_OF_FILES, index_text)
     missing = [each for each in files if not _is_there(directory, each)]
+    there = len(files) - len(missing)
     if missing:
+        missing = _keep_what_was_copied(context, directory, missing)
         _check_disk(context, directory, missing)
-        _copy(context, source, directory, missing)
-        _verify(context, source, directory, missing)
-        for each in missing:
-            _part(directory, each).rename(directory / each.name)
-    logger.info("%s: %d files staged, %d were there", source, len(missing), len(files) - len(missing))
+        copy_objects(context, source, {each.name: each.bytes for each in missing}, directory, _PART)
+        wrong = _accept(context, directory, missing)
+        if wrong:
+            raise StepError(
+                f"{source}: " + "; ".join(wrong),
+                remedy="the dataset is damaged, or was written again during the copy: tokenize it again",
+            )
+    logger.info("%s: %d files staged, %d were there", source, len(missing), there)
     context.system.write_atomic(directory / INDEX, index_text)
 
 
-def _to_stage(run: RunDocument, files: Sequence[DatasetFile]) -> list[DatasetFile]:
-    """Return what is copied: everything, or what is no shard where the trainer reads the shards from S3 itself."""
-    return [each for each in files if each.blake3 is None or not run.streams_dataset]
+def _drop_changed(directory: Path, known: str | None, files: Sequence[DatasetFile]) -> None:
+    """Remove what another index put there, unless this one names the same bytes."""
+    try:
+        before = {each.name: each for each in index_files(known or "{}", _INDEX_OF_FILES)}
+    except StepError:
+        before = {}  # nobody knows what the files are
+    now = {each.name: each for each in files}
+    for name in {*before, *now}:
+        if before.get(name) != now.get(name):  # the same name and size do not mean the same bytes
+            (directory / name).unlink(missing_ok=True)
+
+
+def _keep_what_was_copied(context: Context, directory: Path, missing: Sequence[DatasetFile]) -> list[DatasetFile]:
+    """Accept what an interrupted staging copied whole, remove what it did not, and return what is still missing."""
+    if not directory.is_dir():
+        return list(missing)
+    parts = {_part(directory, each).name: each for each in missing}
+    whole: list[DatasetFile] = []
+    for path in directory.iterdir():
+        each = parts.get(path.name)
+        if each is not None and each.bytes in (None, path.stat().st_size):
+            whole.append(each)
+        elif _PART in path.name and path.name.startswith("."):  # s5cmd adds digits while it copies
+            path.unlink()
+    wrong = _accept(context, directory, whole)
+    if wrong:
+        logger.warning("%s: copied again: %s", directory, "; ".join(wrong))
+    return [each for each in missing if not _is_there(directory, each)]
 
 
 def _use_mounted(context: Context, mounted: Path) -> None:
@@ -144,12 +170,10 @@ def _is_there(directory: Path, each: DatasetFile) -> bool:
 
 
 def _part(directory: Path, each: DatasetFile) -> Path:
-    return directory / f".{each.name}.part"
+    return directory / f".{each.name}{_PART}"
 
 
 def _check_disk(context: Context, directory: Path, missing: Sequence[DatasetFile]) -> None:
-    for each in missing:  # what an earlier staging left is written over: it takes no further room
-        _part(directory, each).unlink(missing_ok=True)
     needed = sum(each.bytes or 0 for each in missing) + SPARE_DISK_BYTES
     free = context.system.free_bytes(directory)
     if needed > free:
@@ -159,43 +183,13 @@ def _check_disk(context: Context, directory: Path, missing: Sequence[DatasetFile
         )
 
 
-def _copy(context: Context, source: str, directory: Path, missing: Sequence[DatasetFile]) -> None:
-    options = f"--concurrency {PARTS_IN_FLIGHT} --part-size {PART_MIB} --source-region {context.node.region}"
-    lines = [
-        f"cp --raw {options} {shlex.quote(f'{source}/{each.name}')} {shlex.quote(str(_part(directory, each)))}"
-        for each in missing
-    ]
-    commands = directory / ".s5cmd-commands"
-    context.system.write_atomic(commands, "\n".join(lines) + "\n")
-    environment = {"AWS_REGION": context.node.region}
-    given = context.system.environment()
-    endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
-    if endpoint and "S3_ENDPOINT_URL" not in given:
-        environment["S3_ENDPOINT_URL"] = endpoint
-    command = ["s5cmd", "--log", "error", "--numworkers", str(WORKERS), "run", str(commands)]
-    try:
-        context.system.run(
-            command, timeout_seconds=context.node.supervise.boot_timeout_seconds, environment=environment
-        )
-    except CommandError as error:
-        full = "no space left" in error.output_tail or context.system.free_bytes(directory) < SPARE_DISK_BYTES // 8
-        raise StepError.from_command(
-            error,
-            message=f"{directory}: the disk is full" if full else f"{source}: cannot be copied",
-            remedy="raise node.root_volume.gib, or use a smaller dataset"
-            if full
-            else "see the last lines of s5cmd (on PATH? may the role read the dataset?), and boot again",
-        ) from error
-    finally:
-        commands.unlink(missing_ok=True)
-
-
-def _verify(context: Context, source: str, directory: Path, missing: Sequence[DatasetFile]) -> None:
-    shards = [each for each in missing if each.blake3 is not None]
+def _accept(context: Context, directory: Path, copied: Sequence[DatasetFile]) -> list[str]:
+    """Give each copied file that is what the index says its final name; remove the others, and say what is wrong."""
+    shards = [each for each in copied if each.blake3 is not None]
     hashes = _blake3(context, directory, [_part(directory, each) for each in shards])
     found = dict(zip((each.name for each in shards), hashes))
     wrong: list[str] = []
-    for each in missing:
+    for each in copied:
         part = _part(directory, each)
         size = part.stat().st_size
         if each.bytes is not None and size != each.bytes:
@@ -204,13 +198,11 @@ def _verify(context: Context, source: str, directory: Path, missing: Sequence[Da
             wrong.append(f"{each.name}: BLAKE3 {found[each.name]}, the index says {each.blake3}")
         elif each.sha256 is not None and hashlib.sha256(part.read_bytes()).hexdigest() != each.sha256:
             wrong.append(f"{each.name}: has not the SHA-256 of the index, {each.sha256}")
-    if wrong:
-        for each in missing:
-            _part(directory, each).unlink(missing_ok=True)
-        raise StepError(
-            f"{source}: " + "; ".join(wrong),
-            remedy="the dataset is damaged, or was written again during the copy: tokenize it again",
-        )
+        else:
+            part.rename(directory / each.name)
+            continue
+        part.unlink()
+    return wrong
 
 
 def _blake3(context: Context, directory: Path, paths: Sequence[Path]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from bootstrap.steps.python_env import PythonEnv
 from bootstrap.steps.run_document import FetchRunDocument
 from bootstrap.steps.staging import Staging, stage_dataset
 from bootstrap.steps.trainer_ready import TrainerReady
+from bootstrap.steps.transfer import Settings, settings_for
 from bootstrap.system import System
 from tests.bootstrap.account import REGION, Account
 from tests.bootstrap.fake_system import FakeSystem
@@ -198,38 +198,49 @@ def test_staging_is_complete_incremental_and_follows_a_new_index(account: Accoun
     assert [entry.name for entry in directory.iterdir() if entry.name.endswith(".part")] == []
 
 
-def test_of_a_streamed_dataset_only_the_tokenizer_is_staged(account: Account, tmp_path: Path) -> None:
+def test_a_changed_index_keeps_the_files_that_it_has_too(account: Account, tmp_path: Path) -> None:
+    account.put_dataset({**SHARDS, "train-00002.bin": b"\4\0"})
+    context, step = real(account, tmp_path), Staging()
+    step.act(context)
+    directory = context.layout.dataset("words")
+    before = {name: (directory / name).stat().st_mtime_ns for name in SHARDS}
+    account.put_dataset({**SHARDS, "train-00001.bin": b"\5\0" * 70000})
+    step.act(context)
+    step.verify(context)
+    after = {name: (directory / name).stat().st_mtime_ns for name in SHARDS}
+    assert [name for name in SHARDS if before[name] != after[name]] == ["train-00001.bin"]
+    assert not (directory / "train-00002.bin").exists()
+
+
+def test_what_an_interrupted_staging_copied_whole_is_kept(account: Account, tmp_path: Path) -> None:
     account.put_dataset(SHARDS)
     context, step = real(account, tmp_path), Staging()
-    assert context.run is not None
-    context.run = replace(context.run, training={"data": {"stream_cache_gib": 1.0}})
+    directory = context.layout.dataset("words")
+    directory.mkdir(parents=True)
+    (directory / ".train-00000.bin.part").write_bytes(SHARDS["train-00000.bin"])
+    kept = (directory / ".train-00000.bin.part").stat().st_ino
+    (directory / ".train-00001.bin.part").write_bytes(rb"\9" * 140000)  # its size, not its bytes
+    (directory / ".train-00001.bin.part123456").write_bytes(b"\2\0")
     step.act(context)
     step.verify(context)
-    directory = context.layout.dataset("words")
-    assert {path.name for path in directory.iterdir() if not path.name.startswith(".")} == {
-        "dataset.json",
-        "tokenizer.json",
-    }
-    context.run = replace(context.run, training={})
-    step.act(context)
+    assert (directory / "train-00000.bin").stat().st_ino == kept
     assert {name: (directory / name).read_bytes() for name in SHARDS} == SHARDS
+    assert [entry.name for entry in directory.iterdir() if ".part" in entry.name] == []
 
 
-def test_files_of_ones_own_are_staged_without_a_tokenizer(account: Account, tmp_path: Path) -> None:
-    from training.__main__ import main
-
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for number in range(3):
-        (folder / f"images-{number}.npz").write_bytes(bytes([number]) * 5000)
-    arguments = ["--input", str(folder), "--output", f"s3://{account.datasets}/datasets", "--name", "words"]
-    assert main(["publish", *arguments]) == 0
-    context, step = real(account, tmp_path), Staging()
-    step.act(context)
-    step.verify(context)
-    directory = context.layout.dataset("words")
-    for path in folder.iterdir():
-        assert (directory / path.name).read_bytes() == path.read_bytes()
+@pytest.mark.parametrize(
+    ("largest_mib", "count", "cores", "settings"),
+    [
+        (0.25, 2000, 2, Settings(16, 1, 16)),
+        (1024, 1, 2, Settings(1, 16, 16)),
+        (1024, 1, 96, Settings(1, 64, 16)),  # no more requests than it has parts
+        (100, 8, 4, Settings(8, 4, 16)),
+        (100, 5000, 192, Settings(64, 4, 16)),
+        (0.01, 3, 64, Settings(3, 1, 16)),
+    ],
+)
+def test_requests_follow_sizes_and_cores(largest_mib: float, count: int, cores: int, settings: Settings) -> None:
+    assert settings_for(int(largest_mib * 1024**2), count, cores) == settings
 
 
 def failure_of_verify(step: Staging, context: Context) -> str:

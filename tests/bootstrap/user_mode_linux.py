@@ -5,9 +5,12 @@ The guest sees this machine's file system, has its own block devices, mounts and
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,14 +45,18 @@ def run_tests(folder: Path, *arguments: str) -> tuple[int, str]:
     init.write_text(_INIT.format(path=path, repository=shlex.quote(str(REPOSITORY)), command=command))
     init.chmod(0o755)
     kernel = ["linux.uml", f"mem={MEMORY}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", "quiet"]
-    done = subprocess.run(
+    guest = subprocess.Popen(
         [*kernel, f"init={init}", "con=null", "con0=null,fd:1"],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         errors="replace",
-        timeout=TIMEOUT_SECONDS,
-        check=False,
+        start_new_session=True,
     )
-    ended = re.search(r"^exit code (\d+)", done.stdout, re.MULTILINE)
-    return int(ended[1]) if ended else -1, done.stdout
+    try:
+        output, _ = guest.communicate(timeout=TIMEOUT_SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # its processes are of this machine, and outlive their parent
+            os.killpg(guest.pid, signal.SIGKILL)
+    ended = re.search(r"^exit code (\d+)", output, re.MULTILINE)
+    return int(ended[1]) if ended else -1, output
