@@ -28,9 +28,10 @@ import torch
 
 from benchmarks import checkpoint_measures as measures
 from benchmarks.checkpoint_methods import Dcp, Method, OwnWriter, TorchSave
-from benchmarks.checkpoint_s3 import local_s3
+from benchmarks.checkpoint_s3 import BUCKET
 from benchmarks.checkpoint_state import Workload
 from benchmarks.goodput.costs import GOODPUT_KEY
+from benchmarks.local_s3 import local_s3
 
 Results = dict[str, Any]
 
@@ -188,8 +189,8 @@ def _measure_saves(folder: Path, workload: Workload, threads: int, repeats: int,
 
 
 def _measure_s3(folder: Path, workload: Workload, threads: int, repeats: int) -> dict[str, float]:
-    with local_s3(folder / "s3") as url:
-        writer = OwnWriter(workload, url, threads)
+    with local_s3(folder / "s3", BUCKET):
+        writer = OwnWriter(workload, f"s3://{BUCKET}/run", threads)
         try:
             return {
                 "save_durable_seconds": measures.durable(writer, workload, repeats),
