@@ -21,7 +21,7 @@ from training.checkpoint.saving import SavePlan
 from training.checkpoint.state import TrainingState, random_state, seed_random_state
 from training.checkpoint.weights import load_weights_together
 from training.checkpoint.writer import CheckpointWriter, known_chunks
-from training.config import TrainingConfig
+from training.config import ParallelConfig, TrainingConfig
 from training.data.batches import TrainBatches, ValidationBatches
 from training.data.dataset import DatasetRecord
 from training.data.mapped import MappedTrainBatches, MappedValidationBatches
@@ -160,7 +160,7 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
     forward = cast(nn.Module, torch.compile(summed)) if config.compile else summed
     micro_batch_sequences = _micro_batch(config, summed, precision, source, gang)
     replica = Replica(forward, gang, config.parallel)
-    _prime(replica, model, precision, source, micro_batch_sequences, gang, interruption)
+    _prime(replica, model, precision, source, micro_batch_sequences, config.parallel, gang, interruption)
     seed_random_state(config.seed, gang.rank, step=0)
     subject = _subject(config, source)
     backend = open_backend(job.checkpoints)
@@ -269,16 +269,31 @@ def _prime(
     precision: Precision,
     source: Source,
     micro_batch_sequences: int,
+    parallel: ParallelConfig,
     gang: Gang,
     interruption: Interruption,
 ) -> None:
     batch = source.train.example(micro_batch_sequences)
+    copes_with_unused = gang.world_size == 1 or parallel.find_unused_parameters or parallel.static_graph
     for _ in range(PRIMING_PASSES):
         with precision.autocast():
             loss = replica(*batch)
         loss.backward()  # type: ignore[no-untyped-call]
+        unused = [name for name, parameter in model.named_parameters() if _has_no_gradient(parameter)]
+        if unused and not copes_with_unused:
+            raise ConfigurationError(
+                [
+                    f"parallel.find_unused_parameters: false, and the loss does not depend on {', '.join(unused[:5])}"
+                    f"{', ...' if len(unused) > 5 else ''}, for whose gradients the other ranks would wait; set it to "
+                    "true, or let the model do without them (requires_grad = False)"
+                ]
+            )
         model.zero_grad()
         _stop_if_asked(gang, interruption)
+
+
+def _has_no_gradient(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad and parameter.grad is None
 
 
 def _flops_per_token(model: nn.Module, config: TrainingConfig, source: Source) -> float | None:

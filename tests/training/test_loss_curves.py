@@ -98,3 +98,38 @@ def test_two_processes_have_the_curve_of_one(
     validations = [[record["loss"] for record in run.records("validation")] for run in (one, two)]
     assert validations[1] == pytest.approx(validations[0], abs=tolerance), "each rank measured its share"
     assert sum(record["communication_seconds"] for record in two.records("step")) > 0.0
+
+
+BRANCHED = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+class Branched(nn.Module):
+    def __init__(self, vocabulary_size):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary_size, 8)
+        self.head = nn.Linear(8, vocabulary_size)
+        self.branch = nn.Linear(8, 8)
+
+    def forward(self, tokens, targets):
+        logits = self.head(self.embedding(tokens))
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+"""
+
+
+def test_parameters_that_the_loss_does_not_need_are_named_or_coped_with(
+    gangs: Any, tiny_config: dict[str, Any]
+) -> None:
+    """https://github.com/pytorch/pytorch/issues/97030: not a hang, nor an error of the second pass."""
+    (gangs._root / "branched.py").write_text(BRANCHED)
+    model = {"function": "branched:Branched", "context": 32}
+    config = {**tiny_config, "steps": 3, "model": model}
+    options = {"environment": {"PYTHONPATH": str(gangs._root)}}
+    refused = gangs.start("refused", config, 2, **options)
+    assert refused.wait() == [78, 78], refused.errors()
+    assert "does not depend on branch.weight, branch.bias" in refused.outcomes()[0]["message"]
+    for name in ("find_unused_parameters", "static_graph"):
+        checkpoints = str(gangs._root / f"{name}-checkpoints")
+        run = gangs.finish(name, {**config, "parallel": {name: True}}, 2, checkpoints=checkpoints, **options)
+        assert sorted(run.losses()) == [1, 2, 3]
