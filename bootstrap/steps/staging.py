@@ -57,7 +57,8 @@ class Staging(Step):
         """Every file of the index is there with its size."""
         assert context.run is not None
         directory = context.layout.dataset(context.run.dataset)
-        files = index_files((directory / INDEX).read_text(encoding="utf-8"), str(directory / INDEX))
+        index = (directory / INDEX).read_text(encoding="utf-8")
+        files = _to_stage(context.run, index_files(index, str(directory / INDEX)))
         wrong = [each.name for each in files if not _is_there(directory, each)]
         if wrong:
             raise StepError(
@@ -72,7 +73,7 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
     Raises:
         StepError: There is no such dataset, the disk is too small, or a file is not what the index says.
     """
-    mounted = link_mounted_dataset(context, run.dataset, INDEX)
+    mounted = None if run.streams_dataset else link_mounted_dataset(context, run.dataset, INDEX)
     if mounted is not None:
         _use_mounted(context, mounted)
         return
@@ -80,7 +81,7 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
     source = f"s3://{bucket}/{prefix}"
     directory = context.layout.dataset(run.dataset)
     index_text = _fetch_index(context, run.dataset)
-    files = index_files(index_text, f"{source}/{INDEX}")
+    files = _to_stage(run, index_files(index_text, f"{source}/{INDEX}"))
     known = context.system.read(directory / _INDEX_OF_FILES)
     if known != index_text:
         (directory / INDEX).unlink(missing_ok=True)
@@ -100,6 +101,11 @@ def stage_dataset(context: Context, run: RunDocument) -> None:
             )
     logger.info("%s: %d files staged, %d were there", source, len(missing), there)
     context.system.write_atomic(directory / INDEX, index_text)
+
+
+def _to_stage(run: RunDocument, files: Sequence[DatasetFile]) -> list[DatasetFile]:
+    """Return what is copied: everything, or what is no shard where the trainer reads the shards from S3 itself."""
+    return [each for each in files if each.blake3 is None or not run.streams_dataset]
 
 
 def _drop_changed(directory: Path, known: str | None, files: Sequence[DatasetFile]) -> None:

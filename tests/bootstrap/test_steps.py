@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,40 @@ def test_staging_is_complete_incremental_and_follows_a_new_index(account: Accoun
     step.act(context)
     assert directory.joinpath("train-00000.bin").read_bytes() == changed["train-00000.bin"]
     assert [entry.name for entry in directory.iterdir() if entry.name.endswith(".part")] == []
+
+
+def test_of_a_streamed_dataset_only_the_tokenizer_is_staged(account: Account, tmp_path: Path) -> None:
+    account.put_dataset(SHARDS)
+    context, step = real(account, tmp_path), Staging()
+    assert context.run is not None
+    context.run = replace(context.run, training={"data": {"stream_cache_gib": 1.0}})
+    step.act(context)
+    step.verify(context)
+    directory = context.layout.dataset("words")
+    assert {path.name for path in directory.iterdir() if not path.name.startswith(".")} == {
+        "dataset.json",
+        "tokenizer.json",
+    }
+    context.run = replace(context.run, training={})
+    step.act(context)
+    assert {name: (directory / name).read_bytes() for name in SHARDS} == SHARDS
+
+
+def test_files_of_ones_own_are_staged_without_a_tokenizer(account: Account, tmp_path: Path) -> None:
+    from training.__main__ import main
+
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"images-{number}.npz").write_bytes(bytes([number]) * 5000)
+    arguments = ["--input", str(folder), "--output", f"s3://{account.datasets}/datasets", "--name", "words"]
+    assert main(["publish", *arguments]) == 0
+    context, step = real(account, tmp_path), Staging()
+    step.act(context)
+    step.verify(context)
+    directory = context.layout.dataset("words")
+    for path in folder.iterdir():
+        assert (directory / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_changed_index_keeps_the_files_that_it_has_too(account: Account, tmp_path: Path) -> None:
