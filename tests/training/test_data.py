@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from training.data.batches import TrainBatches, ValidationBatches
 from training.data.dataset import ShardRecord, TokenSplit, open_dataset
+from training.data.lane import Lane
 from training.data.order import SampleOrder, permuted, sample_order
 from training.data.samples import NO_TARGET, Documents, Windows
 from training.errors import DatasetError
@@ -82,6 +85,44 @@ def test_every_world_size_sees_the_same_global_batch(tiny_dataset: Path, world_s
     ((whole, targets),) = batches.micro_batches(40, range(8), 8)
     assert torch.equal(torch.cat(rows), whole)
     assert torch.equal(whole[:, 1:], targets[:, :-1])
+
+
+class AheadLane(Lane):
+    """A CPU lane that is treated as a GPU's: batches are sent before they are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(CPU)
+        self.is_ahead = True
+        self.sent = 0
+
+    def send(self, count: int, length: int, fill: Any) -> Any:
+        assert self.sent < 2, "one in use, one on its way"
+        rows = np.empty((count, length), dtype=np.int64)
+        fill(rows)
+        self.sent += 1
+        return SimpleNamespace(receive=lambda: torch.from_numpy(rows))
+
+
+def test_batches_that_are_sent_ahead_are_those_asked_for_and_are_sent_once(tiny_dataset: Path) -> None:
+    windows = Windows(open_dataset(tiny_dataset).split("train"), 32)
+    ahead, plain = TrainBatches(windows, 1, CPU, 8), TrainBatches(windows, 1, CPU, 8)
+    lane = ahead._lane = AheadLane()
+    taken = sent = 0
+    for position in (0, 8, 16, 80, 88):  # and at 80 a jump, as after a roll-back
+        for ours, expected in zip(
+            ahead.micro_batches(position, range(2, 7), 2), plain.micro_batches(position, range(2, 7), 2), strict=True
+        ):
+            assert torch.equal(ours[0], expected[0]) and torch.equal(ours[1], expected[1])
+            taken, sent, lane.sent = taken + 1, sent + lane.sent, 0
+    assert sent == taken + 2, "nothing twice but the one ahead of the last, and the one that the jump left behind"
+
+
+def test_empty_splits_are_refused(damaged: Path) -> None:
+    record = json.loads((damaged / "dataset.json").read_text())
+    record["splits"]["train"] = {"tokens": 0, "documents": 0, "shards": []}
+    (damaged / "dataset.json").write_text(json.dumps(record))
+    with pytest.raises(DatasetError, match="the train split has 0 tokens, but one sequence of context 32 needs 33"):
+        open_dataset(damaged).require_sequences(32)
 
 
 def test_validation_is_a_sample_of_the_whole_split_and_never_more(tiny_dataset: Path) -> None:

@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ SAMPLE_BYTES_PER_TOKEN = 1024
 ones of a large vocabulary need a larger one."""
 COUNTED_BYTES = 64 * 1024 * 1024
 """Up to so much text documents are counted before they are divided, lest chance leave a split empty."""
+INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 ALGORITHM = 2
 """Counted up when the same text and settings come to give another dataset."""
 
@@ -82,6 +84,9 @@ def run_tokenize(options: argparse.Namespace) -> int:
         try:
             made = _Making(found, settings, tokenizer, destination, options.workers, progress)
             record = made.make(options.name, source)
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted; the same command goes on where it was\n")
+            return INTERRUPTED_EXIT_CODE
         except OSError as error:
             place = error.filename or destination.url
             raise TokenizeError(

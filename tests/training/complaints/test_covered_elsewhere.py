@@ -219,6 +219,25 @@ COVERED: dict[str, tuple[str, list[str]]] = {
             f"{DATA}::test_reading_the_dataset_takes_no_memory_of_its_own",
         ],
     ),
+    "https://github.com/princeton-nlp/LLM-Shearing/issues/65": (
+        "token ids beyond 65535 wrap in 16 bits, and nothing says which width a file has",
+        [
+            "tests/training/test_tokenize.py::test_wrong_input_in_words_and_nothing_half_made",
+            f"{DATA}::test_records_that_cannot_be",
+            f"{DATA}::test_rows_run_over_the_borders_of_shards",
+        ],
+    ),
+    "https://github.com/pytorch/pytorch/issues/68576": (
+        "fetching ahead and workers that stay are asked for where there are no workers",
+        ["tests/training/test_own_code.py::test_configs_that_contradict_themselves"],
+    ),
+    "https://github.com/pytorch/pytorch/issues/2640": (
+        "memory is pinned where there is no GPU",
+        [
+            "tests/training/test_own_code.py"
+            "::test_order_and_noise_are_those_of_the_position_at_any_workers_world_and_resumption"
+        ],
+    ),
     "https://github.com/pytorch/pytorch/issues/5040": (
         "workers die where shared memory is small",
         [
