@@ -25,15 +25,15 @@ from benchmarks.two_processes import tokens_per_second_of
 from training.bench.turns import NEVER_STEPS, open_loop, seconds_of_steps
 from training.config import TrainingConfig
 
-VOCABULARY_SIZE = 4096
+VOCABULARY_SIZE = 2048
 WARM_STEPS = 10
 OVERHEAD_BOUND = 1.03
 DATA_SHARE_BOUND = 0.01
 LOADER_BOUND = 100e6
 CONFIG: dict[str, Any] = {
     "steps": NEVER_STEPS,
-    "global_batch_sequences": 16,
-    "micro_batch_sequences": 8,
+    "global_batch_sequences": 8,
+    "micro_batch_sequences": 4,
     "model": {"layers": 4, "heads": 4, "embedding": 128, "context": 64},
     "optimizer": {"learning_rate": 3e-4},
     "schedule": {"kind": "constant"},

@@ -22,6 +22,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 def test_a_lever_is_measured_against_the_config_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
     output = io.StringIO()

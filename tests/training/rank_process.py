@@ -11,6 +11,7 @@ PRELOADED = ["training.trainer", "training.config", "torch._dynamo", "training.c
 
 def run_rank(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
     """Be a trainer process, as if started by `python -m training`."""
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # importing torch._dynamo sets it; no trainer does that early
     os.environ.update(environment)
     descriptor = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 2)

@@ -71,14 +71,17 @@ def test_killed_then_stopped_then_finished(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # each start compiles, on as many cores as there are ranks
 def test_compiled_run_resumes_with_the_same_bits(gangs: Any, tiny_config: dict[str, Any], tmp_path: Path) -> None:
     config = {**tiny_config, "steps": 16, "compile": True, "schedule": {"warmup_steps": 12}}
-    unbroken = gangs.finish("unbroken", config, 2, checkpoints=str(tmp_path / "unbroken-checkpoints"))
+    unbroken = gangs.start("unbroken", config, 2, checkpoints=str(tmp_path / "unbroken-checkpoints"))
+    assert unbroken.wait(600.0) == [0, 0], unbroken.errors()
     stopped = gangs.start("stopped", config, 2, generation=1)
-    stopped.wait_for_step(2)
+    stopped.wait_for(lambda: max(stopped.losses(), default=0) >= 2, 600.0)
     (stopped.directory / "stop").touch()
-    assert stopped.wait() == [75, 75], stopped.errors()
-    finished = gangs.finish("finished", config, 2, generation=2)
+    assert stopped.wait(600.0) == [75, 75], stopped.errors()
+    finished = gangs.start("finished", config, 2, generation=2)
+    assert finished.wait(600.0) == [0, 0], finished.errors()
     assert 0 < finished.records("start")[0]["resumed_from_step"] < 12, "within the warm-up"
     assert finished.losses().items() <= unbroken.losses().items()
     assert_same_end(finished.checkpoints, unbroken.checkpoints)
