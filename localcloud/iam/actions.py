@@ -152,6 +152,9 @@ def _iam(call: Call) -> list[Access]:
     if call.operation == "CreatePolicy":
         name = f"policy{p.get('Path', '/')}{p['PolicyName']}"
         return [Access(action, f"arn:aws:iam::{call.account}:{name}", {})]
+    if "OpenIDConnectProvider" in call.operation and (p.get("OpenIDConnectProviderArn") or p.get("Url")):
+        made = f"arn:aws:iam::{call.account}:oidc-provider/{str(p.get('Url')).removeprefix('https://')}"
+        return [Access(action, str(p.get("OpenIDConnectProviderArn") or made), {})]
     if p.get("AWSServiceName"):
         service = str(p["AWSServiceName"])
         arn = f"arn:aws:iam::{call.account}:role/aws-service-role/{service}/*"

@@ -57,7 +57,7 @@ class Role(IamResource):
             for properties in (old, new)
         )
         for name in set(before) - set(after):
-            at.call("delete_role_policy", RoleName=physical_id, PolicyName=name)
+            _ignoring_gone(at, "delete_role_policy", RoleName=physical_id, PolicyName=name)
         for name, document in after.items():
             if before.get(name) != document:
                 at.call("put_role_policy", RoleName=physical_id, PolicyName=name, PolicyDocument=document)
@@ -65,7 +65,8 @@ class Role(IamResource):
     @staticmethod
     def _attach(at: Place, role: str, added: list[str], removed: list[str]) -> None:
         for arn in removed:
-            at.call("detach_role_policy", RoleName=role, PolicyArn=arn)
+            # A roll-back takes off what may never have come on.
+            _ignoring_gone(at, "detach_role_policy", RoleName=role, PolicyArn=arn)
         for arn in added:
             at.call("attach_role_policy", RoleName=role, PolicyArn=arn)
 

@@ -69,6 +69,10 @@ def call(service: str, operation: str, **parameters: object) -> Call:
         ),
         (call("iam", "CreatePolicy", PolicyName="p"), [("iam:CreatePolicy", "arn:aws:iam::123456789012:policy/p")]),
         (
+            call("iam", "CreateOpenIDConnectProvider", Url="https://token.example.com"),
+            [("iam:CreateOpenIDConnectProvider", "arn:aws:iam::123456789012:oidc-provider/token.example.com")],
+        ),
+        (
             call("iam", "CreateServiceLinkedRole", AWSServiceName="spot.amazonaws.com"),
             [
                 (

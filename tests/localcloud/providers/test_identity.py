@@ -28,6 +28,16 @@ def trust(service: str) -> dict[str, Any]:
     return {"Version": "2012-10-17", "Statement": [statement]}
 
 
+def test_a_roll_back_takes_off_a_policy_that_never_came_on(context: Callable[..., Any]) -> None:
+    provider, plain = registry()["AWS::IAM::Role"], {"AssumeRolePolicyDocument": trust("ec2.amazonaws.com")}
+    made = provider.create(context(), plain)
+    missing = plain | {"ManagedPolicyArns": ["arn:aws:iam::aws:policy/NoSuchPolicy"]}
+    with pytest.raises(boto3.client("iam").exceptions.NoSuchEntityException):
+        provider.update(context(), made.physical_id, plain, missing)
+    provider.update(context(), made.physical_id, missing, plain)
+    assert iam("list_attached_role_policies", RoleName=made.physical_id)["AttachedPolicies"] == []
+
+
 def test_role(lifecycle: Lifecycle, world: Any) -> None:
     read, core = world.managed_policy(), world.managed_policy(1)
 
