@@ -49,6 +49,7 @@ def test_every_key_is_on_the_page() -> None:
         ("training.run", "other"),
         ("training.processes_per_node", 2),
         ("training.config.seed", 1),
+        ("training.config.data.documents", "apart"),
         ("observability.log_retention_days", 14),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
