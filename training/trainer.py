@@ -98,11 +98,12 @@ class Loop:
         progress: kept up to date.
 
     Attributes:
+        run: the same.
         saves: of the run.
     """
 
     def __init__(self, run: Run, progress: Progress) -> None:
-        self._run = run
+        self.run = run
         self._progress = progress
         self.saves = Saves(run)
         self._garbage = GarbageCollection(run.config.execution.garbage_collection_interval_steps)
@@ -122,7 +123,7 @@ class Loop:
 
     def advance(self) -> bool:
         """Take a step, and do what is due after it; True means that all ranks agreed to stop now."""
-        run = self._run
+        run = self.run
         rate = learning_rate(run.state.step, run.config)
         self._profiler.before_step(run.state.step + 1)
         result = take_step(run, rate)
@@ -137,7 +138,7 @@ class Loop:
 
     def _between_steps(self) -> bool:
         """Act on the votes of the step before, validate and save when due, and vote again; True means stop now."""
-        run = self._run
+        run = self.run
         agreed = run.ballot.collect()
         self._progress.checkpoint_step = self.saves.note_votes(agreed) or self._progress.checkpoint_step
         reports = run.ballot.take_reports()

@@ -16,7 +16,7 @@ from training.execution import GarbageCollection, choose_attention, set_up_proce
 from training.llama import Llama, feed_forward_width
 from training.model import GPT
 from training.optimization import learning_rate
-from training.precision import Precision
+from training.precision import Precision, choose_precision
 
 SHAPE = ModelShape(layers=2, heads=4, embedding=32, context=16)
 FP32 = Precision("fp32", "cpu")
@@ -165,3 +165,26 @@ def test_sizes_of_the_llama_presets() -> None:
     with torch.device("meta"):
         parameters = sum(p.numel() for p in Llama(config.shape, 32000, config.shared_heads).parameters())
     assert parameters == pytest.approx(1.1e9, rel=0.01)
+
+
+def test_precision_is_chosen_by_what_the_gpu_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "Tesla V100")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (7, 0))
+    assert choose_precision("auto", gpu).format == "fp16"
+    assert choose_precision("fp32", gpu).format == "fp32"
+    for wanted in ("bf16", "tf32"):
+        with pytest.raises(ConfigurationError, match=f"{wanted} is not supported by Tesla V100; say auto or fp16"):
+            choose_precision(wanted, gpu)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+    assert choose_precision("auto", gpu).format == "bf16"
+
+
+def test_products_of_float32_are_rounded_only_when_allowed() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        for wanted, allowed in (("fp32", "highest"), ("tf32", "high"), ("bf16", "high")):
+            Precision(wanted, "cuda").set_up_process()
+            assert torch.get_float32_matmul_precision() == allowed
+    finally:
+        torch.set_float32_matmul_precision(before)

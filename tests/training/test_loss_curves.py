@@ -27,8 +27,8 @@ def losses_of(folder: Path, **changes: Any) -> list[float]:
 
 def _advance(loop: Any) -> list[float]:
     loop.advance()
-    loop._run.ballot.settle()
-    return [report.loss for report in loop._run.ballot.take_reports()]
+    loop.run.ballot.settle()
+    return [report.loss for report in loop.run.ballot.take_reports()]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_fp16_recovers_from_an_overflow(
 ) -> None:
     monkeypatch.setattr("training.assembly.choose_precision", lambda wanted, device: Precision("fp16", "cpu"))
     with loop_of(tmp_path, global_batch_sequences=8, micro_batch_sequences=8, precision="auto") as loop:
-        run = loop._run
+        run = loop.run
         losses = [loss for _ in range(10) for loss in _advance(loop)]
         scale = run.state.scaler.get_scale()
         weight = run.model.final_norm.weight

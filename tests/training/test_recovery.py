@@ -72,7 +72,7 @@ def test_spike_is_what_lies_far_above_the_running_mean_several_times_in_a_row() 
 def test_run_goes_back_from_a_spike_and_leaves_out_its_data(tmp_path: Path) -> None:
     recovery = {"spike_deviations": 8.0, "spike_steps": 2, "most_roll_backs": 1}
     with loop_of(tmp_path, recovery=recovery, checkpoint={"interval_steps": 20}) as loop:
-        run = loop._run
+        run = loop.run
         while run.state.step < FIRST_STEPS + 20:
             loop.advance()
         run.writer.wait()
@@ -100,7 +100,7 @@ def test_run_goes_back_from_a_spike_and_leaves_out_its_data(tmp_path: Path) -> N
 
 def test_steps_that_are_not_finite_are_skipped_up_to_a_bound(tmp_path: Path) -> None:
     with loop_of(tmp_path, recovery={"non_finite": "skip", "most_skipped_steps": 2}) as loop:
-        run = loop._run
+        run = loop.run
         for _ in range(3):
             loop.advance()
         weight = run.model.final_norm.weight
@@ -122,7 +122,7 @@ def test_steps_that_are_not_finite_are_skipped_up_to_a_bound(tmp_path: Path) -> 
 def test_part_of_the_model_where_it_began_is_named(tmp_path: Path) -> None:
     """https://github.com/karpathy/nanoGPT/issues/136: a loss that is NaN, without a word of where from."""
     with loop_of(tmp_path) as loop:
-        run = loop._run
+        run = loop.run
         loop.advance()
         run.model.blocks[1].expand.register_forward_hook(lambda module, inputs, output: output * math.inf)
         with pytest.raises(NonFiniteLossError) as caught:
