@@ -3,7 +3,7 @@
 Sources (2026-11): https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-attribute-updatepolicy.html,
 https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-refresh-skip-matching.html (an instance whose launch
 template and type are still those of the group stays) and
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/modify-spot-fleet.html (what runs is left as it is).
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifySpotFleetRequest.html (the target is a part of it).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stacks.changes.assembly import Assembly
-from stacks.changes.differences import Difference
+from stacks.changes.differences import ATTRIBUTES, METADATA, Difference
 from stacks.changes.fleet_facts import FleetFacts, fleet_facts
 from stacks.changes.resources import Key, ResourceChange
 from stacks.changes.texts import RUN_DOCUMENT
@@ -58,6 +58,10 @@ def node_verdict(before: Assembly, after: Assembly, changes: Sequence[ResourceCh
         verdict = _refreshed(old, new, fleet, by_key)
         if verdict is not None:
             return verdict
+    if fleet is not None and new.backend != "auto_scaling_group":
+        verdict = _emptied(old, new, fleet)
+        if verdict is not None:
+            return verdict
     return _trainer(old, new, changes)
 
 
@@ -74,6 +78,17 @@ def _rebuilt(old: FleetFacts, new: FleetFacts | None, fleet: ResourceChange) -> 
         )
     risk = f"what a node has not saved at the shutdown signal is trained again. {capacity_risk(new)}"
     return NodeVerdict("fleet_rebuilt", reason, risk, causes or ((fleet.key, None),), old.instance_types)
+
+
+def _emptied(old: FleetFacts, new: FleetFacts, fleet: ResourceChange) -> NodeVerdict | None:
+    """Return what an update in place of a maintained fleet does: it writes the target of the template too, zero."""
+    written = [one for one in fleet.differences if one.path[0] not in (*ATTRIBUTES, *METADATA, "Tags")]
+    if not written:
+        return None
+    reason = "the update sets the fleet to the target in its template, 0: its nodes are shut down, then asked for again"
+    risk = f"what a node has not saved at the shutdown signal is trained again. {capacity_risk(new)}"
+    causes = tuple((fleet.key, one) for one in written)
+    return NodeVerdict("fleet_rebuilt", reason, risk, causes, old.instance_types)
 
 
 def _refreshed(
