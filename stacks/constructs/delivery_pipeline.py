@@ -92,14 +92,13 @@ class DeliveryPipeline(Construct):
     ) -> None:
         super().__init__(scope, id_)
         self._config = config
-        source = pipelines.CodePipelineSource.connection(
+        self._source = pipelines.CodePipelineSource.connection(
             config.repository, config.branch, connection_arn=config.connection_arn
         )
-        self._source = source
         self._pipeline = pipelines.CodePipeline(
             self,
             "Default",
-            synth=self._synth(source, own_file, stages),
+            synth=self._synth(own_file, stages),
             artifact_bucket=artifacts,
             # Named, since the default is still V1, which has neither conditions nor roll-back.
             pipeline_type=codepipeline.PipelineType.V2,
@@ -136,9 +135,7 @@ class DeliveryPipeline(Construct):
             **settings,  # type: ignore[arg-type]
         )
 
-    def _synth(
-        self, source: pipelines.CodePipelineSource, own_file: str, stages: Sequence[DeliveryStage]
-    ) -> pipelines.CodeBuildStep:
+    def _synth(self, own_file: str, stages: Sequence[DeliveryStage]) -> pipelines.CodeBuildStep:
         """Return the step that makes the templates, after those that may refuse the commit."""
         large = codebuild.BuildEnvironment(compute_type=codebuild.ComputeType.LARGE)
         files = " ".join(stage.file for stage in stages)
