@@ -89,7 +89,7 @@ def _measure_model(
         "compile": True,
         "optimizer": {"learning_rate": 6e-4 if model.startswith("gpt2") else 3e-4},
         "checkpoint": NEVER,
-        "validation": NEVER,
+        "validation": {**NEVER, "batches": 1},
     }
     save(model, document)
     save(f"{model}, checkpoints", {**document, "checkpoint": {"interval_steps": 10}})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -40,7 +41,7 @@ class Figures:
         first_step_seconds: of the first step, which compiles.
         micro_batch_sequences: given, or found.
         attention: kernel that ran.
-        checkpoint_blocked_seconds: that training waited for the last checkpoint; None if none was made.
+        checkpoint_blocked_seconds: that training waited for a checkpoint, the median; None if none was due.
         phase_shares: of the steps' time.
     """
 
@@ -90,6 +91,8 @@ class Bench:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise TrainingError(f"{name}: {_words_of(directory / 'run') or done.stderr[-2000:]}")
+        # The save at the end of each run would fill the disk; it is not what is measured.
+        shutil.rmtree(directory / "checkpoints")
         lines = (directory / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return _figures([json.loads(line) for line in lines])
 
@@ -104,7 +107,11 @@ def _figures(records: list[dict[str, Any]]) -> Figures:
     steps = [record for record in records if record["record"] == "step"]
     counted = steps[len(steps) // WARM_SHARE :]
     utilisations = [step["mfu"] for step in counted if step["mfu"] is not None]
-    saves = [record["blocked_seconds"] for record in records if record["record"] == "checkpoint"]
+    saves = [
+        record["blocked_seconds"]
+        for record in records
+        if record["record"] == "checkpoint" and record["reason"] == "interval"
+    ]
     whole = sum(step["step_seconds"] for step in counted)
     phases = ("data", "forward", "backward", "communication", "optimizer", "checkpoint")
     return Figures(
@@ -116,7 +123,7 @@ def _figures(records: list[dict[str, Any]]) -> Figures:
         first_step_seconds=steps[0]["step_seconds"],
         micro_batch_sequences=start["micro_batch_sequences"],
         attention=start["attention"],
-        checkpoint_blocked_seconds=saves[-1] if saves else None,
+        checkpoint_blocked_seconds=statistics.median(saves) if saves else None,
         phase_shares={phase: sum(step[f"{phase}_seconds"] for step in counted) / whole for phase in phases},
     )
 
@@ -154,7 +161,8 @@ def run_bench(options: argparse.Namespace, output: TextIO = sys.stdout) -> int:
     if config.model.function is not None or config.data.function is not None or config.entrypoint is not None:
         raise ConfigurationError([f"{options.config}: bench makes up tokens, which your own code may not take"])
     never = {"interval_steps": 1_000_000_000}
-    document = {**config.model_dump(mode="json", exclude_defaults=True), "checkpoint": never, "validation": never}
+    document = config.model_dump(mode="json", exclude_defaults=True)
+    document |= {"checkpoint": never, "validation": {**never, "batches": 1}}
     quiet = TrainingConfig.model_validate(document)
     sequences = min(options.steps * config.global_batch_sequences, MOST_SEQUENCES)
     with tempfile.TemporaryDirectory() as name:
