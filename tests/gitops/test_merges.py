@@ -96,9 +96,27 @@ def test_drift_is_found_under_the_reading_role(repository: Repository) -> None:
     assert repository.deliver("deploy", "--approved", "40").exit_code == 0
     clean = repository.deliver("drift")
     assert clean.exit_code == 0, clean.output
-    logs = repository.place.cloud.client("logs")
-    logs.put_retention_policy(logGroupName="/trainstack/minimal", retentionInDays=1)
+    stack = "minimal-ObservabilityStack"
+    ids = repository.place.physical_ids(stack)
+    name, (_, physical) = next(item for item in ids.items() if item[1][0] == "AWS::CloudWatch::Alarm")
+    repository.place.cloud.client("cloudwatch").delete_alarms(AlarmNames=[physical])
     found = repository.deliver("drift")
     assert found.exit_code == 3, found.output
-    assert "minimal-TrainingStack: Events (AWS::Logs::LogGroup) was changed: /RetentionInDays" in found.output
+    assert f"{stack}: {name} (AWS::CloudWatch::Alarm) is gone" in found.output
+    assert repository.place.denied() == []
+
+
+def test_the_roles_of_githubs_workflows_are_made_under_the_execution_policy(repository: Repository) -> None:
+    github = {"repository": "octo-org/trainer", "repository_id": 456789, "owner_id": 123456}
+    repository.merge("Let workflows deploy", delivery__github=github)
+    made = repository.place.cdk("deploy", "PipelineStack", "--require-approval", "never")
+    assert made.exit_code == 0, made.output
+    iam = repository.place.cloud.client("iam")
+    outputs = repository.place.cloud.client("cloudformation").describe_stacks(StackName="minimal-PipelineStack")
+    arns = {each["OutputKey"]: each["OutputValue"] for each in outputs["Stacks"][0]["Outputs"]}
+    for name in ("DeployRole", "ReadRole"):
+        role = iam.get_role(RoleName=arns[name].rpartition("/")[2])["Role"]
+        ceiling = role["PermissionsBoundary"]["PermissionsBoundaryArn"]
+        assert ceiling.endswith(":policy/trainstack-minimal-us-east-1-delivery-boundary")
+    assert repository.place.cdk("destroy", "PipelineStack", "--force").exit_code == 0
     assert repository.place.denied() == []
