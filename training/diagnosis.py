@@ -235,6 +235,7 @@ def run_diagnose(options: argparse.Namespace, output: TextIO = sys.stdout) -> in
         name: _share(steps, f"{name}_seconds")
         for name in ("data", "forward", "backward", "communication", "optimizer", "checkpoint")
     }
+    shares["between steps"] = max(0.0, 1.0 - sum(shares.values()))
     output.write(f"{len(steps)} steps, median {rate:.0f} tokens per second. ")
     output.write("Time: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()) + ".\n")
     findings = diagnose(records)

@@ -117,6 +117,7 @@ def test_a_healthy_run_is_left_in_peace_and_a_young_one_too(tmp_path: Path) -> N
     path.write_text("".join(json.dumps(record) + "\n" for record in [START, *steps()]) + '{"record": "st')
     assert run_diagnose(SimpleNamespace(run=tmp_path), output) == 0
     assert "Nothing stands out" in output.getvalue() and "forward 30.0%" in output.getvalue()
+    assert "between steps 0.0%" in output.getvalue()
     path.write_text(json.dumps(START) + "\n")
     assert run_diagnose(SimpleNamespace(run=tmp_path), output) == 0
     assert "train on" in output.getvalue()
