@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from pydantic import ValidationError
@@ -50,6 +52,14 @@ def kill_and_resume(gangs: Gangs, example: str, config: dict[str, Any], at_step:
     return resumed
 
 
+def processes_in(directory: Path) -> list[int]:
+    return [
+        process.pid
+        for process in psutil.process_iter(["cwd"])
+        if process.info["cwd"] and Path(process.info["cwd"]).is_relative_to(directory)
+    ]
+
+
 def test_vision_example(gangs: Gangs) -> None:
     config = config_of(
         "vision",
@@ -61,6 +71,10 @@ def test_vision_example(gangs: Gangs) -> None:
         validation={"interval_steps": 8, "batches": 1},
     )
     resumed = kill_and_resume(gangs, "vision", config, at_step=6)
+    deadline = time.monotonic() + 60
+    while left := processes_in(gangs._root):
+        assert time.monotonic() < deadline, f"workers of killed trainers live on: {left}"
+        time.sleep(0.05)
     (start,) = resumed.records("start")
     assert start["bytes_per_token"] is None
     assert all(record["samples_per_second"] > 0 for record in resumed.records("step"))

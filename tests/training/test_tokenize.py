@@ -163,8 +163,12 @@ def test_a_place_that_holds_something_else_is_left_alone(tmp_path: Path, capsys:
     assert (tmp_path / "d" / "precious.txt").read_text() == "keep me"
 
 
-def test_to_s3_and_back(tmp_path: Path, bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_to_s3_and_back(
+    tmp_path: Path, bucket: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import boto3
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     write_text(tmp_path / "text")
     url = f"s3://{bucket}/datasets"

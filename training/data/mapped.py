@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
+from training.data.child_process import end_with_parent
 from training.data.order import SampleOrder, permuted
 from training.errors import ConfigurationError, TrainingError
 from training.interruption import STOP_SIGNALS, ignore_stop_signals
@@ -156,7 +157,7 @@ class MappedTrainBatches:
             prefetch_factor=self._ahead or None,
             # A fork would take over locks and connections that this process's threads hold, in whatever state.
             multiprocessing_context="forkserver" if workers else None,
-            worker_init_fn=ignore_stop_signals,
+            worker_init_fn=_start_worker,
             # Each iteration draws a seed: not from the numbers of the run, of which a resumed one would have used more.
             generator=torch.Generator(),
         )
@@ -209,6 +210,11 @@ class MappedValidationBatches:
         """The batch of these samples of the sample."""
         keys = [(number, self._numbers[number]) for number in numbers]
         return as_arguments(self._collate(self._seeded.__getitems__(keys)), self._device)
+
+
+def _start_worker(worker: int) -> None:
+    ignore_stop_signals(worker)
+    end_with_parent()
 
 
 def worker_count(wanted: int | None, local_world_size: int) -> int:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
-import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.data.bpe import Encoder, Ids, TiktokenForm, end_of_text_id, load_tokenizer, open_encoder, tiktoken_form
+from training.data.child_process import end_with_parent
 from training.data.documents import Document, Piece, Reading, documents
 
 if TYPE_CHECKING:
@@ -178,16 +177,8 @@ _maker: list[_PartMaker] = []
 def _start_worker(encoding: Encoding, form: TiktokenForm | None) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     _maker.append(_PartMaker(encoding, form))
-
-
-def _end_with_parent() -> None:
-    """A pool's processes wait for work for ever if their parent is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "only called in workers"
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
 
 
 def _make_in_worker(number: int, pieces: list[Piece]) -> Part:
