@@ -266,11 +266,11 @@ def test_what_an_interrupted_staging_copied_whole_is_kept(account: Account, tmp_
 @pytest.mark.parametrize(
     ("largest_mib", "count", "cores", "settings"),
     [
-        (0.25, 2000, 2, Settings(16, 1, 16)),
-        (1024, 1, 2, Settings(1, 16, 16)),
-        (1024, 1, 96, Settings(1, 64, 16)),  # no more requests than it has parts
-        (100, 8, 4, Settings(8, 4, 16)),
-        (100, 5000, 192, Settings(64, 4, 16)),
+        (0.25, 2000, 2, Settings(64, 1, 16)),
+        (1024, 1, 2, Settings(1, 64, 8)),
+        (256, 1, 96, Settings(1, 32, 8)),  # no more requests than it has parts
+        (100, 8, 8, Settings(8, 13, 8)),
+        (100, 5000, 192, Settings(64, 4, 8)),
         (0.01, 3, 64, Settings(3, 1, 16)),
     ],
 )

@@ -1,0 +1,253 @@
+"""How fast a dataset gets from S3 to the disk, against aws-cli and s5cmd's defaults, with a SeaweedFS server.
+
+``python -m benchmarks.staging`` writes build/bench/staging.json. Each tool fetches one large object, and 2,000 small
+ones; then again with nothing changed, and with 1 % changed; then it is killed (SIGKILL) half-way, and starts again.
+S3 gives one request 85 to 90 MB/s, whatever the network, and lets it wait for 100 to 200 ms; a proxy holds each
+connection to a rate that this machine can serve many of, and each request for a shorter time. The large object is also
+fetched without it. Our times include the hashes of every byte, which the
+others do not check; they are of the step, as the boot runs it, without the start of an interpreter.
+Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html (2026-11).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+from blake3 import blake3
+
+from benchmarks.local_s3 import local_s3
+from benchmarks.paced_proxy import paced
+from bootstrap.aws import Aws
+from bootstrap.documents import NodeDocument, RunDocument
+from bootstrap.events import EventLog
+from bootstrap.imds import InstanceMetadata
+from bootstrap.layout import Layout
+from bootstrap.plan import Context
+from bootstrap.steps.staging import stage_dataset
+from bootstrap.system import System
+
+MIB = 1024**2
+BUCKET, REGION = "datasets", "us-east-1"
+OUTPUT = Path("build/bench/staging.json")
+KILL_AT = 0.5
+Tool = Callable[[str, Path], list[str]]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What one fetch took: `transferred_bytes` are those of the files that it wrote."""
+
+    seconds: float
+    transferred_bytes: int
+
+
+def ours(dataset: str, root: Path) -> list[str]:
+    """Return the command that stages a dataset below a node's root."""
+    return [sys.executable, "-m", "benchmarks.staging", "--stage", dataset, str(root)]
+
+
+def s5cmd(dataset: str, root: Path) -> list[str]:
+    """Return s5cmd's command with its defaults."""
+    return ["s5cmd", "--log", "error", "sync", f"s3://{BUCKET}/datasets/{dataset}/*", f"{_directory(root, dataset)}/"]
+
+
+def aws_cli(dataset: str, root: Path) -> list[str]:
+    """Return aws-cli's command with its defaults."""
+    source = f"s3://{BUCKET}/datasets/{dataset}/"
+    return ["aws", "s3", "sync", "--only-show-errors", source, str(_directory(root, dataset))]
+
+
+TOOLS: dict[str, Tool] = {"ours": ours, "s5cmd": s5cmd, "aws-cli": aws_cli}
+
+
+def fetch(tool: str, dataset: str, root: Path) -> Fetched:
+    """Fetch a dataset with a tool; ours in this process, as the boot does."""
+    directory = _directory(root, dataset)
+    directory.mkdir(parents=True, exist_ok=True)
+    before = _versions(directory)
+    context, run = _boot(dataset, root)
+    started = time.monotonic()
+    if tool == "ours":
+        stage_dataset(context, run)
+    else:
+        subprocess.run(TOOLS[tool](dataset, root), check=True)
+    seconds = time.monotonic() - started
+    after = _versions(directory)
+    return Fetched(seconds, sum(each[1] for name, each in after.items() if before.get(name) != each))
+
+
+def fetch_after_kill(tool: str, dataset: str, root: Path, count: int) -> tuple[float, Fetched]:
+    """Kill a tool when it has fetched half of the files; return how many it had, as a share, and the second fetch."""
+    directory = _directory(root, dataset)
+    directory.mkdir(parents=True, exist_ok=True)
+    process = psutil.Popen(TOOLS[tool](dataset, root))
+    while len(_versions(directory)) < KILL_AT * count and process.poll() is None:
+        time.sleep(0.005)  # nothing tells when; a fetch of half a second is caught on the way
+    family = [*process.children(recursive=True), process]
+    for member in family:
+        member.kill()
+    psutil.wait_procs(family)
+    had = len(_versions(directory)) / count
+    return had, fetch(tool, dataset, root)
+
+
+def _versions(directory: Path) -> dict[str, tuple[int, int]]:
+    """Return modification time and size of every shard that was copied whole, under whichever name."""
+    found = {}
+    for entry in os.scandir(directory):
+        name = entry.name.removeprefix(".").removesuffix(".part")
+        if name.endswith(".bin"):
+            status = entry.stat()
+            found[name] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def _directory(root: Path, dataset: str) -> Path:
+    return Layout(root).dataset(dataset)
+
+
+def _boot(dataset: str, root: Path) -> tuple[Context, RunDocument]:
+    """Return what a boot has when it comes to the staging."""
+    system, layout = System(), Layout(root)
+    zeros = {"bucket": BUCKET, "key": "none", "sha256": "0" * 64}
+    timings = {"poll_seconds": 1, "heartbeat_seconds": 2, "heartbeat_timeout_seconds": 10}
+    timings |= {"gang_timeout_seconds": 60, "boot_timeout_seconds": 600}
+    node = NodeDocument.from_json(
+        {"schema_version": 1, "deployment": "bench", "region": REGION, "dataset_bucket": BUCKET, "gpus": 0}
+        | {"checkpoint_bucket": BUCKET, "run_parameter": "none", "log_group": "none", "bundle": zeros, "fabric": "tcp"}
+        | {"python": {"interpreter": sys.executable, "packages": []}, "supervise": timings}
+    )
+    run = {"schema_version": 1, "deployment": "bench", "run": "bench", "nodes": 1, "min_nodes": 1, "code": zeros}
+    document = RunDocument.from_json({**run, "processes_per_node": 1, "dataset": dataset, "training": {}})
+    aws = Aws(REGION)
+    aws.client("s3")  # the step that fetched the code made it
+    events = EventLog(system, layout.events)
+    return Context(system, layout, node, aws, InstanceMetadata(system), events), document
+
+
+def make_dataset(folder: Path, name: str, count: int, size: int, changed: int = 0) -> int:
+    """Write a dataset to the bucket, or change its first files; return its bytes."""
+    source = folder / "source" / name
+    source.mkdir(parents=True, exist_ok=True)
+    for number in range(changed or count):
+        (source / f"train-{number:05d}.bin").write_bytes(os.urandom(min(size, MIB)) * -(-size // MIB))
+    (source / "tokenizer.json").write_text("{}", encoding="utf-8")
+    files = sorted(source.glob("*.bin"))
+    shards = [_record(path) for path in files]
+    tokenizer = {"file": "tokenizer.json", "sha256": "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"}
+    index = {"schema_version": 1, "name": name, "tokenizer": tokenizer, "splits": {"train": {"shards": shards}}}
+    (source / "dataset.json").write_text(json.dumps(index), encoding="utf-8")
+    target = f"s3://{BUCKET}/datasets/{name}/"
+    subprocess.run(["s5cmd", "--log", "error", "sync", f"{source}/", target], check=True)
+    return sum(path.stat().st_size for path in files)
+
+
+def _record(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    return {"file": path.name, "tokens": size // 2, "bytes": size, "blake3": blake3().update_mmap(path).hexdigest()}
+
+
+def _endpoint(url: str) -> None:
+    os.environ.update(AWS_ENDPOINT_URL=url, S3_ENDPOINT_URL=url)
+
+
+def measure(folder: Path, endpoint: str, rate: int, wait_seconds: float, large_mib: int, small: int) -> dict[str, Any]:
+    """Run every scenario with every tool, the tools in turn."""
+    figures: dict[str, Any] = {}
+    _endpoint(endpoint)
+    make_dataset(folder, "large", 1, large_mib * MIB)
+    make_dataset(folder, "small", small, 256 * 1024)
+
+    def each(scenario: str, dataset: str, where: str) -> None:
+        for tool in TOOLS:
+            _say(f"{scenario}: {tool}")
+            found = fetch(tool, dataset, folder / where / tool)
+            figures.setdefault(scenario, {})[tool] = {
+                "seconds": round(found.seconds, 3),
+                "transferred_bytes": found.transferred_bytes,
+            }
+
+    each("large_without_limit", "large", "unlimited")
+    port = urlsplit(endpoint).port
+    assert port is not None
+    with paced(port, rate, wait_seconds) as limited:
+        _endpoint(limited)
+        each("large", "large", "first")
+        each("small", "small", "first")
+        each("unchanged", "small", "first")
+        _endpoint(endpoint)
+        make_dataset(folder, "small", small, 256 * 1024, changed=max(1, small // 100))
+        _endpoint(limited)
+        each("one_percent_changed", "small", "first")
+        for tool in TOOLS:
+            _say(f"killed and resumed: {tool}")
+            had, found = fetch_after_kill(tool, "small", folder / "killed" / tool, small)
+            figures.setdefault("resumed", {})[tool] = {
+                "seconds": round(found.seconds, 3),
+                "transferred_bytes": found.transferred_bytes,
+                "share_before": round(had, 3),
+            }
+    return figures
+
+
+def judge(figures: dict[str, Any]) -> dict[str, dict[str, float | bool]]:
+    """Return each promise with its figure, its bound, and whether it holds."""
+    found: dict[str, dict[str, float | bool]] = {}
+
+    def promise(name: str, figure: float, bound: float, holds: bool) -> None:
+        found[name] = {"figure": round(figure, 3), "bound": bound, "holds": holds}
+
+    speed = figures["large"]["s5cmd"]["seconds"] / figures["large"]["ours"]["seconds"]
+    promise("large_over_s5cmd", speed, 1.3, speed >= 1.3)
+    for scenario in ("large", "small", "unchanged", "one_percent_changed", "resumed"):
+        speed = figures[scenario]["aws-cli"]["seconds"] / figures[scenario]["ours"]["seconds"]
+        promise(f"{scenario}_over_aws_cli", speed, 2.0, speed >= 2.0)
+    again = figures["unchanged"]["ours"]["transferred_bytes"]
+    promise("unchanged_bytes", again, 0, again == 0)
+    return found
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, write the figures, and return 1 when a bound does not hold."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.staging", description=__doc__)
+    parser.add_argument("--large-mib", type=int, default=1024, help="size of the large object")
+    parser.add_argument("--small-objects", type=int, default=2000, help="number of objects of 256 KiB")
+    parser.add_argument("--connection-mb-per-second", type=float, default=12, help="over one connection")
+    parser.add_argument("--wait-milliseconds", type=float, default=50, help="before each answer")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--stage", nargs=2, metavar=("DATASET", "ROOT"), help="only stage, from AWS_ENDPOINT_URL")
+    options = parser.parse_args(arguments)
+    if options.stage:
+        stage_dataset(*_boot(options.stage[0], Path(options.stage[1])))
+        return 0
+    wait = options.wait_milliseconds / 1000
+    rate = int(options.connection_mb_per_second * 1e6)
+    with tempfile.TemporaryDirectory(prefix="staging-") as name, local_s3(Path(name) / "s3", BUCKET) as endpoint:
+        figures = measure(Path(name), endpoint, rate, wait, options.large_mib, options.small_objects)
+    setting = {"connection_bytes_per_second": rate, "wait_seconds": wait}
+    setting |= {"large_mib": options.large_mib, "objects": options.small_objects}
+    result = {"setting": {**setting, "cores": os.cpu_count()}, "figures": figures, "verdict": judge(figures)}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    sys.stdout.write(json.dumps(result, indent=2) + "\n")
+    return 0 if all(each["holds"] for each in result["verdict"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
