@@ -64,6 +64,22 @@ def model_fits(config: DeploymentConfig) -> Iterator[Problem]:
         yield Problem("training.config.micro_batch_sequences", training.micro_batch_sequences, rule, remedy, "warning")
 
 
+def settings_have_their_gpu(config: DeploymentConfig) -> Iterator[Problem]:
+    """Some settings mean nothing without a GPU, and the trainer would refuse them on every node."""
+    types = catalogue().types
+    if all(types[name].gpus for name in config.capacity.instance_types if name in types):
+        return
+    training = config.training.config
+    for name, value, wrong, remedy in (
+        ("micro_batch_sequences", training.micro_batch_sequences, ("auto",), "give a number, such as 8"),
+        ("precision", training.precision, ("fp16", "tf32"), "say auto, fp32 or bf16"),
+        ("execution.attention", training.execution.attention, ("cudnn", "memory_efficient"), "say auto"),
+    ):
+        if value in wrong:
+            rule = "needs a GPU, and not every type of capacity.instance_types has one"
+            yield Problem(f"training.config.{name}", value, rule, f"{remedy}, or take types with GPUs")
+
+
 def code_is_there(config: DeploymentConfig) -> Iterator[Problem]:
     """The folder of the user's code must exist."""
     code = config.training.code
@@ -89,4 +105,4 @@ def code_holds_what_is_named(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem(f"training.config.{key}.function", function, rule, remedy, "warning")
 
 
-RULES = (batch_is_enough, processes_fit, model_fits, code_is_there, code_holds_what_is_named)
+RULES = (batch_is_enough, processes_fit, model_fits, settings_have_their_gpu, code_is_there, code_holds_what_is_named)
