@@ -9,6 +9,7 @@ from training.ballot import StepReport
 from training.checkpoint.resume import resume
 from training.errors import DivergedError
 from training.loss_watch import LossWatch
+from training.patience import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ def roll_back(run: Run, report: StepReport) -> int:
         raise DivergedError(f"{reason}, and there is no checkpoint to go back to; save more often, or earlier")
     run.watch = LossWatch(run.config.recovery, resumed.manifest.extra.get("watch"))
     run.watch.roll_backs = times
+    run.patience = Patience(run.config.early_stopping, resumed.manifest.extra.get("patience"))
+    run.validation = resumed.manifest.validation
     left_out = next_position - run.state.position
     run.state.position = next_position
     # What lies in the store goes on with batches that this run leaves out: it is not this state.

@@ -76,6 +76,7 @@ def test_run_goes_back_from_a_spike_and_leaves_out_its_data(tmp_path: Path) -> N
         while run.state.step < FIRST_STEPS + 20:
             loop.advance()
         run.writer.wait()
+        run.patience.note(run.state.step, 0.1)
         sound = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
         with torch.no_grad():
             run.model.final_norm.weight.mul_(100.0)
@@ -86,6 +87,7 @@ def test_run_goes_back_from_a_spike_and_leaves_out_its_data(tmp_path: Path) -> N
         assert went_back_to % 20 == 0 and run.watch.roll_backs == 1
         assert run.state.position > before * 4, "the batches of the spike are not seen again"
         assert run.state.tensors().keys() == sound.keys()
+        assert run.validation is None and run.patience.state()["best"] is None, "measured after the checkpoint"
         assert run.model.final_norm.weight.abs().max() < 10
         for _ in range(3):
             loop.advance()
