@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
+from bootstrap.steps.gpu_health import Action, Fault, gpu_faults, xid_faults
+
+logger = logging.getLogger(__name__)
 
 _GIB = 1024**3
 MINIMUM_FREE_DISK_BYTES = 1 * _GIB
@@ -14,48 +18,114 @@ MINIMUM_AVAILABLE_MEMORY_BYTES = 1 * _GIB // 2
 # NCCL and PyTorch share memory between the processes of a node; containers and odd images give 64 MiB and less.
 MINIMUM_SHARED_MEMORY_BYTES = {False: 32 * 1024**2, True: 1 * _GIB}
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 the POSIX shared memory file system itself is looked at
-_GPU_LISTING = Path("/proc/driver/nvidia/gpus")
+DRIVER_SECONDS = 120.0
+PROGRAM_SECONDS = 30.0
+CLOCK_SECONDS, MOST_CLOCK_SECONDS = 1.0, 240.0
+EFA_INFO = "/opt/amazon/efa/bin/fi_info"
 
 
 class InstanceChecks(Step):
-    """Count GPUs, and check shared memory, free disk and memory."""
+    """Check GPUs, network adapters, clock, shared memory, free disk and memory, with an action for each fault."""
 
     name = "instance_checks"
 
     def act(self, context: Context) -> None:
-        """Prepare the root directory, whose file system is measured."""
+        """Prepare the root directory, whose file system is measured; reset GPUs that ask for it."""
         context.layout.root.mkdir(parents=True, exist_ok=True)
+        if any(fault.action == "reset" for fault in _gpu_faults(context)):
+            _reset_gpus(context)
 
     def verify(self, context: Context) -> None:
-        """Check everything, and say all that is wrong at once."""
-        checks = (_gpu_problem, _shared_memory_problem, _disk_problem, _memory_problem)
-        problems = [problem for check in checks if (problem := check(context)) is not None]
-        if problems:
+        """Check everything; say each fault in an event, and all that the machine is given back for at once.
+
+        Raises:
+            StepError: The machine cannot train, or should not.
+        """
+        found = [*_gpu_faults(context), *_clock_faults(context), *_fabric_faults(context)]
+        for check in (_shared_memory_problem, _disk_problem, _memory_problem):
+            problem = check(context)
+            if problem is not None:
+                found.append(Fault(problem[0], "give_back", problem[1]))
+        for fault in found:
+            # A fault that a reset should have removed, and has not, is one of the machine.
+            action = "continue" if fault.action == "continue" else "give_back"
+            context.events.emit("instance_fault", message=fault.message, action=action, remedy=fault.remedy)
+        fatal = [fault for fault in found if fault.action != "continue"]
+        if fatal:
             raise StepError(
-                "; ".join(message for message, _ in problems), remedy="; ".join(remedy for _, remedy in problems)
+                "; ".join(fault.message for fault in fatal),
+                remedy="; ".join(dict.fromkeys(fault.remedy for fault in fatal)),
             )
 
 
-def _gpu_problem(context: Context) -> tuple[str, str] | None:
+def _gpu_faults(context: Context) -> list[Fault]:
     expected = context.node.gpus
     if expected == 0:
-        return None
-    found = len(context.system.list_directory(_GPU_LISTING))
-    if found == 0:
-        try:
-            listing = context.system.run(["nvidia-smi", "--list-gpus"], timeout_seconds=60)
-        except CommandError as error:
-            return (
+        return []
+    try:
+        report = context.system.run(["nvidia-smi", "-q", "-x"], timeout_seconds=DRIVER_SECONDS)
+    except CommandError as error:
+        return [
+            Fault(
                 f"gpus: the driver answers for no GPU, the node document says {expected} ({error.reason})",
+                "give_back",
                 "use an image with the NVIDIA driver (the AWS deep learning images have it)",
             )
-        found = len(re.findall(r"^GPU \d+:", listing, re.MULTILINE))
-    if found == expected:
-        return None
-    return (
-        f"gpus: {found} found, the node document says {expected}",
-        "another instance type, or a GPU that failed: let the fleet replace the machine, or correct the catalogue",
-    )
+        ]
+    try:
+        kernel_log = context.system.run(["dmesg"], timeout_seconds=PROGRAM_SECONDS)
+    except CommandError as error:
+        unread = Fault(f"gpus: their errors of this boot are not known ({error})", "continue", "run as root")
+        return [*gpu_faults(report, expected), unread]
+    return [*gpu_faults(report, expected), *xid_faults(kernel_log)]
+
+
+def _reset_gpus(context: Context) -> None:
+    """Reset all GPUs: nothing uses them yet."""
+    try:
+        context.system.run(["nvidia-smi", "--gpu-reset"], timeout_seconds=DRIVER_SECONDS)
+    except CommandError as error:
+        # Not the end: `verify` finds the fault again, and says what it is.
+        logger.warning("the GPUs cannot be reset: %s %s", error, error.output_tail)
+        return
+    context.events.emit("gpus_reset")
+
+
+def _clock_faults(context: Context) -> list[Fault]:
+    """Say when the clock is wrong: AWS refuses requests that are signed with one that is 5 minutes off.
+
+    Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/signature-v4-troubleshooting.html (2026-11).
+    """
+    if not context.metadata.is_of_this_machine or context.system.find_program("chronyc") is None:
+        return []
+    try:
+        text = context.system.run(["chronyc", "tracking"], timeout_seconds=PROGRAM_SECONDS)
+    except CommandError as error:
+        return [Fault(f"clock: nothing keeps it ({error})", "continue", "start chronyd in the image")]
+    found = re.search(r"^System time\s*: ([\d.]+) seconds (fast|slow)", text, re.MULTILINE)
+    if found is None or float(found[1]) <= CLOCK_SECONDS:
+        return []
+    action: Action = "give_back" if float(found[1]) >= MOST_CLOCK_SECONDS else "continue"
+    remedy = "let chronyd step the clock in the image (makestep), from 169.254.169.123"
+    return [Fault(f"clock: {found[1]} seconds {found[2]}", action, remedy)]
+
+
+def _fabric_faults(context: Context) -> list[Fault]:
+    """Make sure of EFA where the node document has it: without it NCCL goes on over TCP, and says nothing.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html (2026-11).
+    """
+    if context.node.fabric != "efa":
+        return []
+    program = context.system.find_program("fi_info") or EFA_INFO
+    try:
+        context.system.run([program, "-p", "efa", "-t", "FI_EP_RDM"], timeout_seconds=PROGRAM_SECONDS)
+    except CommandError as error:
+        adapters = len(context.system.list_directory(Path("/sys/class/infiniband")))
+        message = f"fabric: efa, and libfabric offers no EFA ({adapters} adapters in the kernel; {error.reason})"
+        remedy = "use a type with EFA, an image with its installer, and the EFA security group; or node.fabric: tcp"
+        return [Fault(message, "give_back", remedy)]
+    return []
 
 
 def _shared_memory_problem(context: Context) -> tuple[str, str] | None:

@@ -19,7 +19,6 @@ from bootstrap.imds import InstanceMetadata
 from bootstrap.layout import Layout
 from bootstrap.plan import Context
 from bootstrap.steps.code import Code, remove_other_code
-from bootstrap.steps.instance_checks import InstanceChecks
 from bootstrap.steps.python_env import PythonEnv
 from bootstrap.steps.run_document import FetchRunDocument
 from bootstrap.steps.staging import Staging, stage_dataset
@@ -33,10 +32,10 @@ from tests.bootstrap.test_documents import node
 
 
 def machine(root: Path, **changes: Any) -> tuple[FakeSystem, Context]:
-    system, layout, nothing = FakeSystem(), Layout(root), None
+    system, layout = FakeSystem(), Layout(root)
     document = NodeDocument.from_json({**node(), **changes})
-    unused: Any = nothing
-    return system, Context(system, layout, document, unused, unused, EventLog(system, layout.events))
+    unused: Any = None
+    return system, Context(system, layout, document, unused, InstanceMetadata(system), EventLog(system, layout.events))
 
 
 def real(account: Account, root: Path, **run: Any) -> Context:
@@ -54,39 +53,6 @@ def failure(step: Any, context: Context) -> StepError:
         step.verify(context)
     assert caught.value.remedy
     return caught.value
-
-
-def test_instance_checks_say_all_that_is_wrong(tmp_path: Path) -> None:
-    system, context = machine(tmp_path, gpus=8)
-    system.directories["/proc/driver/nvidia/gpus"] = ["0000:00:1e.0"]
-    system.files["/proc/meminfo"] = "MemTotal: 9 kB\nMemAvailable:     1024 kB\n"
-    system.free = 1
-    message = failure(InstanceChecks(), context).message
-    assert "gpus: 1 found, the node document says 8" in message
-    assert "the disk is full" in message
-    assert "memory: 1048576 bytes are available" in message
-    assert "/dev/shm" in message
-
-
-def test_gpus_are_counted_by_the_driver_or_by_nvidia_smi(tmp_path: Path) -> None:
-    system, context = machine(tmp_path, gpus=2)
-    system.files["/proc/meminfo"] = "MemAvailable: 99999999 kB\n"
-    system.directories["/proc/driver/nvidia/gpus"] = ["a", "b"]
-    InstanceChecks().verify(context)
-    assert system.commands == []
-    system.directories.clear()
-    system.programs["nvidia-smi"] = "GPU 0: NVIDIA L4 (UUID: x)\nGPU 1: NVIDIA L4 (UUID: y)\n"
-    InstanceChecks().verify(context)
-    del system.programs["nvidia-smi"]
-    assert "the driver answers for no GPU" in failure(InstanceChecks(), context).message
-
-
-def test_no_gpu_is_looked_for_on_a_cpu_node(tmp_path: Path) -> None:
-    system, context = machine(tmp_path, gpus=0)
-    system.files["/proc/meminfo"] = "MemAvailable: 99999999 kB\n"
-    InstanceChecks().act(context)
-    InstanceChecks().verify(context)
-    assert system.commands == []
 
 
 @pytest.mark.parametrize(
