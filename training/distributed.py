@@ -75,22 +75,23 @@ class Gang:
         self.device = device
         self.store = store
         self._host_group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
-        self._posted: tuple[Tensor, dist.Work] | None = None
+        self._posted: tuple[Tensor, dist.Work | None] | None = None
 
     def post(self, votes: Votes) -> None:
         """Start adding up this step's votes; every rank must post as often as the others."""
         assert self._posted is None, "votes are collected before the next ones are posted"
         tally = torch.tensor(astuple(votes), dtype=torch.float64)
-        work = dist.all_reduce(tally, group=self._host_group, async_op=True)
-        assert work is not None, "an asynchronous collective has a handle"
-        self._posted = (tally, work)
+        # A gang of one agrees with itself: the collective would cost more than all else that surrounds a step.
+        alone = self.world_size == 1
+        self._posted = (tally, None if alone else dist.all_reduce(tally, group=self._host_group, async_op=True))
 
     def collect(self) -> Votes | None:
         """Wait for the votes posted last and return their sums, the same on all ranks; None if none are out."""
         if self._posted is None:
             return None
         tally, work = self._posted
-        work.wait()
+        if work is not None:
+            work.wait()
         self._posted = None
         return Votes(**dict(zip((field.name for field in fields(Votes)), tally.tolist(), strict=True)))
 
