@@ -36,6 +36,7 @@ KEPT: tuple[tuple[str, str], ...] = (
     ("autoscaling:*Processes", _NODES),
     ("autoscaling:*MetricsCollection", "handlers settle a group's metrics with every update"),
     ("ec2:TerminateInstances", "a group or fleet that goes while it has machines"),
+    ("kms:*Alias", "the CDK's own stack for artifacts, of a pipeline with a stage in another region"),
     ("kms:*able*", "handlers set a key's state and rotation to what the template says"),
     ("kms:PutKeyPolicy", "a release that lets another service or role use the key"),
     ("kms:UpdateKeyDescription", "a deployment's key that is described anew"),

@@ -19,7 +19,7 @@ TYPES = (
     *("AWS::EC2::VPC", "AWS::EC2::VPCEndpoint", "AWS::EC2::VPCGatewayAttachment", "AWS::EC2::Volume"),
     *("AWS::Events::Rule", "AWS::FSx::DataRepositoryAssociation", "AWS::FSx::FileSystem"),
     *("AWS::IAM::InstanceProfile", "AWS::IAM::ManagedPolicy", "AWS::IAM::OIDCProvider"),
-    *("AWS::IAM::Policy", "AWS::IAM::Role", "AWS::IAM::ServiceLinkedRole", "AWS::KMS::Key"),
+    *("AWS::IAM::Policy", "AWS::IAM::Role", "AWS::IAM::ServiceLinkedRole", "AWS::KMS::Alias", "AWS::KMS::Key"),
     *("AWS::Lambda::Function", "AWS::Lambda::Permission", "AWS::Logs::LogGroup"),
     *("AWS::Logs::MetricFilter", "AWS::ResourceGroups::Group", "AWS::S3::Bucket"),
     *("AWS::S3::BucketPolicy", "AWS::SNS::Subscription", "AWS::SNS::Topic", "AWS::SNS::TopicPolicy"),
