@@ -20,6 +20,7 @@ from bootstrap.steps.code import Code
 from bootstrap.steps.identity import Identity
 from bootstrap.steps.instance_checks import InstanceChecks
 from bootstrap.steps.local_disks import LocalDisks
+from bootstrap.steps.machine_settings import MachineSettings
 from bootstrap.steps.python_env import PythonEnv
 from bootstrap.steps.run_document import FetchRunDocument
 from bootstrap.steps.shared_storage import SharedStorage
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 STEPS: tuple[Step, ...] = (
     Identity(),
     InstanceChecks(),
+    MachineSettings(),
     PythonEnv(),
     FetchRunDocument(),
     Code(),

@@ -28,6 +28,9 @@ HEALTHY = """<gpu id="00000000:{bus}:00.0">
     <remapped_row_pending>No</remapped_row_pending>
     <remapped_row_failure>No</remapped_row_failure>
   </remapped_rows>
+  <max_clocks>
+    <graphics_clock>1980 MHz</graphics_clock><sm_clock>1980 MHz</sm_clock><mem_clock>2619 MHz</mem_clock>
+  </max_clocks>
   <clocks_event_reasons>
     <clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>
     <clocks_event_reason_hw_thermal_slowdown>Not Active</clocks_event_reason_hw_thermal_slowdown>

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from bootstrap.errors import CommandError, StepError
+from bootstrap.imds import InstanceMetadata
 from bootstrap.plan import Context
 from bootstrap.steps.gpu_health import gpu_faults, xid_faults
 from bootstrap.steps.instance_checks import InstanceChecks
+from bootstrap.steps.machine_settings import MachineSettings
 from tests.bootstrap.fake_system import FakeSystem
 from tests.bootstrap.nvidia_smi import report
 from tests.bootstrap.test_steps import machine
@@ -154,3 +156,26 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     _, message = check(context)[-1]
     for words in ("gpus: 1 answer", "the disk is full", "memory: 1048576 bytes are available", "/dev/shm"):
         assert words in message
+
+
+def test_settings_are_the_highest_that_the_driver_names(tmp_path: Path) -> None:
+    system, context = scene(tmp_path, fabric="efa")
+    system.files["/proc/sys/kernel/yama/ptrace_scope"] = "1\n"
+    system.programs["sysctl"] = ""
+    wanted = ["nvidia-smi --persistence-mode=1", "nvidia-smi --applications-clocks=2619,1980"]
+    wanted.append("sysctl --write kernel.yama.ptrace_scope=0")
+    assert MachineSettings().intent(context) == wanted
+    MachineSettings().act(context)
+    assert [" ".join(command) for command in system.commands if command[1] != "-q"] == wanted
+    assert not context.layout.events.exists()
+    system.programs["nvidia-smi"] = CommandError(["nvidia-smi"], 3, "not supported", "ended with code 3")
+    MachineSettings().act(context)
+    assert "a setting cannot be made" in context.layout.events.read_text()
+
+
+def test_an_emulated_node_changes_no_setting_of_the_computer(tmp_path: Path) -> None:
+    system, context = scene(tmp_path, fabric="efa")
+    system.variables["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = "http://127.0.0.1:1338"
+    context.metadata = InstanceMetadata(system)
+    MachineSettings().act(context)
+    assert system.commands == []
