@@ -43,8 +43,8 @@ def kill_and_resume(gangs: Gangs, example: str, config: dict[str, Any], at_step:
     whole = gangs.finish("whole", config, world_size, checkpoints=str(gangs._root / "whole-store"), **options)
     broken = gangs.start("broken", config, world_size, generation=1, **options)
     broken.wait_for_step(at_step)
+    broken.kill()  # at once, lest it gets to its end
     broken.committed_steps()
-    broken.kill()
     resumed = gangs.finish("resumed", config, world_size, generation=2, **options)
     losses = resumed.losses()
     assert losses and min(losses) > 1, "it began anew"
@@ -63,7 +63,7 @@ def processes_in(directory: Path) -> list[int]:
 def test_vision_example(gangs: Gangs) -> None:
     config = config_of(
         "vision",
-        steps=16,
+        steps=24,
         data={"function": "shapes:dataset", "options": {"images": 70, "pixels": 12}, "workers": 1},
         global_batch_sequences=8,
         micro_batch_sequences=3,
@@ -84,7 +84,7 @@ def test_vision_example(gangs: Gangs) -> None:
 def test_language_model_example(gangs: Gangs) -> None:
     config = config_of(
         "language_model",
-        steps=12,
+        steps=40,
         global_batch_sequences=8,
         micro_batch_sequences=3,
         model={"function": "recurrent:model", "context": 32, "options": {"channels": 16, "layers": 1}},
@@ -97,7 +97,7 @@ def test_language_model_example(gangs: Gangs) -> None:
 
 
 def test_script_example(gangs: Gangs) -> None:
-    config = config_of("script", arguments=["--steps", "30", "--save-every", "6"])
+    config = config_of("script", arguments=["--steps", "80", "--save-every", "6"])
     kill_and_resume(gangs, "script", config, at_step=8, world_size=2)
 
 

@@ -134,13 +134,13 @@ def staged(tiny_dataset: Path, tmp_path: Path) -> Iterator[Path]:
 def test_killed_stream_resumes_with_the_same_bits_on_two_ranks(
     gangs: Gangs, url: str, staged: Path, s3_environment: dict[str, str], tiny_config: dict[str, Any]
 ) -> None:
-    config = {**tiny_config, "steps": 10, "data": {"stream_cache_gib": 0.1}}
-    options: dict[str, Any] = {"dataset": staged, "dataset_url": url}
+    config = {**tiny_config, "steps": 30, "data": {"stream_cache_gib": 0.1}}
+    options: dict[str, Any] = {"dataset": staged, "dataset_url": url, "environment": s3_environment}
     whole = gangs.finish("whole", config, 2, checkpoints=str(gangs._root / "whole-store"), **options)
     broken = gangs.start("broken", config, 2, **options)
     broken.wait_for_step(6)
-    broken.committed_steps()
     broken.kill()
+    broken.committed_steps()
     resumed = gangs.finish("resumed", config, 2, generation=2, **options)
     losses = resumed.losses()
     assert losses and min(losses) > 1
