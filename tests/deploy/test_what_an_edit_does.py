@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from stacks.config import DeploymentConfig
 from stacks.reference import fields
 from tests.deploy.edits import IN_PLACE
-from tests.stacks.conftest import Assembly, Synthesis
+from tests.stacks.conftest import ROOT, Assembly, Synthesis
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900), pytest.mark.xdist_group("cdk")]
 
@@ -60,7 +62,23 @@ CREATED = base(
 )
 FLEET = base(capacity={"backend": "ec2_fleet", "maintenance": {"rebalance": "launch_before_terminate"}})
 PARTITIONED = base(capacity={"placement": "partition", "partitions": 2})
-LAYERED = base(training={"config": {**RUN["config"], "model": {"layers": 2, "heads": 2, "embedding": 64}}})
+LAYERED = base(
+    training={"config": {**RUN["config"], "model": {"layers": 2, "heads": 2, "embedding": 64, "context": 128}}}
+)
+INSIDE = {**BASE, "network": {"existing": EXISTING}}
+ROUTED = {
+    **BASE,
+    "network": {"existing": {**EXISTING, "create_endpoints": True, "route_table_ids": ["rtb-0123456789abcdef1"]}},
+}
+BUDGETED = base(budget={"monthly_usd": 500.0})
+CONNECTION = "arn:aws:codeconnections:us-east-1:123456789012:connection/00000000-0000-0000-0000-00000000000"
+PROVIDER = "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com"
+DELIVERED = base(
+    delivery={
+        "pipeline": {"connection_arn": CONNECTION + "0", "repository": "owner/name", "stages": ["config/minimal.yaml"]},
+        "github": {"repository": "owner/name", "repository_id": 1, "owner_id": 2},
+    }
+)
 
 # Key: (file that is edited, another value). Keys that are not here are those of IN_PLACE and of the trainer.
 EDITS: dict[str, tuple[dict[str, Any], Any]] = {
@@ -70,13 +88,13 @@ EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "tags": (BASE, {"team": "a"}),
     "network.cidr": (BASE, "10.65.0.0/16"),
     "network.zones": (BASE, ["b", "c"]),
-    "network.existing.id": (base(network={"existing": EXISTING}), "vpc-0123456789abcdef1"),
+    "network.existing.id": (INSIDE, "vpc-0123456789abcdef1"),
     "network.existing.subnets.id": (
-        base(network={"existing": EXISTING}),
+        INSIDE,
         [{**SUBNETS[0], "id": "subnet-0123456789abcdef2"}, SUBNETS[1]],
     ),
     "network.existing.subnets.zone": (
-        base(network={"existing": EXISTING}, capacity={"placement": "cluster"}),
+        {**INSIDE, "capacity": {**BASE["capacity"], "placement": "cluster"}},
         [SUBNETS[1], SUBNETS[0]],
     ),
     "storage.deletion": (BASE, "destroy"),
@@ -87,7 +105,7 @@ EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "storage.dataset_volume.warm": (STORAGE, "off"),
     "storage.dataset_volume.warm_mib_per_second": (RATED, 300),
     "storage.dataset_volume.mount": (STORAGE, "/mnt/other"),
-    "storage.checkpoint_volume.zone": (STORAGE, "b"),
+    "storage.checkpoint_volume.zone": (base(storage={"checkpoint_volume": {"zone": "a"}}), "b"),
     "storage.checkpoint_volume.mount": (STORAGE, "/mnt/other"),
     "storage.shared_volume.zone": (base(storage={"shared_volume": {"zone": "a"}}), "b"),
     "storage.shared_volume.snapshot_id": (STORAGE, OTHER_SNAPSHOT),
@@ -150,6 +168,25 @@ EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "training.config.recovery.non_finite": (BASE, "skip"),
     "training.config.early_stopping.patience_validations": (BASE, 3),
     "training.config.observation.tensorboard": (BASE, True),
+    "delivery.pipeline.connection_arn": (DELIVERED, CONNECTION + "1"),
+    "delivery.pipeline.repository": (DELIVERED, "owner/other"),
+    "delivery.pipeline.branch": (DELIVERED, "release"),
+    "delivery.pipeline.stages": (DELIVERED, ["config/minimal.yaml", "config/single-gpu.yaml"]),
+    "delivery.pipeline.approve_from": (DELIVERED, 20),
+    "delivery.pipeline.drift_hour_utc": (DELIVERED, 5),
+    "delivery.pipeline.emails": (DELIVERED, ["team@example.com"]),
+    "delivery.github.repository": (DELIVERED, "owner/other"),
+    "delivery.github.repository_id": (DELIVERED, 3),
+    "delivery.github.owner_id": (DELIVERED, 4),
+    "delivery.github.branch": (DELIVERED, "release"),
+    "delivery.github.environments": (DELIVERED, ["dev"]),
+    "delivery.github.provider_arn": (DELIVERED, PROVIDER),
+}
+# The second of two keys, without which the first one does nothing.
+CONTEXT = {"storage.deletion": {"allow-destroy": "true"}}
+# Keys that the file refuses without another one.
+TOGETHER = {
+    "network.existing.create_endpoints": {"network.existing.route_table_ids": ["rtb-0123456789abcdef1"]},
 }
 # Keys whose edit needs what the base cannot have, or of which one value exists.
 ELSEWHERE = {
@@ -164,7 +201,9 @@ ELSEWHERE = {
     "capacity.reservation.create.instance_type": "must be one of capacity.instance_types: changes with them",
 }
 IN_PLACE_BASES = {
-    "network.existing": base(network={"existing": EXISTING}),
+    "network.existing.create_endpoints": INSIDE,
+    "network.existing": ROUTED,
+    "budget.": BUDGETED,
     "storage.": STORAGE,
     "capacity.reservation.create": CREATED,
 }
@@ -182,12 +221,6 @@ def edits() -> dict[str, tuple[dict[str, Any], Any]]:
     for path, value in {**IN_PLACE, **IN_PLACE_HERE}.items():
         if value is not None:
             found[path] = (next((b for start, b in IN_PLACE_BASES.items() if path.startswith(start)), BASE), value)
-    found["network.existing.route_table_ids"] = (
-        base(
-            network={"existing": {**EXISTING, "create_endpoints": True, "route_table_ids": ["rtb-0123456789abcdef1"]}}
-        ),
-        ["rtb-0123456789abcdef0"],
-    )
     return found
 
 
@@ -209,7 +242,8 @@ def resources(assembly: Assembly) -> dict[str, Any]:
     return found
 
 
-NETWORK = {"AWS::EC2::VPC", "AWS::EC2::Subnet"}
+# Of what makes up a network, the properties that are not changed in place; None: all but tags.
+NETWORK = {"AWS::EC2::VPC": None, "AWS::EC2::Subnet": None, "AWS::EC2::SecurityGroup": {"VpcId"}}
 # Another placement group has another name, which makes another launch template version.
 NODES = {"AWS::EC2::LaunchTemplate", "AWS::EC2::PlacementGroup"}
 FLEETS = {"AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::EC2Fleet", "AWS::EC2::SpotFleet"}
@@ -225,7 +259,9 @@ def verdict(before: dict[str, Any], after: dict[str, Any]) -> str:
     if any(key.endswith("/") for key in changed):
         return "replaces the network"
     kinds = {key: (after.get(key) or before[key])["Type"] for key in changed}
-    if NETWORK & set(kinds.values()):
+    if all(key.startswith("PipelineStack/") for key in changed):
+        return "changes the delivery"
+    if any(kind in NETWORK and _is_remade(before.get(key), after.get(key)) for key, kind in kinds.items()):
         return "replaces the network"
     if any(_touches_data(before.get(key), after.get(key)) for key in changed):
         return "touches data"
@@ -236,6 +272,22 @@ def verdict(before: dict[str, Any], after: dict[str, Any]) -> str:
     if any(kind == "AWS::SSM::Parameter" for kind in kinds.values()):
         return "restarts the trainer"
     return "in place"
+
+
+def _is_remade(before: Any, after: Any) -> bool:
+    """Whether a part of the network that was there goes, or is made anew."""
+    if before is None:
+        return False
+    fixed = NETWORK[before["Type"]]
+    strip = [
+        {key: value for key, value in (each or {"Properties": {}})["Properties"].items() if _counts(key, fixed)}
+        for each in (before, after)
+    ]
+    return bool(strip[0] != strip[1])
+
+
+def _counts(key: str, fixed: set[str] | None) -> bool:
+    return key != "Tags" if fixed is None else key in fixed
 
 
 def _touches_data(before: Any, after: Any) -> bool:
@@ -295,18 +347,21 @@ class Templates:
         self._directory = directory
         self._made: dict[str, dict[str, Any]] = {}
 
-    def of(self, config: dict[str, Any]) -> dict[str, Any]:
-        text = json.dumps(config, sort_keys=True)
+    def of(self, config: dict[str, Any], context: dict[str, str]) -> dict[str, Any]:
+        text = json.dumps([config, context], sort_keys=True)
         if text not in self._made:
             path = self._directory / f"{len(self._made)}.yaml"
-            path.write_text(text)  # JSON is YAML
-            self._made[text] = resources(self._synthesis.run(path, f"edit-{len(self._made)}"))
+            path.write_text(json.dumps(config))  # JSON is YAML
+            self._made[text] = resources(self._synthesis.run(path, f"edit-{len(self._made)}", **context))
         return self._made[text]
 
 
 @pytest.fixture(scope="module")
-def templates(synthesis: Synthesis, tmp_path_factory: pytest.TempPathFactory) -> Templates:
-    return Templates(synthesis, tmp_path_factory.mktemp("edits"))
+def templates(synthesis: Synthesis) -> Iterator[Templates]:
+    # In the repository: a pipeline checks its own deployment file out of it.
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as directory:
+        yield Templates(synthesis, Path(directory))
 
 
 def test_each_key_is_tried_here_or_elsewhere() -> None:
@@ -318,4 +373,8 @@ def test_each_key_is_tried_here_or_elsewhere() -> None:
 @pytest.mark.parametrize("path", sorted(edits()))
 def test_an_edit_does_what_its_key_says(path: str, templates: Templates) -> None:
     config, value = edits()[path]
-    assert verdict(templates.of(config), templates.of(with_value(config, path, value))) == claims()[path]
+    context = CONTEXT.get(path, {})
+    edited = with_value(config, path, value)
+    for other, needed in TOGETHER.get(path, {}).items():
+        edited = with_value(edited, other, needed)
+    assert verdict(templates.of(config, context), templates.of(edited, context)) == claims()[path]
