@@ -13,6 +13,8 @@ CONFIG ?= config/single-gpu.yaml
 STACKS ?= --all
 DATA ?=
 FAULT ?= notice
+BASE ?= HEAD
+AGAINST ?= deployed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export AWS_CDK_DISABLE_VERSION_CHECK := true
 export CDK_DISABLE_CLI_TELEMETRY := true
@@ -33,7 +35,8 @@ node_modules/.installed: package-lock.json $(VENV)/.installed
 CHAOS_MINUTES ?= 8
 SEED ?= 1
 
-.PHONY: help install demo test test-slow test-flow test-deploy chaos goodput policy bench-checkpoint bench-synth check synth diff deploy destroy clean
+.PHONY: help install demo test test-slow test-flow test-deploy test-root chaos goodput policy agreement check synth review diff deploy destroy clean
+.PHONY: bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-prewarm bench-staging perf-gate
 
 install: node_modules/.installed ## install what the project needs into .venv and node_modules
 
@@ -52,6 +55,9 @@ test-flow: install ## run the test of a changed deployment from diff to destroy 
 test-deploy: install ## deploy, change in place and destroy every example on the embedded cloud
 	python -m pytest -n 2 tests/deploy
 
+test-root: install ## run the tests on real disks (root, mdadm, xfsprogs; user-mode-linux where the kernel has no arrays)
+	python -m pytest -m root
+
 chaos: install ## kill runs and break their storage at random, about 8 minutes [CHAOS_MINUTES=8] [SEED=1]
 	python -m benchmarks.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
 
@@ -67,20 +73,45 @@ build/checkov-venv/.installed: policy/requirements-checkov.txt $(VENV)/.installe
 policy: install build/checkov-venv/.installed ## check every template with cfn-lint, cdk-nag and checkov; no finding without a written reason
 	python -m stacks policy
 
+agreement: install ## deploy changes to the embedded cloud and compare what happens with what was said of them
+	python -m tests.stacks.changes.agreement
+
 bench-checkpoint: install ## measure saving and loading against torch and DCP: build/bench/checkpoint.json
 	python -m benchmarks.checkpoint
 
 bench-synth: install ## measure synthesis and check: build/bench/synth.json
 	python -m benchmarks.synth
 
+bench-train: install ## measure the trainer against a bare loop: build/bench/train.json (nothing beside it)
+	python -m benchmarks.train
+
+bench-tokenize: install ## measure tokenizing against a bare tiktoken pool: build/bench/tokenize.json
+	python -m benchmarks.tokenize
+
+bench-gpu: install ## measure models and levers on the GPUs here: build/bench/gpu.json; says so without one
+	python -m benchmarks.gpu
+
+bench-prewarm: install ## measure the pre-warm against dd and fio: build/bench/prewarm.json (root, fio, FUSE)
+	python -m benchmarks.prewarm
+
+bench-staging: install ## measure staging against aws-cli and s5cmd: build/bench/staging.json
+	python -m benchmarks.staging
+
+perf-gate: install ## compare the working tree's speed with another revision [BASE=HEAD]
+	python -m benchmarks.perf_gate $(BASE)
+
 check: install ## lint, format, types, shell
 	ruff check .
 	ruff format --check .
 	mypy app.py stacks bootstrap training localcloud benchmarks
+	mypy examples/vision/shapes.py examples/language_model/recurrent.py examples/script/train.py
 	shellcheck stacks/shim.sh .ci/run
 
 synth: install ## synthesise the templates [CONFIG=config/x.yaml]
 	$(CDK) synth $(STACKS) --quiet -c config=$(CONFIG)
+
+review: install ## say in words what a deploy would do [CONFIG=...] [AGAINST=deployed|REVISION|FOLDER]
+	python -m stacks diff $(CONFIG) --against $(AGAINST)
 
 diff: install ## show what a deploy would change [CONFIG=...] [STACKS=TrainingStack]
 	$(CDK) diff $(STACKS) -c config=$(CONFIG)
