@@ -52,8 +52,8 @@ test-slow: install ## run the tests that the demo, test-flow or chaos cover too
 test-flow: install ## run the test of a changed deployment from diff to destroy (it trains meanwhile: nothing beside it)
 	python -m pytest -m flow
 
-test-deploy: install ## deploy, change in place and destroy every example on the embedded cloud
-	python -m pytest -n 2 tests/deploy
+test-deploy: install ## deploy, change and destroy every example on the embedded cloud; carry merges to it
+	python -m pytest -n 2 tests/deploy tests/gitops
 
 test-root: install ## run the tests on real disks (root, mdadm, xfsprogs; user-mode-linux where the kernel has no arrays)
 	python -m pytest -m root

@@ -158,7 +158,7 @@ def assemble(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsF
     model, summed = _build_model(config, source, gang)
     state = TrainingState(model, build_optimizer(model, config.optimizer), precision.scaler())
     forward = cast(nn.Module, torch.compile(summed)) if config.compile else summed
-    micro_batch_sequences = _micro_batch(config, summed, precision, source, gang)
+    micro_batch_sequences = _micro_batch(config, summed, precision, source, gang, interruption)
     replica = Replica(forward, gang, config.parallel)
     _prime(replica, model, precision, source, micro_batch_sequences, config.parallel, gang, interruption)
     seed_random_state(config.seed, gang.rank, step=0)
@@ -239,7 +239,14 @@ def _stop_if_asked(gang: Gang, interruption: Interruption) -> None:
         raise StopBeforeStepsError(f"{reason}; stopped before the first step, with nothing to save")
 
 
-def _micro_batch(config: TrainingConfig, model: nn.Module, precision: Precision, source: Source, gang: Gang) -> int:
+def _micro_batch(
+    config: TrainingConfig,
+    model: nn.Module,
+    precision: Precision,
+    source: Source,
+    gang: Gang,
+    interruption: Interruption,
+) -> int:
     """The most sequences of a micro-batch. It is found without compilation, which would be done anew for each size.
 
     A compiled model needs less memory, so what fits without fits with it.
@@ -260,7 +267,7 @@ def _micro_batch(config: TrainingConfig, model: nn.Module, precision: Precision,
             loss = model(*source.train.example(sequences))
         loss.backward()
 
-    return find_micro_batch(Trial(model, passes, share), gang)
+    return find_micro_batch(Trial(model, passes, share, lambda: _stop_if_asked(gang, interruption)), gang)
 
 
 def _prime(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,27 @@ import torch
 from torch import nn
 
 from tests.training.test_recovery import loop_of, signals_kept
+from training.assembly import Run
 from training.distributed import Votes
 from training.errors import ConfigurationError, OutOfMemoryError
+from training.finders import learning_rate
 from training.finders.learning_rate import Point, run_find_learning_rate, suggest
 from training.finders.micro_batch import Trial, find_micro_batch
+from training.step import take_step
+from training.step_result import StepResult
+from training.stopping import StopBeforeStepsError
+
+
+class Unanimous:
+    """One rank, which agrees with itself."""
+
+    device = torch.device("cpu")
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def agree(self, votes: Votes) -> Votes:
+        return votes
 
 
 class Pair:
@@ -80,40 +98,25 @@ def test_largest_micro_batch_is_that_of_the_smallest_rank(rooms: tuple[int, int]
 
 
 def test_search_leaves_weights_buffers_gradients_and_random_numbers_alone() -> None:
-    class Alone:
-        device = torch.device("cpu")
-
-        def gather(self, value: Any) -> list[Any]:
-            return [value]
-
-        def agree(self, votes: Votes) -> Votes:
-            return votes
-
     attempt = trial(3, 8, [])
     before = {name: tensor.clone() for name, tensor in attempt.model.state_dict().items()}
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    assert find_micro_batch(attempt, Alone()) == 3
+    assert find_micro_batch(attempt, Unanimous()) == 3
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(tensor, before[name]) for name, tensor in attempt.model.state_dict().items())
     assert all(parameter.grad is None for parameter in attempt.model.parameters())
     with pytest.raises(OutOfMemoryError, match="micro-batch of one sequence"):
-        find_micro_batch(trial(0, 8, []), Alone())
+        find_micro_batch(trial(0, 8, []), Unanimous())
 
 
 def test_other_errors_of_a_model_are_not_taken_for_a_lack_of_memory() -> None:
     def passes(sequences: int) -> None:
         raise RuntimeError("shapes cannot be multiplied")
 
-    class Alone:
-        device = torch.device("cpu")
-
-        def gather(self, value: Any) -> list[Any]:
-            return [value]
-
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        find_micro_batch(Trial(nn.Linear(1, 1), passes, 4), Alone())
+        find_micro_batch(Trial(nn.Linear(1, 1), passes, 4), Unanimous())
 
 
 def test_suggested_rate_is_where_the_loss_falls_fastest() -> None:
@@ -142,8 +145,46 @@ def test_range_test_says_a_rate_and_saves_nothing(
     report = json.loads(output.getvalue())
     rates = [point["learning_rate"] for point in report["points"]]
     assert rates == sorted(rates) and rates[0] == 1e-4
-    assert report["suggested_learning_rate"] in rates
+    assert report["suggested_learning_rate"] in rates and report["complete"]
     assert list(tmp_path.iterdir()) == [config]
     for wrong in ({"lowest": 2.0}, {"steps": 1}):
         with pytest.raises(ConfigurationError, match="--(lowest|steps)"):
             run_find_learning_rate(SimpleNamespace(**(vars(options) | wrong)), output)
+
+
+def test_range_test_that_is_told_to_stop_prints_what_it_has(
+    tmp_path: Path, tiny_dataset: Path, tiny_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(tiny_config))
+    options = SimpleNamespace(config=config, dataset=tiny_dataset, steps=12, lowest=1e-4, highest=1.0)
+    steps = 0
+
+    def step_then_stop(run: Run, rate: float) -> StepResult:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            signal.raise_signal(signal.SIGINT)
+        return take_step(run, rate)
+
+    monkeypatch.setattr(learning_rate, "take_step", step_then_stop)
+    output = io.StringIO()
+    with signals_kept():
+        assert run_find_learning_rate(options, output) == 1
+    report = json.loads(output.getvalue())
+    assert not report["complete"]
+    assert len(report["points"]) == 2
+
+
+def test_search_for_a_micro_batch_ends_when_told_to_stop() -> None:
+    tried: list[int] = []
+
+    def heed() -> None:
+        if len(tried) == 2:
+            raise StopBeforeStepsError("told to stop")
+
+    attempt = trial(8, 8, [])
+    counted = Trial(attempt.model, lambda size: (tried.append(size), attempt.passes(size))[1], 8, heed)
+    with pytest.raises(StopBeforeStepsError):
+        find_micro_batch(counted, Unanimous())
+    assert tried == [1, 2]

@@ -47,6 +47,8 @@ def suggest(points: list[Point]) -> float | None:
 def run_find_learning_rate(options: argparse.Namespace, output: TextIO = sys.stdout) -> int:
     """Run ``python -m training find-learning-rate``; print a JSON object, on rank 0. Works under torchrun, too.
 
+    Asked to stop, it prints what it has, says that it is not complete, and returns 1.
+
     Raises:
         ConfigurationError: config and data do not fit together, or the range is none.
     """
@@ -62,9 +64,15 @@ def run_find_learning_rate(options: argparse.Namespace, output: TextIO = sys.std
         run = assemble(job, gang, Interruption(), MetricsFile(None))
         points: list[Point] = []
         average, weight = 0.0, 0.0
+        is_complete = True
         for number in range(options.steps):
             rate = options.lowest * (options.highest / options.lowest) ** (number / (options.steps - 1))
-            loss = gang.agree(Votes(loss=float(take_step(run, rate).loss.item()))).loss
+            loss = float(take_step(run, rate).loss.item())
+            agreed = gang.agree(Votes(loss=loss, stop=float(run.interruption.wants_stop)))
+            if agreed.stop:
+                is_complete = False
+                break
+            loss = agreed.loss
             average, weight = SMOOTHING * average + (1 - SMOOTHING) * loss, SMOOTHING * weight + (1 - SMOOTHING)
             points.append(Point(rate, average / weight))
             if gang.rank == 0:
@@ -75,8 +83,12 @@ def run_find_learning_rate(options: argparse.Namespace, output: TextIO = sys.std
         if gang.rank == 0:
             sys.stderr.write("\n")
             finite = [point for point in points if math.isfinite(point.loss)]
-            report = {"suggested_learning_rate": suggest(finite), "points": [vars(point) for point in finite]}
+            report = {
+                "complete": is_complete,
+                "suggested_learning_rate": suggest(finite),
+                "points": [vars(point) for point in finite],
+            }
             output.write(json.dumps(report, indent=2) + "\n")
         run.writer.close()
     gang.leave()
-    return 0
+    return 0 if is_complete else 1

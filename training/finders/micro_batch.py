@@ -31,11 +31,13 @@ class Trial:
         model: its buffers and gradients are as before afterwards; its weights are never touched.
         passes: runs forward and backward over a micro-batch of so many sequences, and exchanges nothing.
         most_sequences: that a micro-batch can have: this rank's share of the global batch.
+        before_each: called on all ranks before each size; what it raises ends the search.
     """
 
     model: nn.Module
     passes: Callable[[int], None]
     most_sequences: int
+    before_each: Callable[[], None] = lambda: None
 
 
 def find_micro_batch(trial: Trial, gang: Gang) -> int:
@@ -51,6 +53,7 @@ def find_micro_batch(trial: Trial, gang: Gang) -> int:
     buffers = {name: buffer.clone() for name, buffer in trial.model.named_buffers()}
     states = random_state(gang.device)
     while fits < too_large - 1:
+        trial.before_each()
         if _fits_everywhere(trial, gang, size):
             fits = size
         else:
