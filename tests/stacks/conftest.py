@@ -91,7 +91,7 @@ class Synthesis:
         self._directory.mkdir(parents=True, exist_ok=True)
         config = self._directory / f"{label}.yaml"
         config.write_text(yaml.safe_dump(document))
-        return self.run(config, label, **context)
+        return self.run(config, f"variant-{label}", **context)  # never where an example's own assembly is
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from bootstrap.supervise.launch import torchrun_command
 from tests.training.conftest import free_port
 from training import assembly
 from training.distributed import Gang, join_gang
+from training.parallel_settings import ParallelConfig
 from training.precision import Precision
 from training.stopping import StopBeforeStepsError
 
@@ -144,7 +145,7 @@ def test_gangs_are_static() -> None:
         rank=1,
         record=SimpleNamespace(members=("a", "b"), master_address="10.0.0.1", master_port=29500, generation=3),
         run=SimpleNamespace(processes_per_node=8, run="r", dataset="d"),
-        node=SimpleNamespace(checkpoint_bucket="b", volumes=()),
+        node=SimpleNamespace(dataset_bucket="d", checkpoint_bucket="b", volumes=()),
         layout=SimpleNamespace(dataset=lambda name: Path(name)),
         directory=Path("gen-3"),
     )
@@ -178,7 +179,16 @@ def test_stop_is_noticed_between_the_passes_that_warm_up_and_compile(alone: Gang
     source = SimpleNamespace(train=SimpleNamespace(example=lambda sequences: batch))
     model = Model()
     with pytest.raises(StopBeforeStepsError, match="received SIGTERM; stopped before the first step"):
-        assembly._prime(model, model, Precision("fp32", "cpu"), source, 1, alone, asked)  # type: ignore[arg-type]
+        assembly._prime(
+            model,
+            model,
+            Precision("fp32", "cpu"),
+            source,  # type: ignore[arg-type]
+            1,
+            ParallelConfig(),
+            alone,
+            asked,  # type: ignore[arg-type]
+        )
     assert len(passes) == 1 < assembly.PRIMING_PASSES
 
 
