@@ -43,8 +43,9 @@ def test_each_edit_is_carried_by_an_example() -> None:
     assert carried == {path for path, value in IN_PLACE.items() if value is not None}
 
 
-@pytest.mark.deploy
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == SAMPLE else pytest.mark.deploy) for name in EXAMPLES]
+)
 def test_an_example_is_deployed_changed_in_place_and_destroyed(name: str, workplace: Workplace) -> None:
     config = prepare(name, example(name), workplace)
     workplace.no_machines(types_of(name), config.get("region", "us-east-1"))
