@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.training.checkpoint import runs
 from tests.training.checkpoint.runs import load
 from training.__main__ import main
 from training.checkpoint import chunks, s3
@@ -59,20 +60,7 @@ SUBJECT = Subject(
 
 
 def manifest(step: int, world_size: int = 1) -> Manifest:
-    return Manifest(
-        subject=SUBJECT,
-        step=step,
-        position=step * 8,
-        generation=1,
-        world_size=world_size,
-        config={},
-        config_digest="c",
-        scaler={},
-        precision="fp32",
-        device_type="cpu",
-        torch_version="2",
-        parts=[],
-    )
+    return runs.manifest(step, world_size).model_copy(update={"subject": SUBJECT})
 
 
 def writer_on(backend: Backend, generation: int = 1, **options: Any) -> CheckpointWriter:

@@ -28,6 +28,7 @@ from stacks.config import read
 from tests.deploy.accounts import prepare
 from tests.deploy.conftest import Workplace
 from tests.localcloud.core.command_line import ROOT, Cli
+from tests.stacks.changes.expectations import read_cases
 
 SHIM = "#!/bin/bash\nexec sleep 86400\nexit # node document\n"
 BASES = ("demo", "ec2-fleet", "spot-fleet", "minimal", "volumes", "lustre", "existing-vpc", "reserved")
@@ -235,8 +236,7 @@ def main() -> int:
     options = parser.parse_args()
     listed = [
         case
-        for path in sorted((Path(__file__).parent / "cases").glob("*.yaml"))
-        for case in yaml.safe_load(path.read_text())
+        for case in read_cases("cases").values()
         # Another context is another command line, and another name or region another deployment.
         if not {"error", "left_behind"} & set(case["expect"]) and "context" not in case and not case.get("reordered")
     ]
