@@ -29,6 +29,12 @@ class Interruption:
     """Requests to this process. Signals count from construction on; files from :meth:`watch` on.
 
     A launcher may start this process with these signals blocked: what comes before anybody can hear it counts then too.
+
+    A stop file with `train_on` asks to use the time until its deadline: for a save now, for steps, and for the save of
+    the last one. That takes time for two saves, and a save that was measured; else it is a request to stop now.
+
+    Attributes:
+        last_save_seconds: what saving and stopping takes, with a reserve; None while that is not known.
     """
 
     def __init__(self) -> None:
@@ -36,6 +42,10 @@ class Interruption:
         self._signalled_unix_seconds = 0.0
         self._stop_file: str | None = None
         self._save_file: str | None = None
+        self._stop_request: tuple[tuple[int, int], dict[str, object]] | None = None
+        self._train_on_until: float | None = None
+        self._is_insured = False
+        self.last_save_seconds: float | None = None
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -52,30 +62,39 @@ class Interruption:
 
     @property
     def wants_stop(self) -> bool:
-        """Whether this process was asked to save and stop; a look at the file system, some microseconds."""
-        return self._signalled is not None or (self._stop_file is not None and os.path.exists(self._stop_file))  # noqa: PTH110
+        """Whether this process is to save and stop now; a look at the file system, some microseconds."""
+        return self._signalled is not None or (self._stop_document() is not None and not self._trains_on)
 
     @property
     def wants_save(self) -> bool:
-        """Whether this process was asked for an extra checkpoint."""
-        return self._save_file is not None and os.path.exists(self._save_file)  # noqa: PTH110
+        """Whether this process was asked for an extra checkpoint, or trains on after a notice without one since."""
+        if self._save_file is not None and os.path.exists(self._save_file):  # noqa: PTH110
+            return True
+        return not self._is_insured and self._stop_document() is not None and self._trains_on
 
     def save_taken(self) -> None:
         """The extra checkpoint has been taken: remove the request."""
         if self._save_file is not None:
             Path(self._save_file).unlink(missing_ok=True)
+        self._is_insured = self._train_on_until is not None
+
+    @property
+    def _trains_on(self) -> bool:
+        """Whether there is still time for steps before the last save, by the stop file that was read last."""
+        if self._train_on_until is None or self.last_save_seconds is None:
+            return False
+        return time.time() < self._train_on_until - self.last_save_seconds
 
     def reason(self) -> str:
         """Why this process is to stop, in words."""
         if self._signalled is not None:
             return f"received {signal.Signals(self._signalled).name}"
-        reason = self._stop_document().get("reason")
+        reason = (self._stop_document() or {}).get("reason")
         return str(reason) if reason else f"found the file {self._stop_file}"
 
     def deadline_unix_seconds(self) -> float | None:
         """When the save at the stop has to be done; None if nobody said."""
-        deadline = self._stop_document().get("deadline_unix_seconds")
-        return float(deadline) if isinstance(deadline, (int, float)) else None
+        return _deadline(self._stop_document() or {})
 
     def expected_kill_unix_seconds(self) -> float | None:
         """When this process will probably be killed: deadline, or end of torchrun's patience; None: not soon."""
@@ -84,15 +103,40 @@ class Interruption:
             return self._signalled_unix_seconds + TORCHRUN_GRACE_SECONDS
         return deadline
 
-    def _stop_document(self) -> dict[str, object]:
+    def _stop_document(self) -> dict[str, object] | None:
+        """The stop file, read again when it is another; None without one."""
         if self._stop_file is None:
-            return {}
+            return None
         try:
-            document = json.loads(Path(self._stop_file).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            # Any content, or none, is a request; only JSON says more.
-            return {}
-        return document if isinstance(document, dict) else {}
+            status = os.stat(self._stop_file)  # noqa: PTH116
+        except FileNotFoundError:
+            return None
+        version = (status.st_mtime_ns, status.st_ino)
+        if self._stop_request is None or self._stop_request[0] != version:
+            document = _read(Path(self._stop_file))
+            self._stop_request = (version, document)
+            self._train_on_until = self._train_on_limit(document)
+        return self._stop_request[1]
+
+    def _train_on_limit(self, document: dict[str, object]) -> float | None:
+        deadline, reserve_seconds = _deadline(document), self.last_save_seconds
+        if document.get("train_on") is not True or deadline is None or reserve_seconds is None:
+            return None
+        return deadline if time.time() + 2 * reserve_seconds < deadline else None
+
+
+def _read(stop_file: Path) -> dict[str, object]:
+    try:
+        document = json.loads(stop_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # Any content, or none, is a request; only JSON says more.
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _deadline(document: dict[str, object]) -> float | None:
+    deadline = document.get("deadline_unix_seconds")
+    return float(deadline) if isinstance(deadline, (int, float)) else None
 
 
 def ignore_stop_signals(worker: int = 0) -> None:

@@ -11,7 +11,7 @@ from training.checkpoint.interval import AutomaticInterval
 from training.distributed import Votes
 from training.errors import PeerError, SaveCancelledError
 from training.outcome import Ending
-from training.stopping import SaveTimes, choose_last_save
+from training.stopping import SaveTimes, choose_last_save, last_save_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ class Saves:
         self.saving_step: int | None = None
         self._saving_since = 0.0
         self._usual_seconds: float | None = None
+        self._step_seconds = 0.0
         checkpoint = run.config.checkpoint
         # Only rank 0 measures when to save, if the config leaves that open; the vote makes it known to all.
         decides = checkpoint.interval_steps == "auto" and run.is_main
@@ -41,6 +42,7 @@ class Saves:
 
     def note_step(self, seconds: float) -> None:
         """Take in how long a step took."""
+        self._step_seconds = seconds
         if self._automatic is not None:
             self._automatic.note_step(seconds, saving=self.saving_step is not None)
 
@@ -56,6 +58,7 @@ class Saves:
             return None
         committed, self.saving_step = self.saving_step, None
         self._usual_seconds = time.monotonic() - self._saving_since
+        self._run.interruption.last_save_seconds = last_save_seconds(self._usual_seconds, self._step_seconds)
         if self._automatic is not None:
             self._automatic.note_commit(self._run.writer.blocked_seconds, self._usual_seconds)
         return committed

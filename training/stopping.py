@@ -14,6 +14,10 @@ SLOWER_THAN_BEFORE = 1.5
 """A save at a stop is expected to take so much longer than the last one: everyone saves at a notice."""
 
 
+STEPS_TO_STOP = 3
+"""From the moment that a rank wants to stop: the step it is in, and those until all have collected its vote."""
+
+
 class StopBeforeStepsError(Exception):
     """All ranks agreed to stop while the run was put together; there is nothing to save."""
 
@@ -33,6 +37,16 @@ class SaveTimes:
     usual_seconds: float | None
     under_way_seconds: float | None
     expected_kill_unix_seconds: float | None
+
+
+def last_save_seconds(usual_seconds: float, step_seconds: float) -> float:
+    """How long before its deadline a rank must want to stop, for its last save to be through.
+
+    Args:
+        usual_seconds: what the last save took from wish to commit.
+        step_seconds: what a step takes.
+    """
+    return usual_seconds * SLOWER_THAN_BEFORE + step_seconds * STEPS_TO_STOP
 
 
 def choose_last_save(times: SaveTimes) -> LastSave:

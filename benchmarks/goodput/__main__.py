@@ -35,7 +35,7 @@ FIVE_MINUTES_SECONDS = 300.0
 class _Row:
     """One trace: share of its available time that was useful, by save policy.
 
-    `stopped_early` is the share when every drop is the end of an instance, so that the time after the notice is lost;
+    `stopped_early` is the share when every drop is the end of an instance, which stops training before it to save;
     `controlled` when the run controller asks for the machines, and has no other zone to go to.
     """
 
@@ -116,8 +116,8 @@ def _parser() -> argparse.ArgumentParser:
         "--drop",
         choices=("auto", "notice", "reclaim"),
         default="auto",
-        help="what a drop in a trace is: the notice (nothing is offered any more), or the end of the instance, so that "
-        "the two minutes before it are lost; auto: reclaim for files with `preemption` in their path, which watched "
+        help="what a drop in a trace is: the notice (nothing is offered any more), or the end of the instance, which "
+        "saves and stops shortly before; auto: reclaim for files with `preemption` in their path, which watched "
         "running instances, notice for launch probes",
     )
     parser.add_argument("--bound", type=float, default=0.95, help="what the worst trace must reach (default 0.95)")
@@ -218,7 +218,7 @@ def _print(rows: list[_Row], sweep: list[_SweepEntry], costs: Costs, options: ar
             + "  ".join(f"{cell:11.3f}" for cell in cells)
         )
     print(
-        "early stop: as `notice`, if each drop were the end of an instance that stopped training two minutes before.\n"
+        "early stop: as `notice`, if each drop were the end of an instance that stopped in time for its last save.\n"
         "controller: as `notice`, with machines asked for by the run controller, which gives up and waits in between.\n"
         "\nrestart time   " + "  ".join(f"{seconds:5.0f} s" for seconds in SWEEP_SECONDS)
     )

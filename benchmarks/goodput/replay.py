@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from benchmarks.goodput.machines import Machine
+from bootstrap.supervise.decide import NOTICE_MARGIN_SECONDS
+from training.stopping import last_save_seconds
 
 NOTICE_SECONDS = 120.0
 """Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html (2026-11)."""
-NOTICE_MARGIN_SECONDS = 10.0
-"""How long before the end of the notice the supervisor wants the save done."""
+STEP_SECONDS = 1.0
+"""Of a training step: what a gang needs to agree on the last one."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,13 @@ class SavePolicy:
     interval_seconds: Callable[[float], float]
     uses_notice: bool
 
+    @property
+    def seconds_before_loss(self) -> float:
+        """How long before its end a machine stops training; at the notice where that leaves no time for two saves."""
+        reserve_seconds = last_save_seconds(self.durable_seconds, STEP_SECONDS)
+        trains_on = 2 * reserve_seconds < NOTICE_SECONDS - NOTICE_MARGIN_SECONDS
+        return NOTICE_MARGIN_SECONDS + reserve_seconds if trains_on else NOTICE_SECONDS
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -48,7 +57,8 @@ class Conditions:
         restart_seconds: from a granted launch to the first step: boot, staging, restore.
         regroup_seconds: from the end of a generation to the next one's first step, on machines that are up.
         gang_timeout_seconds: how long a gang that is not whole waits for the rest.
-        drop_is_notice: whether a drop in the trace is the notice, the machine living on for it, or the end.
+        drop_is_notice: whether a drop in the trace is the notice, so that the two minutes in which the machine lives on
+            are no available time, and nothing trained in them counts; or the end.
     """
 
     nodes: int
@@ -96,7 +106,10 @@ class _Gang:
         if machine in self.members:
             self.account.losses += 1
             orderly = self.saves.uses_notice
-            self._end(now, orderly)
+            trained_on = (
+                orderly and not self.conditions.drop_is_notice and self.saves.seconds_before_loss < NOTICE_SECONDS
+            )
+            self._end(now, orderly, notice_saves=int(trained_on))
             self._form_if_possible(
                 now + (self.saves.durable_seconds if orderly else 0.0), self.conditions.regroup_seconds
             )
@@ -136,10 +149,10 @@ class _Gang:
     def _saves_begun(self, elapsed: float) -> int:
         return int(elapsed // self.interval_seconds) if math.isfinite(self.interval_seconds) else 0
 
-    def _end(self, now: float, orderly: bool) -> None:
+    def _end(self, now: float, orderly: bool, notice_saves: int = 0) -> None:
         """End a generation; ``orderly``: with a save of its last step, otherwise with the newest that is durable."""
         elapsed = max(0.0, now - self.stepping_since)
-        saving = self._saves_begun(elapsed) * self.saves.blocked_seconds
+        saving = (self._saves_begun(elapsed) + notice_saves) * self.saves.blocked_seconds
         redone = 0.0
         if not orderly:
             durable = self._saves_begun(max(0.0, elapsed - self.saves.durable_seconds))
@@ -166,8 +179,7 @@ def replay(machines: Iterable[Machine], end_seconds: float, conditions: Conditio
     for number, machine in enumerate(fleet):
         told = machine.lost_seconds
         if saves.uses_notice and not conditions.drop_is_notice and not machine.outlives:
-            # Told two minutes before, it saves and stops at once; what is left of them is not used.
-            told = max(machine.launched_seconds, told - NOTICE_SECONDS)
+            told = max(machine.launched_seconds, told - saves.seconds_before_loss)
         ready = machine.launched_seconds + conditions.restart_seconds
         if ready < told:
             events.append((ready, 1, number))

@@ -174,7 +174,7 @@ class Actor:
 
     def _request_stop(self, action: RequestStop) -> None:
         assert self.trainer is not None and self.active is not None
-        self.trainer.request_stop(action.reason, action.deadline_unix)
+        self.trainer.request_stop(action.reason, action.deadline_unix, train_on=action.train_on)
         self.active = replace(self.active, stop_reason=action.reason, stop_deadline_unix=action.deadline_unix)
 
     def _request_save(self) -> None:

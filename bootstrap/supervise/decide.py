@@ -40,10 +40,11 @@ STRAGGLER_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Departure:
-    """Why and until when this node leaves."""
+    """Why and until when this node leaves; `train_on`: what it does until then is paid for and counts."""
 
     reason: str
     deadline_unix: float
+    train_on: bool = False
     complete_hook: bool = False
     shut_down: bool = True
 
@@ -63,7 +64,12 @@ def departure(situation: Situation) -> Departure | None:
         notice = situation.notice
         length_seconds = max(0.0, notice.reclaim_unix_seconds - situation.noticed_unix)
         deadline = notice.reclaim_unix_seconds - min(NOTICE_MARGIN_SECONDS, length_seconds / 10)
-        return Departure(f"spot interruption ({notice.action})", deadline, situation.scale_in_since_unix is not None)
+        return Departure(
+            f"spot interruption ({notice.action})",
+            deadline,
+            train_on=True,
+            complete_hook=situation.scale_in_since_unix is not None,
+        )
     if situation.signalled_since_unix is not None:
         deadline = situation.signalled_since_unix + SIGNAL_LIMIT_SECONDS
         return Departure("the supervisor was told to end", deadline, shut_down=False)
@@ -109,7 +115,9 @@ def _while_training(situation: Situation, active: Active) -> list[Action]:
 
 def _wanted_stop(situation: Situation, active: Active, leaving: Departure | None) -> RequestStop | None:
     if leaving is not None:
-        return RequestStop(leaving.reason, leaving.deadline_unix)
+        # A stop that was asked for already stays a stop: whoever asked waits for it.
+        train_on = leaving.train_on and active.stop_deadline_unix is None
+        return RequestStop(leaving.reason, leaving.deadline_unix, train_on)
     # A stop that was asked for keeps its deadline: only a more urgent one may replace it.
     deadline = active.stop_deadline_unix or situation.now_unix + STOP_LIMIT_SECONDS
     if situation.wanted.digest != active.record.run_digest:

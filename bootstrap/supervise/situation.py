@@ -108,10 +108,11 @@ class Elect:
 
 @dataclass(frozen=True)
 class RequestStop:
-    """Ask the trainers to agree on a step, save and end."""
+    """Ask the trainers to agree on a step, save and end; now, or just before the deadline if they can `train_on`."""
 
     reason: str
     deadline_unix: float
+    train_on: bool = False
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,9 @@ class Trainer:
                 start_new_session=True,
             )
 
-    def request_stop(self, reason: str, deadline_unix: float) -> None:
-        """Ask the ranks to agree on a step, save and end."""
-        flag = {"reason": reason, "deadline_unix_seconds": deadline_unix}
+    def request_stop(self, reason: str, deadline_unix: float, *, train_on: bool) -> None:
+        """Ask the ranks to agree on a step, save and end; at once, or in time for the deadline."""
+        flag = {"reason": reason, "deadline_unix_seconds": deadline_unix, "train_on": train_on}
         self._system.write_atomic(self._directory / "stop", json.dumps(flag))
 
     def request_save(self) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 POLL_SECONDS = 0.5
+NOTICE_SECONDS = 20.0
+"""AWS gives 120. The node trains on until its last save must begin: the demo would be over before it left."""
 
 
 class LogsClient(Protocol):
@@ -109,7 +111,7 @@ class Fault:
     kind: str
     at_share: float
     interrupt: Callable[[str, float | None], None]
-    notice_seconds: float = 120.0
+    notice_seconds: float = NOTICE_SECONDS
     done: bool = False
     _steps_total: int = 0
     _checkpoint_step: int = 0

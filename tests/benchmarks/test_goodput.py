@@ -33,9 +33,9 @@ def test_one_machine_that_is_there_for_an_hour() -> None:
     stepping = HOUR - 100.0
     saving = 3 * 2.0
     assert trained([0, 1, 0], conditions(), policy(uses_notice=True)) == stepping - saving
-    # Stopped at the notice, two minutes before its end.
+    # Saved at the notice, and stopped before its end in time for half as much again as a save takes, and three steps.
     early = conditions(drop_is_notice=False)
-    assert trained([0, 1, 0], early, policy(uses_notice=True)) == stepping - 120.0 - saving
+    assert trained([0, 1, 0], early, policy(uses_notice=True)) == stepping - (10.0 + 15.0 + 3.0) - saving - 2.0
     # Without a save at the end, what came after the third save is lost.
     assert trained([0, 1, 0], conditions(), policy(uses_notice=False)) == 3000.0 - saving
 

@@ -276,11 +276,11 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
     ("name", "given", "expected"),
     [
         ("all is well", training(), []),
-        ("notice", training(notice=NOTICE), [RequestStop("spot interruption (terminate)", UNIX + 110)]),
+        ("notice", training(notice=NOTICE), [RequestStop("spot interruption (terminate)", UNIX + 110, train_on=True)]),
         (
             "a short notice keeps a small margin",
             training(notice=InterruptionNotice("terminate", UNIX + 20)),
-            [RequestStop("spot interruption (terminate)", UNIX + 18)],
+            [RequestStop("spot interruption (terminate)", UNIX + 18, train_on=True)],
         ),
         ("scale-in", training(scale_in_since_unix=UNIX), [RequestStop("scale-in", UNIX + SCALE_IN_LIMIT_SECONDS)]),
         ("run changed", training(wanted=Wanted("d2", 2, 2)), [RequestStop("the run document changed", STOP_AT)]),
@@ -290,7 +290,7 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
             [],
         ),
         (
-            "a notice after that is more urgent",
+            "a notice after that is more urgent, and does not make it wait",
             training(notice=NOTICE, active=active(stop_reason="x", stop_deadline_unix=UNIX + 250)),
             [RequestStop("spot interruption (terminate)", UNIX + 110)],
         ),
@@ -376,7 +376,7 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
         (
             "overtaken while saving before leaving: the fence decides, not we",
             training(newest=record(4, YOU, THIRD), notice=NOTICE),
-            [RequestStop("spot interruption (terminate)", UNIX + 110)],
+            [RequestStop("spot interruption (terminate)", UNIX + 110, train_on=True)],
         ),
         ("given up elsewhere", training(recorded=RUN_FAILED), [Kill("failed", "the run was given up: three times")]),
         ("finished elsewhere: it ends by itself", training(recorded=RUN_FINISHED), []),

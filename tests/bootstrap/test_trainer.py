@@ -176,10 +176,10 @@ def test_processes_that_linger_after_their_last_word_are_ended(tmp_path: Path, m
 def test_requests_are_files_and_a_fresh_generation_has_none(tmp_path: Path) -> None:
     first = make(tmp_path)
     begin(first, "import time; time.sleep(600)")
-    first.request_stop("scale-in", 12.5)
+    first.request_stop("scale-in", 12.5, train_on=False)
     first.request_save()
     stop = json.loads((tmp_path / "gen-3" / "stop").read_text())
-    assert stop == {"reason": "scale-in", "deadline_unix_seconds": 12.5}
+    assert stop == {"reason": "scale-in", "deadline_unix_seconds": 12.5, "train_on": False}
     assert (tmp_path / "gen-3" / "save").exists()
     first.kill("lost_peer", "i-2 is silent")
     assert first.poll() == Result("lost_peer", 0, "i-2 is silent")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -61,6 +62,63 @@ def test_torchruns_patience_is_a_time_to_reckon_with_but_no_deadline(
     assert interruption.deadline_unix_seconds() is None, "a save is not given up for a guess"
     (tmp_path / "stop").write_text('{"deadline_unix_seconds": 12.5}')
     assert interruption.expected_kill_unix_seconds() == interruption.deadline_unix_seconds() == 12.5
+
+
+def ask_to_stop(directory: Path, seconds_left: float, **more: object) -> None:
+    written = directory / "stop.new"
+    written.write_text(json.dumps({"deadline_unix_seconds": time.time() + seconds_left, **more}))
+    written.replace(directory / "stop")
+
+
+def test_at_a_notice_it_saves_at_once_and_trains_on_until_the_last_save_must_begin(
+    interruption: Interruption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interruption.last_save_seconds = 20.0
+    ask_to_stop(tmp_path, 110, train_on=True)
+    assert interruption.wants_save and not interruption.wants_stop
+    interruption.save_taken()
+    assert not interruption.wants_save and not interruption.wants_stop
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 91)
+    assert interruption.wants_stop and not interruption.wants_save
+    interruption.last_save_seconds = 10.0  # the save at the notice took less than the one before
+    assert not interruption.wants_stop
+    monkeypatch.setattr(time, "time", lambda: now + 101)
+    assert interruption.wants_stop
+
+
+@pytest.mark.parametrize(
+    ("last_save_seconds", "seconds_left", "more"),
+    [
+        (None, 110, {"train_on": True}),  # how long a save takes is not known
+        (60.0, 110, {"train_on": True}),  # no time for two
+        (1.0, 300, {"train_on": False}),  # somebody waits for it
+        (1.0, 300, {}),
+        (1.0, 300, {"train_on": "yes"}),
+    ],
+)
+def test_it_stops_at_once_where_training_on_is_not_safe_or_not_wanted(
+    interruption: Interruption,
+    tmp_path: Path,
+    last_save_seconds: float | None,
+    seconds_left: float,
+    more: dict[str, object],
+) -> None:
+    interruption.last_save_seconds = last_save_seconds
+    ask_to_stop(tmp_path, seconds_left, **more)
+    assert interruption.wants_stop and not interruption.wants_save
+
+
+def test_a_signal_or_a_more_urgent_request_ends_the_training_on(interruption: Interruption, tmp_path: Path) -> None:
+    interruption.last_save_seconds = 1.0
+    ask_to_stop(tmp_path, 110, train_on=True)
+    assert not interruption.wants_stop
+    ask_to_stop(tmp_path, 60)
+    assert interruption.wants_stop
+    ask_to_stop(tmp_path, 60, train_on=True)
+    assert not interruption.wants_stop
+    signal.raise_signal(signal.SIGTERM)
+    assert interruption.wants_stop
 
 
 @pytest.mark.parametrize(
