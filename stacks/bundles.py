@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
+import tempfile
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class BundleFile:
 
 def node_bundle(directory: Path) -> BundleFile:
     """Return the bundle of the node program."""
-    return _write(_files(ROOT / "bootstrap", "bootstrap"), directory)
+    return write_archive(_files(ROOT / "bootstrap", "bootstrap"), directory)
 
 
 def code_bundle(directory: Path, user_code: Path | None = None) -> BundleFile:
@@ -43,12 +43,12 @@ def code_bundle(directory: Path, user_code: Path | None = None) -> BundleFile:
         if doubled:
             raise BundleError(f"{user_code}: holds {', '.join(doubled)}, which the trainer has too; rename them")
         files += own
-    return _write(files, directory)
+    return write_archive(files, directory)
 
 
 def function_bundle(name: str, directory: Path) -> BundleFile:
     """Return the bundle of a Lambda function, a package of stacks/functions/ at the root of the archive."""
-    return _write(_files(ROOT / "stacks" / "functions" / name, name), directory)
+    return write_archive(_files(ROOT / "stacks" / "functions" / name, name), directory)
 
 
 def _files(folder: Path, name: str) -> Iterable[tuple[str, Path]]:
@@ -58,22 +58,26 @@ def _files(folder: Path, name: str) -> Iterable[tuple[str, Path]]:
             yield (Path(name) / relative).as_posix(), path
 
 
-def _write(files: Iterable[tuple[str, Path]], directory: Path) -> BundleFile:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, path in files:
-            entry = zipfile.ZipInfo(name, TIMESTAMP)
-            # Stored: compressors differ between versions of zlib, and a different digest replaces nodes.
-            entry.compress_type = zipfile.ZIP_STORED
-            entry.external_attr = MODE
-            entry.create_system = 3  # the same on every system
-            archive.writestr(entry, path.read_bytes())
-    content = buffer.getvalue()
-    sha256 = hashlib.sha256(content).hexdigest()
-    path = directory / f"{sha256}.zip"
-    if not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    return BundleFile(path, sha256)
+def write_archive(files: Iterable[tuple[str, Path | bytes]], directory: Path) -> BundleFile:
+    """Write a zip archive of files, or of bytes, under their names; the same content is the same archive."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=directory, suffix=".tmp", delete=False) as file:
+        temporary = Path(file.name)
+        try:
+            with zipfile.ZipFile(file, "w") as archive:
+                for name, content in files:
+                    entry = zipfile.ZipInfo(name, TIMESTAMP)
+                    # Stored: compressors differ between versions of zlib, and a different digest replaces nodes.
+                    entry.compress_type = zipfile.ZIP_STORED
+                    entry.external_attr = MODE
+                    entry.create_system = 3  # the same on every system
+                    archive.writestr(entry, content if isinstance(content, bytes) else content.read_bytes())
+            file.flush()
+            with temporary.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            temporary.chmod(0o644)
+            temporary.replace(directory / f"{sha256}.zip")
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    return BundleFile(directory / f"{sha256}.zip", sha256)

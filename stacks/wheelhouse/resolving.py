@@ -1,0 +1,133 @@
+"""Resolves requirements to wheels for another Python and machine than this one, by pip; downloads nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from stacks.wheelhouse.wheels import MACHINE, Wheel, is_of_image, platform_tags
+
+TIMEOUT_SECONDS = 600.0
+ROUNDS = 5
+
+
+class WheelhouseError(RuntimeError):
+    """The wheelhouse cannot be made: what pip says, and what to do."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    wheel: Wheel
+    requires: tuple[Requirement, ...]
+
+
+def target_options(python: str) -> list[str]:
+    """Return pip's options that choose wheels for the node's machine and a version of Python."""
+    platforms = [option for tag in platform_tags() for option in ("--platform", tag)]
+    return ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms]
+
+
+def run_pip(arguments: Sequence[str], what: str) -> None:
+    """Run this interpreter's pip.
+
+    Raises:
+        WheelhouseError: It fails; with its own errors.
+    """
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise WheelhouseError(
+            f"{what}: pip took longer than {TIMEOUT_SECONDS:g} seconds; is the index reachable?"
+        ) from error
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if not line.startswith(("WARNING", "[notice]", "DEPRECATION"))][-12:]
+        raise WheelhouseError(f"{what}:\n  " + "\n  ".join(errors))
+
+
+def resolve(requirements: Sequence[str], python: str, fixed: Mapping[str, Wheel]) -> dict[str, Wheel]:
+    """Return the wheels that requirements need on a node, with all that they depend on but for the image's.
+
+    Args:
+        requirements: As in a requirements file, one each.
+        python: Version of the node's Python, such as "3.12".
+        fixed: Wheels whose versions are given already, by name.
+
+    Raises:
+        WheelhouseError: There is no such set of wheels, or the index does not answer.
+    """
+    wanted = [Requirement(text) for text in requirements]
+    for _ in range(ROUNDS):
+        found = _ask_pip([str(one) for one in wanted], python, fixed)
+        needed, missing = _closure([Requirement(text) for text in requirements], found, python)
+        if not missing:
+            return {name: found[name].wheel for name in sorted(needed)}
+        # pip evaluates markers in the Python that it runs in, not in that of --python-version, and so misses some.
+        wanted += missing
+    raise WheelhouseError(f"{', '.join(requirements)}: what they depend on does not settle for Python {python}")
+
+
+def _ask_pip(requirements: Sequence[str], python: str, fixed: Mapping[str, Wheel]) -> dict[str, _Found]:
+    what = f"Python {python}: no set of wheels for {', '.join(requirements)}"
+    with tempfile.TemporaryDirectory() as temporary:
+        report, constraints = Path(temporary) / "report.json", Path(temporary) / "constraints.txt"
+        constraints.write_text("".join(f"{name}=={wheel.version}\n" for name, wheel in fixed.items()))
+        arguments = ["install", "--quiet", "--dry-run", "--ignore-installed", "--target", temporary]
+        arguments += ["--report", str(report), "--constraint", str(constraints), *target_options(python)]
+        run_pip([*arguments, *requirements], what)
+        installs = json.loads(report.read_text(encoding="utf-8"))["install"]
+    found: dict[str, _Found] = {}
+    for each in installs:
+        metadata, download = each["metadata"], each["download_info"]
+        wheel = Wheel(
+            version=metadata["version"],
+            file=download["url"].rsplit("/", 1)[-1].replace("%2B", "+"),
+            sha256=download["archive_info"]["hashes"]["sha256"],
+        )
+        requires = tuple(Requirement(text) for text in metadata.get("requires_dist") or ())
+        found[canonicalize_name(metadata["name"])] = _Found(wheel, requires)
+    return found
+
+
+def _closure(
+    roots: Iterable[Requirement], found: Mapping[str, _Found], python: str
+) -> tuple[set[str], list[Requirement]]:
+    """Return the names that the roots need, not looking behind the image's packages; and what was not found."""
+    environment = {
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": MACHINE,
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+        "sys_platform": "linux",
+    }
+    needed: set[str] = set()
+    missing: list[Requirement] = []
+    seen: set[tuple[str, frozenset[str]]] = set()
+    waiting = list(roots)
+    while waiting:
+        requirement = waiting.pop()
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if is_of_image(name) or (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        if name not in found:
+            missing.append(Requirement(str(requirement).partition(";")[0]))
+            continue
+        needed.add(name)
+        for child in found[name].requires:
+            marker = child.marker
+            if marker is None or any(marker.evaluate({**environment, "extra": extra}) for extra in ("", *extras)):
+                waiting.append(child)
+    return needed, missing
