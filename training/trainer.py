@@ -60,7 +60,11 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
         return "stopped", str(stop)
     progress.step, progress.checkpoint_step = run.state.step, run.writer.committed_step
     report_start(run)
-    ending, message = _train_steps(run, progress)
+    try:
+        ending, message = _train_steps(run, progress)
+    except Exception as error:
+        run.writer.tell_failure(error)
+        raise
     progress.checkpoint_step = gang.ask_rank_zero(lambda: run.writer.committed_step)
     write_records(run, [])
     gang.leave()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -428,6 +429,19 @@ def test_failure_of_one_rank_is_an_error_on_rank_zero_with_its_reason(tmp_path: 
     assert "rank 1: s3://bucket: s3:PutObject was answered with AccessDenied" in str(first.error)
     assert isinstance(second.error, StoreError)
     assert list(checkpoint_entries(DirectoryBackend(tmp_path))) == []
+
+
+def test_rank_zero_does_not_wait_for_the_share_of_a_rank_that_ended(tmp_path: Path) -> None:
+    """It failed between two saves, in a collective that rank 0 had left already, say."""
+    key_values: Any = dist.HashStore()
+    log = LogWriter(DirectoryBackend(tmp_path), 1)
+    plans = [SavePlan(rank=rank, world_size=2, epoch=log.epoch, keep_last=2) for rank in (0, 1)]
+    first = CheckpointWriter(DirectoryBackend(tmp_path), plans[0], log, key_values=key_values)
+    second = CheckpointWriter(DirectoryBackend(tmp_path), plans[1], None, key_values=key_values)
+    first.begin(tensors_of(1), {}, manifest(1, 2), "finished")
+    second.tell_failure(RuntimeError("timed out waiting for a peer"))
+    assert first.wait()
+    assert isinstance(first.error, PeerError) and "rank 1: timed out waiting for a peer" in str(first.error)
 
 
 def test_cancelled_save_ends_and_the_next_one_works(tmp_path: Path) -> None:

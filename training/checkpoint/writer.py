@@ -39,6 +39,8 @@ LONG_SECONDS = 5
 """A loop that stands still for longer than this at a save is told of, part by part."""
 PEER_POLL_SECONDS = 0.25
 """How soon rank 0, when it has nothing to do but wait for a save, hears that another rank failed."""
+RANK_FAILURE_KEY = "save/rank-failure"
+"""Where a rank says that it ends; a save that fails has a key of its own."""
 
 
 class KeyValueStore(Protocol):
@@ -243,22 +245,27 @@ class CheckpointWriter:
         if self._in_flight is None or self._key_values is None or self._plan.rank != 0:
             return
         key = self._failure_key(self._in_flight)
-        if not self._key_values.check([key]):
+        told = next((each for each in (key, RANK_FAILURE_KEY) if self._key_values.check([each])), None)
+        if told is None:
             return
-        reason = self._key_values.get(key).decode()
+        reason = self._key_values.get(told).decode()
         self.cancel()
         self._look(CANCEL_SECONDS)
         if isinstance(self.error, SaveCancelledError):
             self._error = PeerError(reason)
 
-    def _tell_rank_zero(self, save: SaveRequest, error: Exception) -> None:
+    def tell_failure(self, error: Exception) -> None:
+        """This rank ends with an error: rank 0, which may wait for a share that will not come, is not to wait on."""
+        self._tell_rank_zero(RANK_FAILURE_KEY, error)
+
+    def _tell_rank_zero(self, key: str, error: Exception) -> None:
         if self._key_values is None or self._plan.rank == 0 or isinstance(error, SaveCancelledError):
             return
         try:
-            self._key_values.set(self._failure_key(save), f"rank {self._plan.rank}: {error}")
+            self._key_values.set(key, f"rank {self._plan.rank}: {error}")
         except RuntimeError as unreachable:
             # The store's host is gone, and with it the gang: the loop's next collective fails on every rank.
-            logger.warning("rank 0 could not be told that a save failed: %s", unreachable)
+            logger.warning("rank 0 could not be told of a failure: %s", unreachable)
 
     def _failure_key(self, save: SaveRequest) -> str:
         return f"save/{save.serial}/failure"
@@ -282,7 +289,7 @@ class CheckpointWriter:
         save, self._in_flight, self._error = self._in_flight, None, finished.error
         self._host.progress = None
         if finished.error is not None:
-            self._tell_rank_zero(save, finished.error)
+            self._tell_rank_zero(self._failure_key(save), finished.error)
         if finished.result is not None:
             self.committed_step = finished.result.step
             self._results.append(finished.result)
