@@ -17,6 +17,7 @@ from bootstrap.layout import Layout
 from bootstrap.log_shipper import LogShipper
 from bootstrap.plan import Context, PlanError, Step, run_plan
 from bootstrap.steps.code import Code
+from bootstrap.steps.fabric import Fabric
 from bootstrap.steps.identity import Identity
 from bootstrap.steps.instance_checks import InstanceChecks
 from bootstrap.steps.local_disks import LocalDisks
@@ -35,6 +36,7 @@ STEPS: tuple[Step, ...] = (
     Identity(),
     InstanceChecks(),
     MachineSettings(),
+    Fabric(),
     PythonEnv(),
     FetchRunDocument(),
     Code(),

@@ -21,11 +21,10 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 the POSIX shared memory file sys
 DRIVER_SECONDS = 120.0
 PROGRAM_SECONDS = 30.0
 CLOCK_SECONDS, MOST_CLOCK_SECONDS = 1.0, 240.0
-EFA_INFO = "/opt/amazon/efa/bin/fi_info"
 
 
 class InstanceChecks(Step):
-    """Check GPUs, network adapters, clock, shared memory, free disk and memory, with an action for each fault."""
+    """Check GPUs, clock, shared memory, free disk and memory, with an action for each fault."""
 
     name = "instance_checks"
 
@@ -41,7 +40,7 @@ class InstanceChecks(Step):
         Raises:
             StepError: The machine cannot train, or should not.
         """
-        found = [*_gpu_faults(context), *_clock_faults(context), *_fabric_faults(context)]
+        found = [*_gpu_faults(context), *_clock_faults(context)]
         for check in (_shared_memory_problem, _disk_problem, _memory_problem):
             problem = check(context)
             if problem is not None:
@@ -108,24 +107,6 @@ def _clock_faults(context: Context) -> list[Fault]:
     action: Action = "give_back" if float(found[1]) >= MOST_CLOCK_SECONDS else "continue"
     remedy = "let chronyd step the clock in the image (makestep), from 169.254.169.123"
     return [Fault(f"clock: {found[1]} seconds {found[2]}", action, remedy)]
-
-
-def _fabric_faults(context: Context) -> list[Fault]:
-    """Make sure of EFA where the node document has it: without it NCCL goes on over TCP, and says nothing.
-
-    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html (2026-11).
-    """
-    if context.node.fabric != "efa":
-        return []
-    program = context.system.find_program("fi_info") or EFA_INFO
-    try:
-        context.system.run([program, "-p", "efa", "-t", "FI_EP_RDM"], timeout_seconds=PROGRAM_SECONDS)
-    except CommandError as error:
-        adapters = len(context.system.list_directory(Path("/sys/class/infiniband")))
-        message = f"fabric: efa, and libfabric offers no EFA ({adapters} adapters in the kernel; {error.reason})"
-        remedy = "use a type with EFA, an image with its installer, and the EFA security group; or node.fabric: tcp"
-        return [Fault(message, "give_back", remedy)]
-    return []
 
 
 def _shared_memory_problem(context: Context) -> tuple[str, str] | None:

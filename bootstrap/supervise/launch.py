@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bootstrap.collectives import collective_variables, library_path, plugin_directory
 from bootstrap.documents import NodeDocument, RunDocument
 from bootstrap.layout import Layout
 from bootstrap.supervise.records import GenerationRecord
@@ -115,12 +116,11 @@ def trainer_environment(launch: Launch, inherited: Mapping[str, str]) -> dict[st
     environment.setdefault("AWS_DEFAULT_REGION", launch.node.region)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // launch.run.processes_per_node)))
     interface = interface_of(launch.address)
-    if interface is not None:
-        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
-        environment.setdefault("NCCL_SOCKET_IFNAME", interface)
-    if launch.node.fabric == "efa":
-        # Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html (2026-11)
-        environment.setdefault("FI_PROVIDER", "efa")
+    fabric = launch.node.fabric
+    for name, value in collective_variables(fabric=fabric, run_directory=launch.directory, interface=interface).items():
+        environment.setdefault(name, value)
+    if fabric == "efa":
+        environment["LD_LIBRARY_PATH"] = library_path(environment.get("LD_LIBRARY_PATH", ""), plugin_directory())
     return environment
 
 
