@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,8 @@ CONFIG: dict[str, Any] = {
 STUDENT_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753)
 """One-sided 95 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom (any table)."""
 WARM_STEPS = 10
+MUST_CATCH = 1.05
+MOST_FALSE_ALARMS, LEAST_CAUGHT = 0.05, 0.95
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,8 @@ class Worker:
         self._errors.close()
 
 
-def compare(base: Path, new: Path, processes: int, turns: int, steps: int) -> Verdict:
-    """Measure the code of two folders against each other.
+def ratios_of(base: Path, new: Path, processes: int, turns: int, steps: int) -> list[float]:
+    """Measure the code of two folders against each other: new over base, for each pair of processes.
 
     Args:
         base: folder of the one.
@@ -131,7 +134,35 @@ def compare(base: Path, new: Path, processes: int, turns: int, steps: int) -> Ve
             pairs = in_turns(new_steps, base_steps, turns)
         ratios.append(ratio_of(pairs).value)
         sys.stderr.write(f"pair {number + 1} of {processes}: {ratios[-1]:.4f}\n")
-    return judge(ratios)
+    return ratios
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How the verdict does, by drawing its pairs again and again from ratios of code with itself.
+
+    Attributes:
+        ratios: that were measured.
+        false_alarms: share of the draws in which it is called slower.
+        caught: share of them in which it is, when each ratio is made `slowdown` times as large.
+        slowdown: what is to be caught.
+    """
+
+    ratios: list[float]
+    false_alarms: float
+    caught: float
+    slowdown: float
+
+
+def rates_of(ratios: Sequence[float], processes: int, slowdown: float, draws: int = 10_000) -> Rates:
+    """Judge draws of so many of the ratios, as they are and slowed down."""
+    source = random.Random(0)  # noqa: S311
+    alarms = caught = 0
+    for _ in range(draws):
+        drawn = source.sample(list(ratios), processes)
+        alarms += judge(drawn).is_slower
+        caught += judge([ratio * slowdown for ratio in drawn]).is_slower
+    return Rates(list(ratios), alarms / draws, caught / draws, slowdown)
 
 
 @contextmanager
@@ -158,11 +189,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, choices=range(2, 17), default=8, metavar="2..16", help="pairs of them")
     parser.add_argument("--turns", type=int, default=40, help="turns of each pair of processes")
     parser.add_argument("--steps", type=int, default=3, help="steps of a turn")
+    parser.add_argument(
+        "--rates",
+        type=int,
+        metavar="PAIRS",
+        help="measure the gate instead: BASE against itself in so many pairs (32, say), how often it would be called "
+        "slower, and how often it would with steps of 1.05 times the time",
+    )
     parser.add_argument("--output", type=Path, default=Path("build/bench/perf_gate.json"))
     options = parser.parse_args(arguments)
-    with checked_out(options.base) as base, checked_out(options.head) as new:
-        verdict = compare(base, new, options.processes, options.turns, options.steps)
     options.output.parent.mkdir(parents=True, exist_ok=True)
+    if options.rates is not None:
+        return _measure_rates(parser, options)
+    with checked_out(options.base) as base, checked_out(options.head) as new:
+        verdict = judge(ratios_of(base, new, options.processes, options.turns, options.steps))
     options.output.write_text(json.dumps(asdict(verdict), indent=2) + "\n", encoding="utf-8")
     word = "SLOWER" if verdict.is_slower else "not slower"
     sys.stdout.write(
@@ -170,6 +210,22 @@ def main(arguments: list[str] | None = None) -> int:
         f"{verdict.lower_95:.4f} with 95 % confidence)\n"
     )
     return 1 if verdict.is_slower else 0
+
+
+def _measure_rates(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if options.rates < 2 * options.processes:
+        parser.error(f"--rates {options.rates}: needs at least twice the {options.processes} pairs of a verdict")
+    with checked_out(options.base) as first, checked_out(options.base) as second:
+        ratios = ratios_of(first, second, options.rates, options.turns, options.steps)
+    rates = rates_of(ratios, options.processes, MUST_CATCH)
+    options.output.with_stem("perf_gate_rates").write_text(json.dumps(asdict(rates), indent=2) + "\n", encoding="utf-8")
+    met = rates.false_alarms <= MOST_FALSE_ALARMS and rates.caught >= LEAST_CAUGHT
+    sys.stdout.write(
+        f"identical code is called slower in {rates.false_alarms:.3f} of draws of {options.processes} out of "
+        f"{options.rates} pairs (at most {MOST_FALSE_ALARMS}); {rates.slowdown - 1:.0%} are caught in "
+        f"{rates.caught:.3f} (at least {LEAST_CAUGHT}): {'met' if met else 'NOT met'}\n"
+    )
+    return 0 if met else 1
 
 
 if __name__ == "__main__":

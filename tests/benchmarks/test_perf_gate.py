@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from benchmarks.perf_gate import checked_out, judge
+from benchmarks.perf_gate import checked_out, judge, rates_of
 
 BETWEEN_PROCESSES = 0.015
 """Spread of the ratio of two processes of the same code, as seen between repeated starts."""
@@ -27,6 +27,13 @@ def test_five_per_cent_are_caught() -> None:
     caught = sum(judge(ratios(1.05, source)).is_slower for _ in range(200))
     assert caught >= 198
     assert judge([1.04, 1.05, 1.06]).slowdown == pytest.approx(1.05, abs=1e-3)
+
+
+def test_rates_are_those_of_the_ratios() -> None:
+    source = random.Random(1)
+    rates = rates_of(ratios(1.0, source) * 4, 8, 1.05, draws=500)
+    assert rates.false_alarms <= 0.1 and rates.caught >= 0.99
+    assert rates_of(ratios(1.02, source) * 4, 8, 1.05, draws=500).false_alarms > 0.5
 
 
 def test_revision_that_is_none_is_said() -> None:
