@@ -1,4 +1,7 @@
-"""Fills in what a deployment file leaves open: `capacity.auto` becomes types, a locked image parameter its image."""
+"""Fills in what a deployment file leaves open: types for `capacity.auto`, and what is locked beside the file.
+
+That is the image of a parameter (`ami.lock.json`), and the nodes' wheels (`wheelhouse.lock.json`).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError, Problem
 from stacks.instance_types import catalogue
 from stacks.selection import Candidate, candidates, needs_of
+from stacks.wheelhouse import LOCK_NAME
 
 
 def resolve(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig, list[Problem]]:
-    """Return the configuration with types and image filled in, and what hindered that.
+    """Return the configuration with types, image and wheelhouse filled in, and what hindered that.
 
-    The same file, catalogue and lock give the same.
+    The same file, code, catalogue and locks give the same.
     """
     problems: list[Problem] = []
     types = list(config.capacity.instance_types)
@@ -29,13 +33,27 @@ def resolve(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig, lis
         image = locked_image(path, config.region, config.node.ami)
     except ConfigError as error:
         problems += error.problems
+    python = config.node.python
+    if python.wheelhouse == "auto" and path.with_name(LOCK_NAME).exists():
+        wheelhouse, stale = _locked_wheelhouse(config, path)
+        python = python.model_copy(update={"wheelhouse": wheelhouse})
+        problems += stale
     resolved = config.model_copy(
         update={
             "capacity": config.capacity.model_copy(update={"instance_types": types}),
-            "node": config.node.model_copy(update={"ami": image or config.node.ami}),
+            "node": config.node.model_copy(update={"ami": image or config.node.ami, "python": python}),
         }
     )
     return resolved, problems
+
+
+def _locked_wheelhouse(config: DeploymentConfig, path: Path) -> tuple[str, list[Problem]]:
+    from stacks.wheelhouse.lock import locked_wheelhouse  # reads code and requirements, for which few files ask
+
+    try:
+        return locked_wheelhouse(config, path)
+    except ConfigError as error:
+        return config.node.python.wheelhouse, error.problems
 
 
 def _chosen(config: DeploymentConfig) -> tuple[list[str], Problem | None]:

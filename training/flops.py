@@ -8,7 +8,10 @@ from training.config import ModelShape
 from training.precision import Format
 
 PEAK_TERAFLOPS: dict[str, dict[Format, float]] = {
+    "B300": {"fp32": 75.0, "tf32": 1125.0, "bf16": 2250.0, "fp16": 2250.0},
+    "B200": {"fp32": 75.0, "tf32": 1125.0, "bf16": 2250.0, "fp16": 2250.0},
     "H200": {"fp32": 67.0, "tf32": 494.7, "bf16": 989.4, "fp16": 989.4},
+    "H100 NVL": {"fp32": 60.0, "tf32": 417.5, "bf16": 835.0, "fp16": 835.0},
     "H100 PCIe": {"fp32": 51.2, "tf32": 378.0, "bf16": 756.0, "fp16": 756.0},
     "H100": {"fp32": 66.9, "tf32": 494.7, "bf16": 989.4, "fp16": 989.4},
     "A100": {"fp32": 19.5, "tf32": 156.0, "bf16": 312.0, "fp16": 312.0},
@@ -19,7 +22,8 @@ PEAK_TERAFLOPS: dict[str, dict[Format, float]] = {
     "V100": {"fp32": 15.7, "fp16": 125.0},
 }
 """Dense (not sparse) tera floating-point operations a second, by a part of the name that the driver gives the GPU; the
-first that fits counts. From NVIDIA's datasheets, read 2026-11: H100 and H200 https://www.nvidia.com/en-us/data-center/h200/
+first that fits counts. From NVIDIA's datasheets, read 2026-11: B200 and B300 https://www.nvidia.com/en-us/data-center/hgx/
+(an eighth of a board of eight, its figures with sparsity halved), H100 and H200 https://www.nvidia.com/en-us/data-center/h200/
 and https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet (its figures with sparsity halved),
 A100 https://www.nvidia.com/en-us/data-center/a100/, L4 and L40S https://www.nvidia.com/en-us/data-center/l4/ (halved),
 T4 https://www.nvidia.com/en-us/data-center/tesla-t4/, V100 https://www.nvidia.com/en-us/data-center/v100/;

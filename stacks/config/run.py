@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from stacks.config.setting import Section, setting
 from training.config import TrainingConfig
 
@@ -31,5 +33,12 @@ class RunConfig(Section):
         "Folder of your own code, shipped beside the trainer; null: none.",
         edit="restarts the trainer",
         default=None,
+    )
+    dependencies: Literal["auto", "off"] | list[str] = setting(
+        "Distributions that your own code needs besides those of the image and the trainer, such as [einops>=0.8]. "
+        "auto: those of requirements.txt in its folder, and what its imports name besides. `python -m stacks bundle "
+        "FILE` locks and builds them for the nodes; with --explain it says why each.",
+        edit="nothing",
+        default="auto",
     )
     config: TrainingConfig = TrainingConfig()
