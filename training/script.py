@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from training.errors import ConfigurationError, TrainingError
 from training.interruption import Interruption
 from training.metrics import MetricsFile
 from training.outcome import EXIT_CODES, Ending
+from training.stopping import last_save_seconds
 
 if TYPE_CHECKING:
     from training.assembly import Job
@@ -60,6 +62,8 @@ class ThisRun:
     interruption: Interruption
     step: int | None = None
     checkpoint_step: int | None = None
+    _heeded_at: float | None = None
+    _saving_since: float | None = None
     _metrics: MetricsFile | None = None
 
     def report(self, record: str, **values: Any) -> None:
@@ -83,7 +87,10 @@ class ThisRun:
         """
         self.step = step
         asked = self.interruption
-        agreed = checkpointer.agree(Votes(stop=float(asked.wants_stop), save=float(asked.wants_save)))
+        wants_save = asked.wants_save or checkpointer.is_near_only
+        votes = Votes(stop=float(asked.wants_stop), save=float(wants_save), busy=float(checkpointer.is_saving))
+        agreed = checkpointer.agree(votes)
+        self._note_saving(is_saving=agreed.busy > 0)
         if agreed.stop:
             checkpointer.save(step, extra, wait=True)
             checkpointer.close()
@@ -91,6 +98,17 @@ class ThisRun:
             raise Stopped(asked.reason() if asked.wants_stop else "another process was asked to stop", step)
         if agreed.save and checkpointer.save(step, extra):
             asked.save_taken()
+
+    def _note_saving(self, is_saving: bool) -> None:
+        """Measure what saves take, so that a notice can be used for steps until the last one must begin."""
+        now = time.monotonic()
+        step_seconds = now - (self._heeded_at or now)
+        self._heeded_at = now
+        if is_saving:
+            self._saving_since = self._saving_since or now - step_seconds
+        elif self._saving_since is not None:
+            self.interruption.last_save_seconds = last_save_seconds(now - self._saving_since, step_seconds)
+            self._saving_since = None
 
 
 _started: list[ThisRun] = []

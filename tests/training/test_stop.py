@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from training.interruption import STOP_SIGNALS, TORCHRUN_GRACE_SECONDS, Interruption
-from training.stopping import SaveTimes, choose_last_save
+from training.script import ThisRun
+from training.stopping import SLOWER_THAN_BEFORE, STEPS_TO_STOP, SaveTimes, choose_last_save
 
 
 @pytest.fixture
@@ -119,6 +121,29 @@ def test_a_signal_or_a_more_urgent_request_ends_the_training_on(interruption: In
     assert not interruption.wants_stop
     signal.raise_signal(signal.SIGTERM)
     assert interruption.wants_stop
+
+
+def test_script_measures_its_saves_and_saves_what_is_near_only(
+    interruption: Interruption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    state = SimpleNamespace(is_saving=False, is_near_only=True, agree=lambda votes: votes)
+    state.save = lambda step, extra: saved.append(step) or True
+    run = ThisRun(tmp_path, "checkpoints", tmp_path, 1, interruption)
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    run.heed(state, 1)  # type: ignore[arg-type]
+    assert saved == [1], "only this gang's nodes have what it resumed from"
+    state.is_near_only, state.is_saving = False, True
+    for _ in range(4):
+        now += 2.0
+        run.heed(state, 2)  # type: ignore[arg-type]
+    state.is_saving, now = False, now + 2.0
+    run.heed(state, 3)  # type: ignore[arg-type]
+    assert interruption.last_save_seconds == 10.0 * SLOWER_THAN_BEFORE + 2.0 * STEPS_TO_STOP
+    ask_to_stop(tmp_path, 110, train_on=True)
+    run.heed(state, 4)  # type: ignore[arg-type]
+    assert saved == [1, 4], "at the notice, and goes on"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,17 @@ class Checkpointer:
         self._state = TrainingState(model, optimizer, scaler or torch.amp.GradScaler("cpu", enabled=False))
         self._generation, self._seed, self._compress = generation, seed, compress
         self._writer: CheckpointWriter | None = None
+        self._is_near_only = False
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save is in flight on this rank."""
+        return self._opened().is_busy
+
+    @property
+    def is_near_only(self) -> bool:
+        """Whether what it resumed from is on this gang's nodes alone, and no save was begun since: begin one soon."""
+        return self._is_near_only
 
     def resume(self) -> Resumption:
         """Bring model, optimizer, scaler and random states to the newest checkpoint, and own the store from now on.
@@ -128,6 +139,7 @@ class Checkpointer:
         if resumed is None:
             return Resumption()
         writer.committed_step = resumed.manifest.step if resumed.is_durable else None
+        self._is_near_only = not resumed.is_durable
         if resumed.manifest.optimizer_groups:  # imported weights come without any
             _set_groups(self._state.optimizer, resumed.manifest.optimizer_groups)
         return Resumption(resumed.manifest.step, resumed.manifest.extra)
@@ -165,6 +177,7 @@ class Checkpointer:
             return False
         manifest = self._manifest(step, extra or {}, validation_loss)
         writer.begin(self._state.tensors(), self._own_tensors(), manifest, "request")
+        self._is_near_only = False
         if wait:
             writer.wait()
             self._gang.raise_together(writer.error)
