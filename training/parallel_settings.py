@@ -32,6 +32,13 @@ class ParallelConfig(Section):
         description="Look, at every step, for parameters that the loss does not depend on: for models with branches.",
     )
 
+    network_test: Literal["off", "report", "require"] = Field(
+        default="off",
+        description="All-reduce over all processes before the first step, timed. report: its bus bandwidth goes to the "
+        "metrics, and to the log when it is far below what the instance type's network gives; require: then the run "
+        "fails.",
+    )
+
     @model_validator(mode="after")
     def _a_static_graph_has_no_branches(self) -> ParallelConfig:
         if self.static_graph and self.find_unused_parameters:

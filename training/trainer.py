@@ -18,6 +18,7 @@ from training.interruption import Interruption
 from training.memory import explain_out_of_memory, is_out_of_memory
 from training.metric_sinks import open_sinks
 from training.metrics import MetricsFile
+from training.network_check import require_sound_network
 from training.observation_settings import ProfileConfig
 from training.optimization import learning_rate
 from training.outcome import Ending
@@ -53,6 +54,7 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
     gang = join_gang()
     metrics.also_to(open_sinks(job.config.observation, job.run_directory, gang.rank))
     set_up_process(job.config, gang.local_world_size, job.run_directory)
+    require_sound_network(job.config.parallel, gang, metrics)
     try:
         run = assemble(job, gang, interruption, metrics)
     except StopBeforeStepsError as stop:

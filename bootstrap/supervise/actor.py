@@ -134,6 +134,7 @@ class Actor:
             address=self._identity.private_address,
             interpreter=find_interpreter(self._context),
             layout=self._context.layout,
+            instance_type=self._identity.instance_type,
         )
         remove_old_directories(launch.directory.parent, RUN_DIRECTORIES_KEPT)
         remove_other_code(self._context, frozenset({run.code.sha256}))

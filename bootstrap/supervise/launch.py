@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bootstrap.collectives import collective_variables, library_path, plugin_directory
 from bootstrap.documents import NodeDocument, RunDocument
+from bootstrap.instance_fabric import fabric_of
 from bootstrap.layout import Layout
 from bootstrap.supervise.records import GenerationRecord
 
@@ -37,6 +38,7 @@ class Launch:
     address: str
     interpreter: str
     layout: Layout
+    instance_type: str = ""
 
     @property
     def directory(self) -> Path:
@@ -119,6 +121,9 @@ def trainer_environment(launch: Launch, inherited: Mapping[str, str]) -> dict[st
     fabric = launch.node.fabric
     for name, value in collective_variables(fabric=fabric, run_directory=launch.directory, interface=interface).items():
         environment.setdefault(name, value)
+    network_gbps = fabric_of(launch.instance_type).network_gbps
+    if network_gbps is not None:
+        environment["TRAINSTACK_NETWORK_GBPS"] = str(network_gbps)
     if fabric == "efa":
         environment["LD_LIBRARY_PATH"] = library_path(environment.get("LD_LIBRARY_PATH", ""), plugin_directory())
     return environment
