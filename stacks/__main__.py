@@ -5,10 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from stacks.commands import ami, candidates, catalogue, check, deliver, diff, documents, execution_policy, policy
+from stacks.commands import (
+    ami,
+    bundle,
+    candidates,
+    catalogue,
+    check,
+    deliver,
+    diff,
+    documents,
+    execution_policy,
+    policy,
+)
 from stacks.errors import ConfigError
 
-COMMANDS = (check, diff, deliver, candidates, catalogue, ami, documents, policy, execution_policy)
+COMMANDS = (check, bundle, diff, deliver, candidates, catalogue, ami, documents, policy, execution_policy)
 
 
 def main(arguments: list[str] | None = None) -> int:

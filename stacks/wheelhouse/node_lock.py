@@ -10,7 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from stacks.wheelhouse.resolving import WheelhouseError, resolve
-from stacks.wheelhouse.wheels import NODE_LOCK, NODE_PACKAGES, Wheel, to_json, write_json
+from stacks.wheelhouse.wheels import NODE_LOCK, NODE_PACKAGES, to_json, write_json
 
 REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements.txt"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -35,12 +35,11 @@ def main() -> int:
     """Write the lock; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m stacks.wheelhouse.node_lock", description=__doc__)
     parser.parse_args()
-    # Of versions only the name counts here: these are constraints.
-    fixed = {name: Wheel(version, "", "") for name, version in pinned_versions().items()}
+    constraints = [f"{name}=={version}" for name, version in pinned_versions().items()]
     try:
         wheels = {}
         for python in PYTHONS:
-            wheels[python] = resolve(NODE_PACKAGES, python, fixed)
+            wheels[python] = resolve(NODE_PACKAGES, python, constraints)
             print(f"Python {python}: {len(wheels[python])} wheels", file=sys.stderr)
     except WheelhouseError as error:
         print(error, file=sys.stderr)

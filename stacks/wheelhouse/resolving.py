@@ -54,20 +54,20 @@ def run_pip(arguments: Sequence[str], what: str) -> None:
         raise WheelhouseError(f"{what}:\n  " + "\n  ".join(errors))
 
 
-def resolve(requirements: Sequence[str], python: str, fixed: Mapping[str, Wheel]) -> dict[str, Wheel]:
+def resolve(requirements: Sequence[str], python: str, constraints: Sequence[str]) -> dict[str, Wheel]:
     """Return the wheels that requirements need on a node, with all that they depend on but for the image's.
 
     Args:
         requirements: As in a requirements file, one each.
         python: Version of the node's Python, such as "3.12".
-        fixed: Wheels whose versions are given already, by name.
+        constraints: Versions that distributions must have if they are needed, such as "boto3==1.44.8".
 
     Raises:
         WheelhouseError: There is no such set of wheels, or the index does not answer.
     """
     wanted = [Requirement(text) for text in requirements]
     for _ in range(ROUNDS):
-        found = _ask_pip([str(one) for one in wanted], python, fixed)
+        found = _ask_pip([str(one) for one in wanted], python, constraints)
         needed, missing = _closure([Requirement(text) for text in requirements], found, python)
         if not missing:
             return {name: found[name].wheel for name in sorted(needed)}
@@ -76,13 +76,13 @@ def resolve(requirements: Sequence[str], python: str, fixed: Mapping[str, Wheel]
     raise WheelhouseError(f"{', '.join(requirements)}: what they depend on does not settle for Python {python}")
 
 
-def _ask_pip(requirements: Sequence[str], python: str, fixed: Mapping[str, Wheel]) -> dict[str, _Found]:
+def _ask_pip(requirements: Sequence[str], python: str, constraints: Sequence[str]) -> dict[str, _Found]:
     what = f"Python {python}: no set of wheels for {', '.join(requirements)}"
     with tempfile.TemporaryDirectory() as temporary:
-        report, constraints = Path(temporary) / "report.json", Path(temporary) / "constraints.txt"
-        constraints.write_text("".join(f"{name}=={wheel.version}\n" for name, wheel in fixed.items()))
+        report, listing = Path(temporary) / "report.json", Path(temporary) / "constraints.txt"
+        listing.write_text("".join(f"{line}\n" for line in constraints))
         arguments = ["install", "--quiet", "--dry-run", "--ignore-installed", "--target", temporary]
-        arguments += ["--report", str(report), "--constraint", str(constraints), *target_options(python)]
+        arguments += ["--report", str(report), "--constraint", str(listing), *target_options(python)]
         run_pip([*arguments, *requirements], what)
         installs = json.loads(report.read_text(encoding="utf-8"))["install"]
     found: dict[str, _Found] = {}
