@@ -46,9 +46,11 @@ FATAL_XIDS = {
     120: "the GPU's system processor failed",
     140: "an unrecovered memory error",
 }
-_REPLACE = "the machine is given back; AWS replaces it with another one"
-_RESET = "the GPUs are reset; when that does not help the machine is given back"
+REPLACE = "the machine is given back; AWS replaces it with another one"
+RESET = "the GPUs are reset; when that does not help the machine is given back"
 _RECOVERY: dict[str, Action] = {"reset": "reset", "drain and reset": "reset", "drain p2p": "reset"}
+# Source (2026-11): https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+LEAST_DRIVERS = {11: 450, 12: 525, 13: 580}
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)[^)]*\): (\d+)")
 
 
@@ -73,31 +75,31 @@ def gpu_faults(report: str, expected: int) -> list[Fault]:
     kinds = {(_text(gpu, "product_name"), _text(gpu, "fb_memory_usage/total")) for gpu in gpus}
     if len(kinds) > 1:
         found = ", ".join(sorted(" with ".join(kind) for kind in kinds))
-        faults.append(Fault(f"gpus: they are not alike: {found}", "give_back", _REPLACE))
+        faults.append(Fault(f"gpus: they are not alike: {found}", "give_back", REPLACE))
     return [*faults, *(fault for gpu in gpus for fault in _faults_of(gpu))]
 
 
 def _faults_of(gpu: ET.Element) -> Iterator[Fault]:
     name = f"gpu {gpu.get('id', 'unknown')}"
     if _text(gpu, "remapped_rows/remapped_row_failure") == "Yes":
-        yield Fault(f"{name}: a memory row could not be remapped", "give_back", _REPLACE)
+        yield Fault(f"{name}: a memory row could not be remapped", "give_back", REPLACE)
     elif _text(gpu, "remapped_rows/remapped_row_pending") == "Yes":
-        yield Fault(f"{name}: a memory row is remapped at the next reset", "reset", _RESET)
+        yield Fault(f"{name}: a memory row is remapped at the next reset", "reset", RESET)
     if _text(gpu, "retired_pages/pending_retirement") == "Yes":
-        yield Fault(f"{name}: a memory page is retired at the next reset", "reset", _RESET)
+        yield Fault(f"{name}: a memory page is retired at the next reset", "reset", RESET)
     if _text(gpu, "ecc_errors/aggregate/sram_threshold_exceeded") == "Yes":
-        yield Fault(f"{name}: more SRAM errors in its life than NVIDIA allows", "give_back", _REPLACE)
+        yield Fault(f"{name}: more SRAM errors in its life than NVIDIA allows", "give_back", REPLACE)
     uncorrected = sum(
         int(each.text or 0)
         for each in gpu.findall("ecc_errors/volatile/*")
         if "uncorrectable" in each.tag and (each.text or "").strip().isdigit()
     )
     if uncorrected:
-        yield Fault(f"{name}: {uncorrected} uncorrected memory errors since the driver started", "reset", _RESET)
+        yield Fault(f"{name}: {uncorrected} uncorrected memory errors since the driver started", "reset", RESET)
     recovery = _text(gpu, "gpu_recovery_action").lower()
     if recovery not in ("", "none", "n/a"):
         action = _RECOVERY.get(recovery, "give_back")
-        yield Fault(f"{name}: its driver asks for: {recovery}", action, _RESET if action == "reset" else _REPLACE)
+        yield Fault(f"{name}: its driver asks for: {recovery}", action, RESET if action == "reset" else REPLACE)
     if _text(gpu, "ecc_mode/current_ecc") == "Disabled":
         remedy = "turn it on in the image: nvidia-smi --ecc-config=1, and restart; errors in memory go unseen meanwhile"
         yield Fault(f"{name}: ECC is off", "continue", remedy)
@@ -119,10 +121,28 @@ def xid_faults(kernel_log: str) -> list[Fault]:
     """Return the fatal Xid errors that the driver wrote to the kernel's log, once for each GPU and number."""
     found = {(match[1], int(match[2])) for match in _XID.finditer(kernel_log)}
     return [
-        Fault(f"gpu {bus}: Xid {number} since the machine started: {FATAL_XIDS[number]}", "give_back", _REPLACE)
+        Fault(f"gpu {bus}: Xid {number} since the machine started: {FATAL_XIDS[number]}", "give_back", REPLACE)
         for bus, number in sorted(found)
         if number in FATAL_XIDS
     ]
+
+
+def driver_fault(driver: str, cuda: str) -> Fault | None:
+    """Return what is wrong with a driver for a torch that was built for a version of CUDA, None when they fit.
+
+    A major version that is newer than this table asks for the driver of the newest one in it.
+    """
+    majors = [re.match(r"\d+", version) for version in (driver, cuda)]
+    if majors[0] is None or majors[1] is None:
+        return None
+    least = LEAST_DRIVERS.get(min(int(majors[1][0]), max(LEAST_DRIVERS)), 0)
+    if int(majors[0][0]) >= least:
+        return None
+    return Fault(
+        f"driver {driver} is too old for a torch that was built for CUDA {cuda}, which needs {least} or newer",
+        "give_back",
+        f"use an image with driver {least} or newer, or one whose torch was built for an older CUDA",
+    )
 
 
 def _text(gpu: ET.Element, path: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
 from bootstrap.steps.gpu_health import Action, Fault, gpu_faults, xid_faults
+from bootstrap.steps.gpu_links import link_faults, start_switches
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +25,18 @@ CLOCK_SECONDS, MOST_CLOCK_SECONDS = 1.0, 240.0
 
 
 class InstanceChecks(Step):
-    """Check GPUs, clock, shared memory, free disk and memory, with an action for each fault."""
+    """Check GPUs and what connects them, clock, shared memory, free disk and memory, with an action for each fault."""
 
     name = "instance_checks"
+    after = ("identity",)
 
     def act(self, context: Context) -> None:
-        """Prepare the root directory, whose file system is measured; reset GPUs that ask for it."""
+        """Prepare the root directory, whose file system is measured; start GPU switches; reset what asks for it."""
         context.layout.root.mkdir(parents=True, exist_ok=True)
+        start_switches(context)
         if any(fault.action == "reset" for fault in _gpu_faults(context)):
             _reset_gpus(context)
+            start_switches(context)
 
     def verify(self, context: Context) -> None:
         """Check everything; say each fault in an event, and all that the machine is given back for at once.
@@ -74,9 +78,10 @@ def _gpu_faults(context: Context) -> list[Fault]:
     try:
         kernel_log = context.system.run(["dmesg"], timeout_seconds=PROGRAM_SECONDS)
     except CommandError as error:
-        unread = Fault(f"gpus: their errors of this boot are not known ({error})", "continue", "run as root")
-        return [*gpu_faults(report, expected), unread]
-    return [*gpu_faults(report, expected), *xid_faults(kernel_log)]
+        errors = [Fault(f"gpus: their errors of this boot are not known ({error})", "continue", "run as root")]
+    else:
+        errors = xid_faults(kernel_log)
+    return [*gpu_faults(report, expected), *link_faults(context, report), *errors]
 
 
 def _reset_gpus(context: Context) -> None:

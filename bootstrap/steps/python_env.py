@@ -7,9 +7,11 @@ import logging
 
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
+from bootstrap.steps.gpu_health import driver_fault
 
 logger = logging.getLogger(__name__)
 
+DRIVER_SECONDS = 120.0
 # Runs in the training interpreter. Importing for real, not only looking, proves that shared libraries load, and leaves
 # the files in the page cache for the trainer.
 _PROBE = """
@@ -23,10 +25,11 @@ for name in sys.argv[2:]:
         versions[name] = str(getattr(module, "__version__", "unknown"))
     except Exception as error:
         missing[name] = type(error).__name__ + ": " + str(error)
-gpus = None
+gpus = cuda = None
 if int(sys.argv[1]) and "torch" in sys.modules:
-    gpus = sys.modules["torch"].cuda.device_count()
-print(json.dumps({"missing": missing, "versions": versions, "gpus": gpus}))
+    torch = sys.modules["torch"]
+    gpus, cuda = torch.cuda.device_count(), torch.version.cuda
+print(json.dumps({"missing": missing, "versions": versions, "gpus": gpus, "cuda": cuda}))
 """
 
 
@@ -65,11 +68,33 @@ class PythonEnv(Step):
                 command=command,
             )
         if found["gpus"] is not None and found["gpus"] != context.node.gpus:
+            _check_driver(context, found["cuda"])
             raise StepError(
                 f"torch sees {found['gpus']} GPUs, the node document says {context.node.gpus}",
                 remedy="install a torch built for CUDA that fits the driver of the image",
                 command=command,
             )
+
+
+def _check_driver(context: Context, cuda: str | None) -> None:
+    """Say in one line that driver and torch do not fit, of which torch only shows that it sees no GPU.
+
+    Raises:
+        StepError: They do not.
+    """
+    if cuda is None:
+        raise StepError(
+            "torch was built without CUDA, and this node has GPUs",
+            remedy="install a torch built for CUDA in the image, or choose a type without GPUs",
+        )
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        drivers = context.system.run(command, timeout_seconds=DRIVER_SECONDS).split()
+    except CommandError:  # `instance_checks` says it
+        return
+    fault = driver_fault(drivers[0], cuda) if drivers else None
+    if fault is not None:
+        raise StepError(fault.message, remedy=fault.remedy)
 
 
 def find_interpreter(context: Context) -> str:

@@ -59,7 +59,12 @@ def failure(step: Any, context: Context) -> StepError:
     ("gpus", "answer", "words"),
     [
         (0, {"missing": {"flash_attn": "ModuleNotFoundError: no"}, "versions": {}, "gpus": None}, "flash_attn"),
-        (8, {"missing": {}, "versions": {}, "gpus": 0}, "torch sees 0 GPUs, the node document says 8"),
+        (
+            8,
+            {"missing": {}, "versions": {}, "gpus": 0, "cuda": "13.0"},
+            "torch sees 0 GPUs, the node document says 8",
+        ),
+        (8, {"missing": {}, "versions": {}, "gpus": 0, "cuda": None}, "torch was built without CUDA"),
     ],
 )
 def test_python_env_names_what_is_missing(tmp_path: Path, gpus: int, answer: Any, words: str) -> None:
