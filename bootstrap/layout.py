@@ -44,6 +44,18 @@ class Layout:
         """The done marker of a boot step."""
         return self.state / f"{step}.done"
 
+    def bundle(self, sha256: str) -> Path:
+        """The unpacked node bundle."""
+        return self.root / "bundle" / sha256
+
+    def wheelhouse(self, sha256: str) -> Path:
+        """The unpacked wheelhouse."""
+        return self.root / "wheelhouse" / sha256
+
+    def environment(self, sha256: str) -> Path:
+        """The virtual environment into which a wheelhouse is installed."""
+        return self.root / "python" / sha256
+
     def code(self, sha256: str) -> Path:
         """The unpacked code bundle."""
         return self.root / "code" / sha256

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import shutil
-import tempfile
-import zipfile
 from pathlib import Path
 
-from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import RunDocument
 from bootstrap.errors import StepError
 from bootstrap.plan import Context, Step
-
-logger = logging.getLogger(__name__)
+from bootstrap.steps.archives import fetch_archive
 
 
 class Code(Step):
@@ -51,27 +45,7 @@ def fetch_code(context: Context, run: RunDocument) -> None:
     Raises:
         StepError: It cannot be fetched, is not what the digest says, or is no zip archive.
     """
-    target = context.layout.code(run.code.sha256)
-    if target.is_dir():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as temporary:
-        archive = Path(temporary) / "bundle.zip"
-        unpacked = Path(temporary) / "unpacked"
-        _download(context, run, archive)
-        try:
-            with zipfile.ZipFile(archive) as bundle:
-                bundle.extractall(unpacked)
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise StepError(
-                f"s3://{run.code.bucket}/{run.code.key}: is no zip archive ({error})",
-                remedy="deploy again to upload the bundle anew",
-            ) from error
-        try:
-            unpacked.rename(target)
-        except OSError:
-            if not target.is_dir():  # another fetch of the same digest came first: what it left is the same
-                raise
+    fetch_archive(context, run.code, context.layout.code(run.code.sha256), named_by="the run document")
 
 
 def check_code(context: Context, run: RunDocument) -> None:
@@ -97,24 +71,3 @@ def remove_other_code(context: Context, keep: frozenset[str]) -> None:
 
 def _entry_point(context: Context, run: RunDocument) -> Path:
     return context.layout.code(run.code.sha256) / "training" / "__main__.py"
-
-
-def _download(context: Context, run: RunDocument, archive: Path) -> None:
-    name = f"s3://{run.code.bucket}/{run.code.key}"
-    try:
-        body = context.aws.client("s3").get_object(Bucket=run.code.bucket, Key=run.code.key)["Body"]
-        digest = hashlib.sha256()
-        with archive.open("wb") as stream:
-            for chunk in body.iter_chunks(1024 * 1024):
-                digest.update(chunk)
-                stream.write(chunk)
-    except AWS_ERRORS as error:
-        raise StepError(
-            f"{name}: cannot be fetched ({error})",
-            remedy="check that the bundle is there, that the node's role may read it, and the S3 endpoint's policy",
-        ) from error
-    if digest.hexdigest() != run.code.sha256:
-        raise StepError(
-            f"{name}: has SHA-256 {digest.hexdigest()}, the run document says {run.code.sha256}",
-            remedy="deploy again to upload the bundle anew; somebody may have written over it",
-        )
