@@ -70,6 +70,8 @@ def departure(situation: Situation) -> Departure | None:
             train_on=True,
             complete_hook=situation.scale_in_since_unix is not None,
         )
+    if situation.gpu_fault is not None:
+        return Departure(situation.gpu_fault, situation.now_unix)
     if situation.signalled_since_unix is not None:
         deadline = situation.signalled_since_unix + SIGNAL_LIMIT_SECONDS
         return Departure("the supervisor was told to end", deadline, shut_down=False)
@@ -91,6 +93,9 @@ def node_state(situation: Situation) -> NodeState:
 
 
 def _while_training(situation: Situation, active: Active) -> list[Action]:
+    if situation.gpu_fault is not None:
+        # Not the run's failure: its peers go on from the last save, with another machine in this one's place.
+        return [Kill("lost_peer", situation.gpu_fault)]
     leaving = departure(situation)
     lost = _lost_member(situation, active)
     if lost is not None:
@@ -185,6 +190,9 @@ def _settle(situation: Situation, active: Active, result: Result) -> list[Action
     A trainer whose peer vanished fails long before the peer's silence is noticed. So a failure waits until it is known
     what became of the others: a lost peer is not a failure of the run.
     """
+    if result.outcome == "failed" and situation.gpu_fault is not None:
+        lost = f"{situation.gpu_fault}; the trainer said: {result.message}"
+        return [Conclude(Result("lost_peer", result.step, lost))]
     if result.outcome != "failed" or departure(situation) is not None:
         return [Conclude(result)]
     peers = {peer.instance_id: peer for peer in situation.peers}

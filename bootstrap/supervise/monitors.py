@@ -34,6 +34,7 @@ class Board:
         self.rebalance_time: str | None = None
         self.target_state: str | None = None
         self.scale_in_since_unix: float | None = None
+        self.gpu_fault: str | None = None
         self.run: RunDocument | None = None
         self.scope: RunScope | None = None
 

@@ -63,7 +63,7 @@ class Judgement:
 class Situation:
     """Everything that a decision may depend on. Times are monotonic seconds unless the name says unix.
 
-    `noticed_unix` is when the notice was seen, 0 without one.
+    `noticed_unix` is when the notice was seen, 0 without one; `gpu_fault` is of a GPU that nothing can be saved from.
     """
 
     now: float
@@ -88,6 +88,7 @@ class Situation:
     ready_since: float | None
     recorded: RunOutcome | None
     judgement: Judgement | None
+    gpu_fault: str | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from bootstrap.errors import BootstrapError, StepError
 from bootstrap.imds import InstanceIdentity
 from bootstrap.layout import Layout
 from bootstrap.plan import Context
-from bootstrap.supervise import gpu_use
+from bootstrap.supervise import gpu_faults, gpu_use
 from bootstrap.supervise.actor import Actor, complete_hook, shut_down
 from bootstrap.supervise.control import ControlStore
 from bootstrap.supervise.decide import decide, node_state
@@ -124,6 +124,8 @@ class Supervisor:
         if context.node.gpus:
             look = gpu_use.GpuUseWatch(context).look
             self._monitors.append(Monitor("GPU use", gpu_use.INTERVAL_SECONDS, look, wake))
+            faults = gpu_faults.GpuFaultWatch(context, self._board).look
+            self._monitors.append(Monitor("GPU faults", gpu_faults.INTERVAL_SECONDS, faults, wake))
 
     def run(self) -> Leave:
         """Supervise until the node leaves; returns what is left to do then."""
@@ -236,12 +238,13 @@ class Supervisor:
             ready_since=actor.ready_since,
             recorded=_for_digest(outcome, digest),
             judgement=actor.judgement,
+            gpu_fault=board.gpu_fault,
         )
 
     def _leave_early(self) -> None:
         """Leave when it is time to before the run document could be read: there is nothing to save."""
         board = self._board
-        if board.notice is not None or board.scale_in_since_unix is not None or self._signalled:
+        if board.notice is not None or board.scale_in_since_unix is not None or board.gpu_fault or self._signalled:
             hook, signalled = board.scale_in_since_unix is not None, bool(self._signalled)
             self._actor.act(Leave("told to leave before the run document was read", hook, not signalled))
 

@@ -454,3 +454,24 @@ def test_settling(name: str, given: Situation, expected: str | None) -> None:
 )
 def test_node_state(given: Situation, expected: str) -> None:
     assert node_state(given) == expected
+
+
+LOST = "gpu 0000:1b:00: Xid 79 since the machine started: the GPU fell off the bus"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("nothing can be saved", training(gpu_fault=LOST), [Kill("lost_peer", LOST)]),
+        ("not even at a notice", training(gpu_fault=LOST, notice=NOTICE), [Kill("lost_peer", LOST)]),
+        (
+            "a trainer that died of it is no failure of the run",
+            training(gpu_fault=LOST, active=ended("failed", message="CUDA error")),
+            [Conclude(Result("lost_peer", 7, f"{LOST}; the trainer said: CUDA error"))],
+        ),
+        ("the machine goes", situation(gpu_fault=LOST), [Leave(LOST, complete_hook=False, shut_down=True)]),
+    ],
+)
+def test_a_gpu_that_is_lost(name: str, given: Situation, expected: list[Any]) -> None:
+    assert decide(given) == expected, name
+    assert node_state(given) == "draining"
