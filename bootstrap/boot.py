@@ -28,6 +28,7 @@ from bootstrap.steps.shared_storage import SharedStorage
 from bootstrap.steps.staging import Staging
 from bootstrap.steps.trainer_ready import TrainerReady
 from bootstrap.steps.volumes import Volumes
+from bootstrap.steps.wheelhouse import Wheelhouse
 from bootstrap.system import System
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ STEPS: tuple[Step, ...] = (
     InstanceChecks(),
     MachineSettings(),
     Fabric(),
+    Wheelhouse(),
     PythonEnv(),
     FetchRunDocument(),
     Code(),

@@ -8,6 +8,7 @@ import logging
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
 from bootstrap.steps.gpu_health import driver_fault
+from bootstrap.steps.interpreter import find_interpreter
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +38,10 @@ class PythonEnv(Step):
     """Find the training interpreter and import its packages once, which also warms the page cache."""
 
     name = "python_env"
+    after = ("wheelhouse",)
 
     def act(self, context: Context) -> None:
-        """Nothing to make: the image brings the interpreter."""
+        """Nothing to make: the image brings the interpreter, and the wheelhouse what it lacks."""
 
     def verify(self, context: Context) -> None:
         """Import every package of the node document in the interpreter; torch must see the GPUs."""
@@ -64,7 +66,7 @@ class PythonEnv(Step):
         if found["missing"]:
             raise StepError(
                 f"{interpreter}: " + "; ".join(f"{name}: {why}" for name, why in found["missing"].items()),
-                remedy="use an image whose interpreter has these packages, or correct node.python",
+                remedy="ship them (`python -m stacks bundle FILE`), use an image that has them, or correct node.python",
                 command=command,
             )
         if found["gpus"] is not None and found["gpus"] != context.node.gpus:
@@ -95,18 +97,3 @@ def _check_driver(context: Context, cuda: str | None) -> None:
     fault = driver_fault(drivers[0], cuda) if drivers else None
     if fault is not None:
         raise StepError(fault.message, remedy=fault.remedy)
-
-
-def find_interpreter(context: Context) -> str:
-    """Return the path of the interpreter that trains.
-
-    Raises:
-        StepError: There is none.
-    """
-    interpreter = context.system.find_program(context.node.python.interpreter)
-    if interpreter is None:
-        raise StepError(
-            f"python.interpreter: {context.node.python.interpreter}: is not on PATH, or cannot be executed",
-            remedy="give the name or absolute path of an interpreter that the image has",
-        )
-    return interpreter

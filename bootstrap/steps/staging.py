@@ -20,8 +20,8 @@ from bootstrap.dataset_index import INDEX, DatasetFile, index_files
 from bootstrap.documents import RunDocument
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
+from bootstrap.steps.interpreter import find_interpreter
 from bootstrap.steps.mounted_dataset import link_mounted_dataset
-from bootstrap.steps.python_env import find_interpreter
 from bootstrap.steps.transfer import SPARE_DISK_BYTES, copy_objects
 from bootstrap.steps.warming import warm
 
@@ -46,7 +46,7 @@ class Staging(Step):
     """Copy the dataset with s5cmd: parallel, incremental, resumable, verified by size and hash."""
 
     name = "staging"
-    after = ("run_document", "local_disks", "volumes", "shared_storage")
+    after = ("run_document", "wheelhouse", "local_disks", "volumes", "shared_storage")
 
     def act(self, context: Context) -> None:
         """Copy what is missing, unless a mounted volume or file system holds the dataset."""

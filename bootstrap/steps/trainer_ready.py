@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
-from bootstrap.steps.python_env import find_interpreter
+from bootstrap.steps.interpreter import find_interpreter
 
 # The working directory comes first on the path of `python -c`, and has nothing to do with the bundle.
 _PROBE = """

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context
+from bootstrap.steps.interpreter import find_tool
 
 MIB = 1024**2
 SPARE_DISK_BYTES = 256 * MIB
@@ -69,7 +70,8 @@ def _run(context: Context, source: str, names: list[str], settings: Settings, di
     endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
     if endpoint and "S3_ENDPOINT_URL" not in given:
         environment["S3_ENDPOINT_URL"] = endpoint
-    command = ["s5cmd", "--log", "error", "--numworkers", str(settings.workers), "run", str(commands)]
+    s5cmd = find_tool(context, "s5cmd")
+    command = [s5cmd, "--log", "error", "--numworkers", str(settings.workers), "run", str(commands)]
     try:
         context.system.run(
             command, timeout_seconds=context.node.supervise.boot_timeout_seconds, environment=environment
@@ -81,7 +83,7 @@ def _run(context: Context, source: str, names: list[str], settings: Settings, di
             message=f"{directory}: the disk is full" if full else f"{source}: cannot be copied",
             remedy="raise node.root_volume.gib, or use a smaller dataset"
             if full
-            else "see the last lines of s5cmd (on PATH? may the role read the dataset?), and boot again",
+            else "see the last lines of s5cmd (is it there? may the role read the dataset?), and boot again",
         ) from error
     finally:
         commands.unlink(missing_ok=True)

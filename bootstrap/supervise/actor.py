@@ -12,7 +12,7 @@ from bootstrap.errors import CommandError, ControlStoreError
 from bootstrap.imds import InstanceIdentity
 from bootstrap.plan import Context
 from bootstrap.steps.code import remove_other_code
-from bootstrap.steps.python_env import find_interpreter
+from bootstrap.steps.interpreter import find_interpreter
 from bootstrap.supervise.launch import Launch, LaunchCommand, free_port, trainer_environment
 from bootstrap.supervise.memory import Memory, keep
 from bootstrap.supervise.monitors import Board

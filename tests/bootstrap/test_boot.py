@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bootstrap.boot import STEPS
 from tests.bootstrap.account import Account
 from tests.bootstrap.metadata_server import MetadataServer
 
@@ -94,7 +95,7 @@ def test_from_document_to_finished_run(
     code_of_exit, errors = machine.end(process)
     assert (code_of_exit, machine.was_shut_down) == (0, True), errors
     steps = {event["step"]: event["outcome"] for event in machine.events("boot_step")}
-    assert set(steps.values()) == {"done"} and len(steps) == 11
+    assert set(steps.values()) == {"done"} and len(steps) == len(STEPS)
     (started,) = machine.events("generation_started")
     assert started["world_size"] == 2
     assert account.control("outcome.json")["outcome"] == "finished"
@@ -155,7 +156,7 @@ def test_plan_touches_nothing(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("1. identity: ") and lines[-1].startswith("11. trainer_ready: ")
+    assert lines[0].startswith("1. identity: ") and lines[-1].startswith(f"{len(STEPS)}. trainer_ready: ")
     assert list(tmp_path.iterdir()) == []
 
 
