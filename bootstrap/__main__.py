@@ -1,4 +1,4 @@
-"""The node program's command line: `python -m bootstrap plan | check | boot | prewarm | supervise`.
+"""The node program's command line: `python -m bootstrap plan | check | boot | prewarm | supervise | service`.
 
 Runs on the node from the unpacked node bundle; `plan` and `check` run anywhere.
 """
@@ -69,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         "trainers, answers spot interruption, rebalance, scale-in and a changed run document.",
     )
     supervise.add_argument("--root", help=root_help)
+    service = commands.add_parser(
+        "service",
+        help="what the systemd unit runs: supervise; after a restart of the machine, the steps before that",
+        description="The unit that `boot` writes runs this, so that the supervisor is started again when it dies, and "
+        "volumes and disks are mounted again when the machine was restarted.",
+    )
+    service.add_argument("--root", help=root_help)
     return parser
 
 
@@ -144,16 +151,21 @@ def _on_node(command: str, root: str | None) -> int:
     from bootstrap.boot import become_supervisor, boot
     from bootstrap.errors import BootstrapError
     from bootstrap.layout import Layout
+    from bootstrap.service import hand_over, has_booted, note_boot
     from bootstrap.supervise.supervisor import supervise
     from bootstrap.system import System
 
     system = System()
     layout = Layout.from_environment(system.environment(), root)
     try:
+        if command == "boot" or (command == "service" and not has_booted(system, layout)):
+            if not boot(system, layout):
+                return EXIT_FAILED
+            note_boot(system, layout)
         if command == "boot":
-            if boot(system, layout):
+            if not hand_over(system, layout):
                 become_supervisor(system, layout)
-            return EXIT_FAILED
+            return 0
         return 0 if supervise(system, layout) else EXIT_FAILED
     except BootstrapError as error:
         print(error, file=sys.stderr)
