@@ -46,6 +46,7 @@ from localcloud.compute.reservations.keeper import ReservationKeeper
 from localcloud.compute.reservations.model import ReservationStore
 from localcloud.compute.reservations.operations import ReservationOperations
 from localcloud.compute.spot import NOTICE_SECONDS, SpotMarket
+from localcloud.compute.volume_modifications import VolumeModifications
 from localcloud.compute.volumes import VolumeOperations
 from localcloud.compute.zones import Zones
 from localcloud.resource_groups import ResourceGroups
@@ -105,6 +106,7 @@ class ComputeServices:
             reserving.handlers(),
             AccountQueries(clients, types, zones, pools, clock).handlers(),
             VolumeOperations(clients, self.inventory, types, clock).handlers(),
+            VolumeModifications(clients, clock).handlers(),
             CapacityBlocks(reservations, reserving, types, zones, clock).handlers(),
             Ec2FleetOperations(
                 fleets, clients, self.inventory, resolver, record, fleet_launcher, self._fleet_keeper, fleet_history,

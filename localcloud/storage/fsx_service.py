@@ -19,8 +19,11 @@ from localcloud.compute.moments import moment_of
 from localcloud.compute.paging import page
 from localcloud.storage.lustre import (
     DEFAULT_VERSIONS,
+    GROWTH_INTERVAL_SECONDS,
     association_problems,
     capacity_problems,
+    growth_problems,
+    metadata_problems,
     problems,
     throughput_problems,
 )
@@ -42,6 +45,7 @@ class FsxService:
         self._lock = threading.RLock()
         self._systems: dict[str, dict[str, Any]] = {}
         self._associations: dict[str, dict[str, Any]] = {}
+        self._grown: dict[str, float] = {}
 
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers by operation."""
@@ -123,13 +127,17 @@ class FsxService:
             capacity = changes.get("StorageCapacity")
             if capacity is not None and capacity != system["StorageCapacity"]:
                 wrong += capacity_problems(capacity, deployment, kind, lustre | new)
-                if capacity < system["StorageCapacity"] * 1.1:
-                    wrong.append(f"StorageCapacity {capacity} must be at least 10 % above {system['StorageCapacity']}")
+                wrong += growth_problems(capacity, system["StorageCapacity"], deployment)
+                since = self._clock() - self._grown.get(system["FileSystemId"], 0.0)
+                if since < GROWTH_INTERVAL_SECONDS:
+                    wrong.append("StorageCapacity was changed less than 6 hours ago")
+            wrong += metadata_problems(lustre.get("MetadataConfiguration"), new.get("MetadataConfiguration"))
             if wrong:
                 raise ApiError("BadRequest", "; ".join(wrong))
             lustre |= new
-            if capacity is not None:
+            if capacity is not None and capacity != system["StorageCapacity"]:
                 system["StorageCapacity"] = capacity
+                self._grown[system["FileSystemId"]] = self._clock()
             return {"FileSystem": copy.deepcopy(system)}
 
     def describe(self, call: Call) -> Mapping[str, Any]:

@@ -20,6 +20,8 @@ THROUGHPUTS: Mapping[tuple[str, str], tuple[int, ...]] = {
     ("PERSISTENT_2", "SSD"): (125, 250, 500, 1000),
 }
 MOST_ASSOCIATIONS = 8
+GROWTH_INTERVAL_SECONDS = 6 * 3600.0
+"""Source: docs.aws.amazon.com/fsx/latest/LustreGuide/managing-storage-capacity.html, 2026-11."""
 _NOT_WITH_EFA_OR_METADATA = "is for PERSISTENT_2 file systems only"
 
 
@@ -65,6 +67,28 @@ def capacity_problems(capacity: int | None, deployment: str, kind: str, lustre: 
     else:
         fits, words = capacity == 1200 or (capacity > 0 and capacity % 2400 == 0), "1200 or multiples of 2400"
     return [] if fits else [f"StorageCapacity {capacity} GiB is not valid for {deployment} {kind}: {words}"]
+
+
+def growth_problems(capacity: int, existing: int, deployment: str) -> list[str]:
+    """Return why a file system cannot take another storage capacity, in GiB.
+
+    Source: docs.aws.amazon.com/fsx/latest/APIReference/API_UpdateFileSystem.html, 2026-11; the tenth more that other
+    kinds of file systems ask for is not asked of Lustre.
+    """
+    if deployment == "SCRATCH_1":
+        return ["StorageCapacity of a SCRATCH_1 file system cannot be changed"]
+    return [] if capacity > existing else [f"StorageCapacity {capacity} must be greater than {existing}"]
+
+
+def metadata_problems(existing: Mapping[str, Any] | None, wanted: Mapping[str, Any] | None) -> list[str]:
+    """Return why metadata performance cannot change so: provisioned operations never become fewer.
+
+    Source: docs.aws.amazon.com/fsx/latest/APIReference/API_UpdateFileSystemLustreMetadataConfiguration.html, 2026-11.
+    """
+    old, new = (one.get("Iops") if one else None for one in (existing, wanted))
+    if old is None or new is None or new >= old:
+        return []
+    return [f"MetadataConfiguration Iops {new} must be at least {old}"]
 
 
 def throughput_problems(throughput: int | None, deployment: str, kind: str) -> list[str]:

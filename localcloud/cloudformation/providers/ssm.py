@@ -39,7 +39,15 @@ class Parameter(Resource):
         return super().arguments(at, properties)
 
     def configure(self, at: Place, physical_id: str, old: Properties, new: Properties) -> None:
-        """Put a new version."""
+        """Put a new version; an advanced parameter stays one.
+
+        Source: docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html (2026-11).
+        """
+        if old.get("Tier") == "Advanced" and new.get("Tier", "Standard") == "Standard":
+            raise ResourceFailure(
+                f"{physical_id} uses the advanced-parameter tier. You can't downgrade a parameter from the "
+                "advanced-parameter tier to the standard-parameter tier."
+            )
         if changed(old, new, *(self.updatable - {"Tags"})):
             at.call("put_parameter", **self.arguments(at, new), Overwrite=True)
 

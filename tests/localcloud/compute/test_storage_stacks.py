@@ -99,6 +99,11 @@ def test_a_lustre_file_system_grows_in_place_and_links_a_bucket(cloud):
     assert cloud.deploy("lustre", resources(2400)) == made
     (system,) = fsx.describe_file_systems(FileSystemIds=[made["Files"]])["FileSystems"]
     assert system["StorageCapacity"] == 2400
+    more = {"FileSystemId": made["Files"], "StorageCapacity": 4800}
+    assert "less than 6 hours ago" in refusal(fsx.update_file_system, **more)[1]
+    cloud.advance(6 * 3600)
+    assert "greater than 2400" in refusal(fsx.update_file_system, **{**more, "StorageCapacity": 1200})[1]
+    assert fsx.update_file_system(**more)["FileSystem"]["StorageCapacity"] == 4800
     taken = {"FileSystemId": made["Files"], "FileSystemPath": "/data/more", "DataRepositoryPath": "s3://lustre-data/x"}
     assert "overlaps /data" in refusal(fsx.create_data_repository_association, **taken)[1]
     cloud.destroy("lustre")
@@ -138,3 +143,15 @@ def test_the_default_version_takes_no_data_repository(cloud):
     )  # fmt: skip
     assert (code, "not supported on Lustre 2.10" in message) == ("BadRequest", True)
     fsx.delete_file_system(FileSystemId=system["FileSystemId"])
+
+
+def test_a_stack_cannot_shrink_a_volume_and_keeps_it(cloud):
+    def resources(gib: int) -> dict:
+        volume = {"AvailabilityZone": "eu-west-1a", "Size": gib, "VolumeType": "gp3"}
+        return {"Volume": {"Type": "AWS::EC2::Volume", "Properties": volume}}
+
+    made = cloud.deploy("shrinking", resources(20))
+    with pytest.raises(AssertionError, match="New size cannot be smaller than existing size"):
+        cloud.deploy("shrinking", resources(10))
+    assert cloud.ec2.describe_volumes(VolumeIds=[made["Volume"]])["Volumes"][0]["Size"] == 20
+    assert cloud.deploy("shrinking", resources(30)) == made

@@ -93,3 +93,16 @@ def test_a_launch_may_buy_the_initialisation_of_its_volumes(cloud, snapshot):
     (node,) = cloud.run(BlockDeviceMappings=[data])
     found = cloud.ec2.describe_volumes(Filters=[{"Name": "attachment.instance-id", "Values": [node]}])["Volumes"]
     assert 150 in [one.get("VolumeInitializationRate") for one in found]
+
+
+def test_a_volume_only_grows_and_changes_four_times_a_day(cloud):
+    made = cloud.ec2.create_volume(AvailabilityZone=ZONE, Size=20, VolumeType="gp3")["VolumeId"]
+    code, message = refusal(cloud.ec2.modify_volume, VolumeId=made, Size=19)
+    assert (code, message) == ("InvalidParameterValue", "New size cannot be smaller than existing size")
+    for size in (30, 40, 50, 60):
+        cloud.ec2.modify_volume(VolumeId=made, Size=size)
+    assert refusal(cloud.ec2.modify_volume, VolumeId=made, Size=70)[0] == "VolumeModificationRateExceeded"
+    assert volume(cloud, made)["Size"] == 60
+    cloud.advance(24 * 3600)
+    cloud.ec2.modify_volume(VolumeId=made, Size=70)
+    assert volume(cloud, made)["Size"] == 70

@@ -320,6 +320,13 @@ def test_a_secure_string_is_refused(context: Any) -> None:
         registry()["AWS::SSM::Parameter"].create(context(), {"Type": "SecureString", "Value": "x"})
 
 
+def test_an_advanced_parameter_stays_one(context: Any) -> None:
+    provider, plain = registry()["AWS::SSM::Parameter"], {"Type": "String", "Value": "x"}
+    made = provider.create(context(), {**plain, "Tier": "Advanced"})
+    with pytest.raises(ResourceFailure, match="can't downgrade"):
+        provider.update(context(), made.physical_id, {**plain, "Tier": "Advanced"}, plain)
+
+
 def test_repository(lifecycle: Lifecycle) -> None:
     ecr = boto3.client("ecr")
     old = {
