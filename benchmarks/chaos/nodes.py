@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +82,25 @@ class Node:
         number: of the machine; it decides its name and address.
         document: the node document.
         environment: of its processes.
+        address: other than the number's.
+        before: command that starts the supervisor's, such as one that enters a namespace.
     """
 
-    def __init__(self, folder: Path, number: int, document: dict[str, Any], environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        document: dict[str, Any],
+        environment: dict[str, str],
+        address: str | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
         self.instance_id = f"i-{number:017x}"
         self.root = folder / self.instance_id
         self.root.mkdir(parents=True)
         (self.root / "node.json").write_text(json.dumps(document), encoding="utf-8")
-        self.metadata = MetadataService(self.instance_id, f"127.0.1.{number % 250 + 1}")
+        self.metadata = MetadataService(self.instance_id, address or f"127.0.1.{number % 250 + 1}")
+        self._before = tuple(before)
         self._environment = {
             **os.environ,
             **environment,
@@ -102,7 +114,7 @@ class Node:
         """Start the supervisor, for the first time or again."""
         with (self.root / "console.log").open("ab") as console:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.chaos.nodes", str(self.root)],
+                [*self._before, sys.executable, "-m", "benchmarks.chaos.nodes", str(self.root)],
                 env=self._environment,
                 cwd=self.root,
                 stdout=console,
@@ -138,10 +150,14 @@ class Node:
     def close(self) -> None:
         """End everything on this machine."""
         self.kill_supervisor()
-        for pid in self._marked(b"", without=b"\0\0"):
+        for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.metadata.close()
+
+    def processes(self) -> list[int]:
+        """Process ids of all that runs on this machine below the supervisor."""
+        return self._marked(b"", without=b"\0\0")
 
     def _marked(self, wanted: bytes, without: bytes) -> list[int]:
         mark = f"{TRAINER_MARK}={self.root}".encode()

@@ -1,0 +1,97 @@
+"""A network of the machines' own: one namespace each, joined by a bridge, so that one can be cut off. Needs root.
+
+What a cut link drops is dropped without a word, as it is when a real machine or its network goes: nobody's connection
+is reset. The addresses are those that RFC 2544 sets aside for benchmarks; nothing outside this machine reaches them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+# Source: linux/sched.h
+_CLONE_NEWNET = 0x40000000
+_PREFIX = "198.18.77"
+
+
+def can_cut() -> bool:
+    """Whether this machine lets us make namespaces."""
+    return os.geteuid() == 0 and shutil.which("ip") is not None
+
+
+class Network:
+    """The bridge, with `address` for what all machines talk to, and the namespaces on it."""
+
+    address = f"{_PREFIX}.254"
+
+    def __init__(self) -> None:
+        self._bridge = f"tsb{os.getpid() % 100_000}"
+        self._namespaces: list[str] = []
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
+        _ip("link", "set", self._bridge, "up")
+
+    def join(self, number: int) -> tuple[str, str]:
+        """Make a machine's namespace; return its name and its address."""
+        name, address = f"{self._bridge}n{number}", f"{_PREFIX}.{number % 250 + 1}"
+        _ip("netns", "add", name)
+        self._namespaces.append(name)
+        _ip("link", "add", self._link(name), "type", "veth", "peer", "name", "eth0", "netns", name)
+        _ip("link", "set", self._link(name), "master", self._bridge, "up")
+        for command in (
+            ("addr", "add", f"{address}/24", "dev", "eth0"),
+            ("link", "set", "eth0", "up"),
+            ("link", "set", "lo", "up"),
+        ):
+            _ip("-n", name, *command)
+        return name, address
+
+    def cut(self, name: str) -> None:
+        """Drop all that this machine sends, and all that is sent to it."""
+        _ip("link", "set", self._link(name), "down")
+
+    def mend(self, name: str) -> None:
+        """Connect it again."""
+        _ip("link", "set", self._link(name), "up")
+
+    def close(self) -> None:
+        """Remove everything."""
+        for name in self._namespaces:
+            _ip("netns", "del", name)
+        _ip("link", "del", self._bridge)
+
+    def _link(self, name: str) -> str:
+        return f"{name}v"
+
+
+@contextlib.contextmanager
+def inside(namespace: str | None) -> Iterator[None]:
+    """Let this thread make its sockets in a namespace; None: where it is.
+
+    Raises:
+        OSError: There is no such namespace, or it may not be entered.
+    """
+    if namespace is None:
+        yield
+        return
+    with Path("/proc/thread-self/ns/net").open("rb") as own, Path("/run/netns", namespace).open("rb") as other:
+        _enter(other.fileno())
+        try:
+            yield
+        finally:
+            _enter(own.fileno())
+
+
+def _enter(descriptor: int) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.setns(descriptor, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "the network namespace cannot be entered")
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
