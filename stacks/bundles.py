@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +26,15 @@ class BundleFile:
     sha256: str
 
 
-def node_bundle(directory: Path) -> BundleFile:
-    """Return the bundle of the node program."""
-    return write_archive(_files(ROOT / "bootstrap", "bootstrap"), directory)
+def node_bundle(directory: Path, wheelhouse: Mapping[str, str] | None = None) -> BundleFile:
+    """Return the bundle of the node program, which names the wheelhouse {key, sha256} when there is one.
+
+    User data has no room for that; it names this bundle by its digest.
+    """
+    files: list[tuple[str, Path | bytes]] = [*_files(ROOT / "bootstrap", "bootstrap")]
+    if wheelhouse is not None:
+        files.append(("wheelhouse.json", json.dumps(wheelhouse, sort_keys=True).encode()))
+    return write_archive(files, directory)
 
 
 def code_bundle(directory: Path, user_code: Path | None = None) -> BundleFile:

@@ -7,6 +7,7 @@ from pathlib import Path
 import aws_cdk as cdk
 from constructs import Construct
 
+from stacks import wheelhouse
 from stacks.config import DeploymentConfig
 from stacks.constructs.log_encryption import LogEncryption
 from stacks.constructs.permissions_boundary import PermissionsBoundary
@@ -59,6 +60,7 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool)
         network=network,
         storage=storage,
         bundle_directory=BUNDLES,
+        wheelhouse_directory=wheelhouse.DIRECTORY,
         env=where,
         stack_name=name("TrainingStack"),
     )

@@ -26,6 +26,7 @@ from stacks.errors import ConfigError, Problem
 from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
 from stacks.validators.run import gpus, processes_per_node
+from stacks.wheelhouse import archive_of
 
 # Source (2026-11):
 # https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html
@@ -60,6 +61,7 @@ class TrainingStack(Stack):
         network: NetworkStack,
         storage: StorageStack,
         bundle_directory: Path,
+        wheelhouse_directory: Path,
         **kwargs: Any,
     ) -> None:
         super().__init__(scope, id_, **kwargs)
@@ -81,7 +83,8 @@ class TrainingStack(Stack):
             key=storage.key,
             volume_ids=storage.volume_ids,
         )
-        document = self._node_document(storage, self._bundle("NodeBundle", node_bundle(bundle_directory)))
+        wheelhouse = self._wheelhouse(wheelhouse_directory)
+        document = self._node_document(storage, self._bundle("NodeBundle", node_bundle(bundle_directory, wheelhouse)))
         subnet_ids = self._candidate_subnet_ids(network)
         fleet = self._fleet(network, storage, role, document, subnet_ids)
         # A delete waits for the nodes to leave, and they need their rights and their log group until then.
@@ -146,6 +149,19 @@ class TrainingStack(Stack):
         """Publish a bundle as a file asset; return where nodes find it."""
         asset = s3_assets.Asset(self, id_, path=str(bundle.path))
         return Bundle(bucket=asset.s3_bucket_name, key=asset.s3_object_key, sha256=bundle.sha256)
+
+    def _wheelhouse(self, directory: Path) -> dict[str, str] | None:
+        """Publish the locked wheelhouse as a file asset; return where nodes find it in the bucket of their bundle.
+
+        Raises:
+            ConfigError: It was not built on this machine.
+        """
+        sha256 = self._config.node.python.wheelhouse
+        if sha256 in ("auto", "off"):  # auto still: nothing is locked
+            return None
+        path = archive_of(sha256, self._config.name, directory)
+        asset = s3_assets.Asset(self, "Wheelhouse", path=str(path))
+        return {"key": asset.s3_object_key, "sha256": sha256}
 
     def _node_document(self, storage: StorageStack, bundle: Bundle) -> NodeDocument:
         node = self._config.node

@@ -33,7 +33,7 @@ def build(wheels: Wheels, image: list[str], directory: Path, progress: Callable[
     for python, of_one in wheels.items():
         lacking = {name: one for name, one in of_one.items() if not _is_there(cache, one)}
         if lacking:
-            progress(f"Python {python}: {len(lacking)} of {len(of_one)} wheels are downloaded")
+            progress(f"Python {python}: downloading {len(lacking)} of {len(of_one)} wheels")
             _download(lacking, python, cache)
     content: dict[str, bytes | Path] = {
         f"wheels/{one.file}": cache / one.sha256 / one.file for of_one in wheels.values() for one in of_one.values()

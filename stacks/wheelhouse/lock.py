@@ -14,15 +14,11 @@ from typing import Any
 
 from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError, Problem
-from stacks.wheelhouse import LOCK_NAME
+from stacks.wheelhouse import KEY, LOCK_NAME, REMEDY
 from stacks.wheelhouse.dependencies import Dependencies, dependencies_of
 from stacks.wheelhouse.wheels import Wheels, from_json, node_wheels, to_json, write_json
 
-DIRECTORY = Path("build/wheelhouse")
-KEY = "node.python.wheelhouse"
 AUTO = "auto"
-OFF = "off"
-REMEDY = "`python -m stacks bundle FILE`"
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Locked:
     def all_wheels(self) -> Wheels:
         """Return the wheels of the archive: those of every node, and those of the deployment's code."""
         every = node_wheels()
-        return {python: every[python] | of_one for python, of_one in self.wheels.items()}
+        return {python: every.get(python, {}) | of_one for python, of_one in self.wheels.items()}
 
 
 def lock_path(config_path: Path) -> Path:
@@ -105,22 +101,12 @@ def locked_wheelhouse(config: DeploymentConfig, config_path: Path) -> tuple[str,
     if dependencies.problems:
         return locked.sha256, dependencies.problems
     if inputs_digest(config, dependencies) != locked.inputs:
-        rule = f"{LOCK_NAME} is older than node.python.versions, training.dependencies, or the imports of your code"
+        rule = (
+            f"{LOCK_NAME} is of other inputs: node.python.versions, training.dependencies, requirements.txt or imports "
+            "of your code, or the wheels of every node (node.lock.json) changed since"
+        )
         return locked.sha256, [Problem(KEY, locked.sha256, rule, f"lock anew: {REMEDY}, and commit it")]
     return locked.sha256, []
-
-
-def archive_of(sha256: str, source: str, directory: Path = DIRECTORY) -> Path:
-    """Return the archive of a locked wheelhouse.
-
-    Raises:
-        ConfigError: It was not built on this machine.
-    """
-    path = directory / f"{sha256}.zip"
-    if not path.is_file():
-        rule = f"{path} is not there: the wheelhouse was locked, and is not built on this machine"
-        raise ConfigError(source, [Problem(KEY, sha256, rule, f"build it: {REMEDY}")])
-    return path
 
 
 def _entries(path: Path) -> dict[str, Any]:

@@ -22,11 +22,12 @@ IMAGE_TORCH = re.compile(r"/deeplearning/.*-pytorch-(\d+\.\d+)-")
 
 @dataclass(frozen=True)
 class Made:
-    """A wheelhouse: its archive, its lock, and whether the lock is another than before."""
+    """A wheelhouse: its archive, its lock, and whether lock and archive are others than before."""
 
     archive: BundleFile
     locked: Locked
-    is_new: bool
+    is_locked_anew: bool
+    is_another: bool
 
 
 def make(
@@ -49,19 +50,37 @@ def make(
     known = read_lock(config_path)
     inputs = inputs_digest(config, dependencies)
     if known is not None and known.inputs == inputs and not upgrade:
-        archive = build(known.all_wheels(), list(known.image), directory, progress)
-        if archive.sha256 != known.sha256:
-            raise WheelhouseError(
-                f"the locked wheels make an archive of SHA-256 {archive.sha256}, the lock says {known.sha256}; it was "
-                "edited, or comes from another version of this program: lock anew with --upgrade"
-            )
-        return Made(archive, known, is_new=False)
+        return Made(_build(known, directory, progress), known, is_locked_anew=False, is_another=False)
     locked = Locked(inputs, "", tuple(dependencies.image), _resolve(config, dependencies, progress))
     archive = build(locked.all_wheels(), list(locked.image), directory, progress)
     locked = replace(locked, sha256=archive.sha256)
     if locked != known:
         write_lock(config_path, locked)
-    return Made(archive, locked, is_new=locked != known)
+    is_another = known is None or known.sha256 != locked.sha256
+    return Made(archive, locked, is_locked_anew=locked != known, is_another=is_another)
+
+
+def build_locked(config_path: Path, directory: Path, progress: Callable[[str], None]) -> BundleFile | None:
+    """Build what is locked of a deployment file, unless it is there; None: it is, or nothing is locked.
+
+    Raises:
+        ConfigError: The lock beside the file is not one.
+        WheelhouseError: A wheel cannot be fetched, or the lock is not of these wheels.
+    """
+    locked = read_lock(config_path)
+    if locked is None or (directory / f"{locked.sha256}.zip").is_file():
+        return None
+    return _build(locked, directory, progress)
+
+
+def _build(locked: Locked, directory: Path, progress: Callable[[str], None]) -> BundleFile:
+    archive = build(locked.all_wheels(), list(locked.image), directory, progress)
+    if archive.sha256 != locked.sha256:
+        raise WheelhouseError(
+            f"the locked wheels make an archive of SHA-256 {archive.sha256}, the lock says {locked.sha256}: "
+            "node.lock.json or the lock changed since; `python -m stacks bundle FILE` locks anew"
+        )
+    return archive
 
 
 def _resolve(config: DeploymentConfig, dependencies: Dependencies, progress: Callable[[str], None]) -> Wheels:
@@ -71,7 +90,7 @@ def _resolve(config: DeploymentConfig, dependencies: Dependencies, progress: Cal
     for python in config.node.python.versions:
         found[python] = {}
         if dependencies.requirements:
-            progress(f"Python {python}: {', '.join(dependencies.requirements)} are resolved")
+            progress(f"Python {python}: resolving {', '.join(dependencies.requirements)}")
             constraints = [f"{name}=={wheel.version}" for name, wheel in every[python].items()]
             constraints += [f"torch=={image.group(1)}.*"] if image else []
             resolved = resolve([*dependencies.requirements, *dependencies.image], python, constraints)
