@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +41,20 @@ class Outcome:
 
 @dataclass
 class Workplace:
-    """The project, a deployment file that changes, and the cloud."""
+    """The project, a deployment file that changes, and the cloud; `context` goes with every command of the CDK."""
 
     project: Path
     cloud: Cli
+    context: Mapping[str, str] = field(default_factory=lambda: {"allow-destroy": "true"})
 
     def cdk(self, verb: str, *arguments: str) -> Outcome:
         """Run the CDK on the deployment file as it is now."""
         reach = json.loads(self.cloud.good("env", "--json"))
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**NO_MARK, **reach, "PATH": path, "CDK_DISABLE_CLI_TELEMETRY": "true", "NO_COLOR": "1"}
+        context = [f"--context={key}={value}" for key, value in self.context.items()]
         done = subprocess.run(
-            [str(CDK), verb, *arguments, "--context", "config=config/deployed.yaml", "--context", "allow-destroy=true"],
+            [str(CDK), verb, *arguments, "--context", "config=config/deployed.yaml", *context],
             cwd=self.project,
             env=environment,
             stdin=subprocess.DEVNULL,
