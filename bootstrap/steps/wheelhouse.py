@@ -76,13 +76,16 @@ class Wheelhouse(Step):
         image = _ask_image(context)
         requirements = _requirements(context, folder, image["version"])
         python = _make_environment(context, wheelhouse, image["folders"])
-        pip = _pip(folder)
-        install = [python, str(pip / "pip"), "--isolated", "--disable-pip-version-check", "--no-input", "install"]
-        offline = ["--no-index", "--find-links", str(folder / "wheels"), "--only-binary=:all:", "--no-cache-dir"]
-        _install(context, [*install, *offline, "--require-hashes", "--no-compile", "--requirement", str(requirements)])
+        pip = [python, str(_pip(folder) / "pip"), "--isolated", "--disable-pip-version-check", "--no-input", "install"]
+        offline = [*pip, "--no-index", "--find-links", str(folder / "wheels"), "--only-binary=:all:", "--no-cache-dir"]
+        hashed = [*offline, "--require-hashes", "--no-compile", "--requirement", str(requirements)]
+        # All of them, also what the image has in the same version: what is installed is what was locked.
+        _install(context, [*hashed, "--no-deps", "--ignore-installed"])
+        # Installs nothing: whatever the wheels require must be there now, among them or in the image.
+        _install(context, hashed)
         of_image = folder / "image-requirements.txt"
         if (context.system.read(of_image) or "").strip():
-            _install(context, [*install, *offline, "--no-deps", "--requirement", str(of_image)])
+            _install(context, [*offline, "--no-deps", "--requirement", str(of_image)])
 
     def verify(self, context: Context) -> None:
         """Every wheel is there in its version, and torch is the image's still."""
