@@ -1,0 +1,1 @@
+"""One real machine image: a Debian guest with cloud-init that boots our user data, beside `make test`."""

@@ -1,0 +1,168 @@
+"""`make test-vm`: deploys to the embedded cloud, whose one machine is a Debian guest in QEMU, and trains in it.
+
+What the guest does is what a machine on EC2 does: firmware, kernel, systemd, cloud-init with the EC2 data source, our
+user data, the node program as root on real disks, the supervisor under systemd. It has no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localcloud.daemon import MARKER
+from localcloud.demo.commands import CommandFailed
+from localcloud.demo.driver import Demo
+from localcloud.demo.watch import EventLog, Fault, RunFailed, follow
+from localcloud.state import read_cloud_file
+from tests.vm.image import make_image
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROGRAMS = {"debootstrap": "debootstrap", "qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
+CONSOLE_TAIL_BYTES = 20_000
+UP_SECONDS = 60.0
+
+
+@dataclass
+class VirtualMachineRun(Demo):
+    """The demo's way, on a cloud whose machines are guests."""
+
+    accelerator: str = "tcg"
+    limit_seconds: float = 2400.0
+
+    def _cloud(self, verb: str) -> None:
+        if verb == "down":
+            super()._cloud(verb)
+            return
+        self._command("down", self._localcloud("down"), {})
+        self.state.mkdir(parents=True, exist_ok=True)
+        arguments = [sys.executable, "-m", "tests.vm.cloud", str(self.state), str(self.build), self.accelerator]
+        with (self.state / "cloud.log").open("ab") as log:
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, MARKER: str(self.state.resolve())},
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + UP_SECONDS
+        while read_cloud_file(self.state) is None:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RunFailed(f"the cloud does not come up: see {self.state / 'cloud.log'}")
+            time.sleep(0.1)
+        self.say(time.time(), "cloud", verb)
+
+    def _train(self, environment: Mapping[str, str]) -> EventLog:
+        log = EventLog(self._client("logs", environment), self._outputs()["LogGroup"])
+        nobody = Fault("none", 1.0, interrupt=self._interrupt)
+        try:
+            follow(
+                log, nobody, say=self.say, running_instances=self._running_instances, stall_seconds=self.limit_seconds
+            )
+        finally:
+            self._keep(log)
+        return log
+
+    def _say_deploy(self, line: str) -> None:
+        """Keep quiet: what a deploy makes is the demo's affair."""
+
+    def _keep(self, log: EventLog) -> None:
+        """Write what was seen, also of a run that failed."""
+        consoles = sorted((self.state / "instances").glob("*/console.log"), key=lambda path: path.stat().st_mtime)
+        text = consoles[-1].read_text(errors="replace") if consoles else ""
+        record = {
+            "accelerator": self.accelerator,
+            "events": [event for event in log.events if event["event"] != "gpu_use"],
+            "probe": [line.partition("PROBE ")[2].strip() for line in text.splitlines() if line.startswith("PROBE ")],
+            "console_tail": text[-CONSOLE_TAIL_BYTES:],
+        }
+        (self.build / "record.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def missing_programs() -> list[str]:
+    """Return what must be installed first, as the names of Debian's packages."""
+    return sorted(package for name, package in PROGRAMS.items() if shutil.which(name) is None)
+
+
+def judge(record: Mapping[str, Any]) -> list[str]:
+    """Return what the guest should have shown and has not."""
+    events = record["events"]
+    names = {event["event"] for event in events}
+    steps = {event["step"]: event["outcome"] for event in events if event["event"] == "boot_step"}
+    started = [event for event in events if event["event"] == "supervisor_started"]
+    probe = "\n".join(record["probe"])
+    wanted = {
+        "every boot step done": bool(steps) and set(steps.values()) == {"done"},
+        "the run finished": "run_finished" in names,
+        "the supervisor was started again by systemd after SIGKILL": len(started) >= 2 and "NRestarts=1" in probe,
+        "the unit has its limits": all(one in probe for one in ("KillMode=mixed", "OOMPolicy=continue")),
+        "datasets are on the instance store's array": "raid0" in probe and "/opt/trainstack/datasets" in probe,
+        "the root disk is left as it was": "Amazon Elastic Block Store" in probe,
+        "no fault of the machine": "instance_fault" not in names,
+    }  # fmt: skip
+    return [what for what, is_so in wanted.items() if not is_so]
+
+
+def main() -> int:
+    """Run it within its limit, and say what was seen."""
+    parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__)
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "vm", help="where everything goes")
+    parser.add_argument("--accelerator", choices=("tcg", "kvm"), default="tcg", help="of QEMU (default: tcg, anywhere)")
+    parser.add_argument("--limit-seconds", type=float, default=2400.0, help="it is ended then (default: %(default)g)")
+    options = parser.parse_args()
+    if missing_programs():
+        parser.exit(2, f"missing: install with apt-get: {' '.join(missing_programs())}\n")
+    if os.geteuid() != 0:
+        parser.exit(2, "root is needed, to make the image and to serve the guest's metadata on port 80\n")
+    options.build.mkdir(parents=True, exist_ok=True)
+    make_image(options.build)
+    began = time.time()
+
+    def say(when: float, who: str, line: str) -> None:
+        print(f"{when - began:8.1f} s  {who}: {line}", flush=True)
+
+    run = VirtualMachineRun(
+        config=ROOT / "tests" / "vm" / "deployment.yaml",
+        build=options.build,
+        data=ROOT / "docs",
+        fault="none",
+        say=say,
+        accelerator=options.accelerator,
+        limit_seconds=options.limit_seconds,
+    )
+    timer = threading.Timer(options.limit_seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+    try:
+        run.run()
+    except (CommandFailed, RunFailed) as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"ended after {time.time() - began:.0f} s; see {options.build}", file=sys.stderr)
+        return 1
+    finally:
+        timer.cancel()
+        for store in options.build.glob("cloud/instances/*/instance-store-*.raw"):
+            with contextlib.suppress(FileNotFoundError):
+                store.unlink()
+    unseen = judge(json.loads((options.build / "record.json").read_text()))
+    for what in unseen:
+        print(f"not seen: {what}", file=sys.stderr)
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
