@@ -1,4 +1,4 @@
-"""Drift detection: which resources of a stack are gone. Changed properties of those that are there are not compared.
+"""Drift detection: which resources of a stack are gone, and of which types that can say so, what was changed.
 
 Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-cfn-stack-drift.html (2026-11).
 """
@@ -15,6 +15,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from localcloud.api import Call, Handler
+from localcloud.cloudformation.drift_comparison import DRIFTED, ResourceDrift
 from localcloud.cloudformation.errors import TemplateError
 from localcloud.cloudformation.operations import Stacks
 from localcloud.cloudformation.provider import ResourceFailure
@@ -24,10 +25,10 @@ from localcloud.cloudformation.views import page
 
 @dataclass(frozen=True)
 class Detection:
-    """One detection that was made: the status of each resource, or why it failed."""
+    """One detection that was made: what it found at each resource, or why it failed."""
 
     stack: Stack
-    statuses: Mapping[str, str]
+    found: Mapping[str, ResourceDrift]
     at: datetime
     failure: str | None = None
 
@@ -48,26 +49,29 @@ class Drift:
             "DescribeStackResourceDrifts": self._drifts,
         }
 
-    def _check(self, stack: Stack, wanted: list[str] | None) -> dict[str, str]:
+    def _check(self, stack: Stack, wanted: list[str] | None) -> dict[str, ResourceDrift]:
         worker = self._stacks.worker(stack, None)
+        known_ids = frozenset(
+            resource.physical_id for one in self._stacks.all(stack.region) for resource in one.resources.values()
+        )
         with stack.lock:
             resources = [r for n, r in stack.resources.items() if r.physical_id and (not wanted or n in wanted)]
-        return {r.logical_id: "IN_SYNC" if worker.exists(r) else "DELETED" for r in resources}
+        return {r.logical_id: worker.drift(r, known_ids) for r in resources}
 
     def _detect(self, call: Call) -> Mapping[str, Any]:
         stack = self._stacks.find(str(call.parameters["StackName"]), call.region)
         if stack.is_busy or not stack.exists:
             raise TemplateError(f"Drift detection cannot be performed on stack in {stack.status} state")
         failure = None
-        statuses: dict[str, str] = {}
+        found: dict[str, ResourceDrift] = {}
         try:
-            statuses = self._check(stack, call.parameters.get("LogicalResourceIds"))
+            found = self._check(stack, call.parameters.get("LogicalResourceIds"))
         except (ClientError, ResourceFailure) as error:
             failure = str(error)
         detection_id = str(uuid.uuid4())
-        self._detections[detection_id] = Detection(stack, statuses, now(), failure)
+        self._detections[detection_id] = Detection(stack, found, now(), failure)
         if failure is None:
-            stack.drift, stack.drift_checked = {**stack.drift, **statuses}, now()
+            stack.drift, stack.drift_checked = {**stack.drift, **found}, now()
         return {"StackDriftDetectionId": detection_id}
 
     def _detect_resource(self, call: Call) -> Mapping[str, Any]:
@@ -90,7 +94,7 @@ class Drift:
         }
         if found.failure is not None:
             return {**view, "DetectionStatus": "DETECTION_FAILED", "DetectionStatusReason": found.failure}
-        drifted = sum(status != "IN_SYNC" for status in found.statuses.values())
+        drifted = sum(one.status in DRIFTED for one in found.found.values())
         return {
             **view,
             "DetectionStatus": "DETECTION_COMPLETE",
@@ -102,7 +106,8 @@ class Drift:
         p = call.parameters
         stack = self._stacks.find(str(p["StackName"]), call.region)
         with stack.lock:
-            views = [_view(stack, r) for n, r in stack.resources.items() if n in stack.drift]
+            checked = [r for n, r in stack.resources.items() if n in stack.drift]
+            views = [_view(stack, r) for r in checked if stack.drift[r.logical_id].status != "NOT_CHECKED"]
         wanted = p.get("StackResourceDriftStatusFilters")
         shown, more = page(
             [v for v in views if not wanted or v["StackResourceDriftStatus"] in wanted], p.get("NextToken")
@@ -112,15 +117,17 @@ class Drift:
 
 def _view(stack: Stack, resource: Resource) -> dict[str, Any]:
     expected = json.dumps(resource.properties, sort_keys=True, default=str)
-    status = stack.drift[resource.logical_id]
+    found = stack.drift[resource.logical_id]
     view: dict[str, Any] = {
         "StackId": stack.stack_id,
         "LogicalResourceId": resource.logical_id,
         "PhysicalResourceId": resource.physical_id,
         "ResourceType": resource.type_name,
         "ExpectedProperties": expected,
-        "PropertyDifferences": [],
-        "StackResourceDriftStatus": status,
+        "PropertyDifferences": [one.view() for one in found.differences],
+        "StackResourceDriftStatus": found.status,
         "Timestamp": stack.drift_checked,
     }
-    return view if status == "DELETED" else {**view, "ActualProperties": expected}
+    if found.status == "DELETED":
+        return view
+    return {**view, "ActualProperties": json.dumps(found.actual, sort_keys=True, default=str)}

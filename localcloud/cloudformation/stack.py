@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from localcloud.cloudformation.drift_comparison import ResourceDrift
     from localcloud.cloudformation.execution import Deployment
 
 STACK_TYPE = "AWS::CloudFormation::Stack"
@@ -112,7 +113,7 @@ class Stack:
     operations: list[dict[str, str]] = field(default_factory=list)
     pending: Deployment | None = None
     generations: dict[str, int] = field(default_factory=dict)
-    drift: Mapping[str, str] = field(default_factory=dict)
+    drift: Mapping[str, ResourceDrift] = field(default_factory=dict)
     drift_checked: datetime | None = None
     created: datetime = field(default_factory=now)
     updated: datetime | None = None

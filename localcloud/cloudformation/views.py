@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from localcloud.cloudformation.drift_comparison import DRIFTED
 from localcloud.cloudformation.errors import TemplateError
 from localcloud.cloudformation.stack import STACK_TYPE, ChangeSet, Configuration, Resource, Stack
 
@@ -59,8 +60,14 @@ def summary_view(stack: Stack) -> dict[str, Any]:
 def _drift(stack: Stack) -> dict[str, Any]:
     if stack.drift_checked is None:
         return {"StackDriftStatus": "NOT_CHECKED"}
-    drifted = any(status != "IN_SYNC" for status in stack.drift.values())
+    drifted = any(found.status in DRIFTED for found in stack.drift.values())
     return {"StackDriftStatus": "DRIFTED" if drifted else "IN_SYNC", "LastCheckTimestamp": stack.drift_checked}
+
+
+def drift_status(stack: Stack, resource: Resource) -> str:
+    """Return what the last detection found at a resource."""
+    found = stack.drift.get(resource.logical_id)
+    return "NOT_CHECKED" if found is None else found.status
 
 
 def pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
@@ -93,7 +100,7 @@ def resource_view(stack: Stack, resource: Resource) -> dict[str, Any]:
         "ResourceStatus": resource.status,
         "Timestamp": resource.updated,
         "LastUpdatedTimestamp": resource.updated,
-        "DriftInformation": {"StackResourceDriftStatus": stack.drift.get(resource.logical_id, "NOT_CHECKED")},
+        "DriftInformation": {"StackResourceDriftStatus": drift_status(stack, resource)},
     }
     if resource.physical_id:
         view["PhysicalResourceId"] = resource.physical_id

@@ -16,6 +16,7 @@ from localcloud.api import ApiError, Clients
 from localcloud.cloudformation.accepted import ACCEPTED_TYPES
 from localcloud.cloudformation.custom_resource import is_custom
 from localcloud.cloudformation.definition import HANDED_TO_PROVIDERS
+from localcloud.cloudformation.drift_comparison import Readable, ResourceDrift, differences, is_compared
 from localcloud.cloudformation.provider import Made, Provider, ResourceContext, ResourceFailure
 from localcloud.cloudformation.schemas import has_same_name
 from localcloud.cloudformation.snapshots import take_snapshot
@@ -163,6 +164,19 @@ class Worker:
         """Tell whether a resource is still there."""
         provider = self.provider(resource.type_name)
         return provider.exists(self._context(resource), resource.physical_id, resource.properties)
+
+    def drift(self, resource: Resource, known_ids: frozenset[str]) -> ResourceDrift:
+        """Compare a resource with its template."""
+        if not is_compared(resource.type_name):
+            return ResourceDrift("NOT_CHECKED")
+        if not self.exists(resource):
+            return ResourceDrift("DELETED")
+        provider, expected = self.provider(resource.type_name), resource.properties
+        if not isinstance(provider, Readable):
+            return ResourceDrift("IN_SYNC", actual=expected)
+        actual = provider.actual(self._context(resource), resource.physical_id, expected, known_ids)
+        found = differences(resource.type_name, expected, actual)
+        return ResourceDrift("MODIFIED" if found else "IN_SYNC", found, {**expected, **actual})
 
     def refuse(self, resource: Resource, reason: str) -> NoReturn:
         """Fail a resource before its provider is asked.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..provider import ResourceFailure
+from ..provider import ResourceContext, ResourceFailure
 from .ec2_resource import Ec2Resource
 from .resource import Create, Delete, Describe, Place, Properties, added_removed, changed, codes
 from .shapes import dig, text
@@ -152,6 +152,18 @@ class SecurityGroup(Ec2Resource):
         """Return the ids."""
         return {"Id": found["GroupId"], "GroupId": found["GroupId"], "VpcId": found.get("VpcId")}
 
+    def actual(
+        self, context: ResourceContext, physical_id: str, properties: Properties, known_ids: frozenset[str]
+    ) -> Properties:
+        """Return the rules that no other resource brought."""
+        inside = [{"Name": "group-id", "Values": [physical_id]}]
+        rules = self.place(context).call("describe_security_group_rules", Filters=inside)["SecurityGroupRules"]
+        own = [rule for rule in rules if rule["SecurityGroupRuleId"] not in known_ids]
+        return {
+            "SecurityGroupIngress": [template_rule(rule) for rule in own if not rule["IsEgress"]],
+            "SecurityGroupEgress": [template_rule(rule) for rule in own if rule["IsEgress"]],
+        }
+
 
 def permission(rule: Properties) -> dict[str, Any]:
     """Return a template's rule, inline or its own resource, as EC2's IpPermission.
@@ -173,6 +185,23 @@ def permission(rule: Properties) -> dict[str, Any]:
         end["UserId"] = rule["SourceSecurityGroupOwnerId"]
     ports = {name: int(rule[name]) for name in ("FromPort", "ToPort") if rule.get(name) is not None}
     return {"IpProtocol": text(rule["IpProtocol"]), **ports, container: [end]}
+
+
+def template_rule(rule: Properties) -> dict[str, Any]:
+    """Return a rule of EC2's as a template gives it; one of every protocol has no ports."""
+    side = "Destination" if rule["IsEgress"] else "Source"
+    group = rule.get("ReferencedGroupInfo") or {}
+    found = {
+        "IpProtocol": rule["IpProtocol"],
+        "CidrIp": rule.get("CidrIpv4"),
+        "CidrIpv6": rule.get("CidrIpv6"),
+        f"{side}PrefixListId": rule.get("PrefixListId"),
+        f"{side}SecurityGroupId": group.get("GroupId"),
+        "Description": rule.get("Description"),
+    }
+    if rule["IpProtocol"] != "-1":
+        found |= {name: rule.get(name) for name in ("FromPort", "ToPort")}
+    return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 _RULE_OWNERS = {"GroupId", "GroupName", "SourceSecurityGroupOwnerId"}

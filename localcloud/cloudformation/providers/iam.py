@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from botocore.exceptions import ClientError
 
-from ..provider import ResourceFailure
+from ..provider import ResourceContext, ResourceFailure
 from .resource import Create, Delete, Describe, Place, Properties, Resource, added_removed, changed, code_of, codes
 from .tagging import TagCalls
 from .waiting import wait_for
@@ -74,6 +74,30 @@ class Role(IamResource):
         """Return ARN and id."""
         return {"Arn": found["Arn"], "RoleId": found["RoleId"]}
 
+    def actual(
+        self, context: ResourceContext, physical_id: str, properties: Properties, known_ids: frozenset[str]
+    ) -> Properties:
+        """Return trust, boundary and policies; one that another resource attaches is that resource's."""
+        at = self.place(context)
+        role = at.call("get_role", RoleName=physical_id)["Role"]
+        attached = at.call("list_attached_role_policies", RoleName=physical_id)["AttachedPolicies"]
+        given = [policy["PolicyName"] for policy in properties.get("Policies") or []]
+        inline = at.call("list_role_policies", RoleName=physical_id)["PolicyNames"]
+        own = properties.get("ManagedPolicyArns") or []
+        return {
+            "AssumeRolePolicyDocument": role["AssumeRolePolicyDocument"],
+            "MaxSessionDuration": role.get("MaxSessionDuration", self.defaults["MaxSessionDuration"]),
+            "PermissionsBoundary": role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn"),
+            "ManagedPolicyArns": [
+                one["PolicyArn"] for one in attached if one["PolicyArn"] in own or one["PolicyArn"] not in known_ids
+            ],
+            "Policies": [
+                {name: at.call("get_role_policy", RoleName=physical_id, PolicyName=policy)[name] for name in _INLINE}
+                for policy in inline
+                if policy in given
+            ],
+        }
+
     def remove(self, at: Place, physical_id: str, properties: Properties) -> None:
         """Take off this resource's own policies, then delete the role; a policy of somebody else's keeps it."""
         for arn in properties.get("ManagedPolicyArns") or []:
@@ -81,6 +105,9 @@ class Role(IamResource):
         for policy in properties.get("Policies") or []:
             _ignoring_gone(at, "delete_role_policy", RoleName=physical_id, PolicyName=policy["PolicyName"])
         at.call("delete_role", RoleName=physical_id)
+
+
+_INLINE = ("PolicyName", "PolicyDocument")
 
 
 def _ignoring_gone(at: Place, operation: str, **values: Any) -> None:
@@ -186,6 +213,15 @@ class ManagedPolicy(IamResource):
             name: found[name].isoformat() for name in ("CreateDate", "UpdateDate") if name in found
         }
         return {"PolicyArn": found["Arn"], **{name: found.get(name) for name in names}, **dates}
+
+    def actual(
+        self, context: ResourceContext, physical_id: str, properties: Properties, known_ids: frozenset[str]
+    ) -> Properties:
+        """Return the document of the default version."""
+        at = self.place(context)
+        version = at.call("get_policy", PolicyArn=physical_id)["Policy"]["DefaultVersionId"]
+        document = at.call("get_policy_version", PolicyArn=physical_id, VersionId=version)["PolicyVersion"]["Document"]
+        return {"PolicyDocument": document}
 
     def remove(self, at: Place, physical_id: str, properties: Properties) -> None:
         """Detach from this resource's principals, delete old versions, delete the policy."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
-from .resource import Create, Delete, Describe, Place, Properties, PutResource, Resource, changed, codes
-from .s3_settings import SETTINGS
+from botocore.exceptions import ClientError
+
+from ..provider import ResourceContext
+from .resource import Create, Delete, Describe, Place, Properties, PutResource, Resource, changed, code_of, codes
+from .s3_settings import READABLE, SETTINGS, UNSET
+from .shapes import dig
 from .tagging import key_values
 
 
@@ -73,6 +78,21 @@ class Bucket(Resource):
             "WebsiteURL": f"http://{name}.s3-website-{region}.amazonaws.com",
         }
 
+    def actual(
+        self, context: ResourceContext, physical_id: str, properties: Properties, known_ids: frozenset[str]
+    ) -> Properties:
+        """Return the settings that keep data private and kept."""
+        at, settings = self.place(context), {}
+        for name, (operation, place, translate) in READABLE.items():
+            try:
+                found = dig(at.call(operation, Bucket=physical_id), place)
+            except ClientError as error:
+                if code_of(error) not in UNSET:
+                    raise
+                found = None
+            settings[name] = translate(found) if found else None
+        return settings
+
     def retag(self, at: Place, physical_id: str, old: Properties, new: Properties) -> None:
         """Put the whole tag set, which is all that S3 offers."""
         tags = self.wanted_tags(at.context, new)
@@ -100,6 +120,14 @@ class BucketPolicy(PutResource):
     deletes = Delete("delete_bucket_policy", "Bucket")
     gone = codes("NoSuchBucketPolicy", "NoSuchBucket")
     name_property = "Bucket"
+
+    def actual(
+        self, context: ResourceContext, physical_id: str, properties: Properties, known_ids: frozenset[str]
+    ) -> Properties:
+        """Return the policy."""
+        return {
+            "PolicyDocument": json.loads(self.place(context).call("get_bucket_policy", Bucket=physical_id)["Policy"])
+        }
 
 
 PROVIDERS = (Bucket(), BucketPolicy())

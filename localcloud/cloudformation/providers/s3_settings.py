@@ -44,6 +44,13 @@ def encryption(value: Setting) -> dict[str, Any]:
     return {"Rules": [moved(rule, names, "BucketEncryption.ServerSideEncryptionConfiguration") for rule in rules]}
 
 
+def template_encryption(value: Setting) -> dict[str, Any]:
+    """Return a ServerSideEncryptionConfiguration as templates have it."""
+    names = {"ApplyServerSideEncryptionByDefault": "ServerSideEncryptionByDefault"}
+    rules = [{names.get(key, key): item for key, item in rule.items()} for rule in value["Rules"]]
+    return {"ServerSideEncryptionConfiguration": rules}
+
+
 def logging(value: Setting) -> dict[str, Any]:
     """Return a BucketLoggingStatus."""
     names = {"DestinationBucketName": "TargetBucket", "LogFilePrefix": "TargetPrefix"}
@@ -176,3 +183,19 @@ SETTINGS: Mapping[str, tuple[str, str, Callable[[Setting], dict[str, Any]], str 
         {"Status": "Suspended"},
     ),
 }
+
+# What drift is looked for in: the call that reads a property, the place in its answer, its translation back.
+READABLE: Mapping[str, tuple[str, str, Callable[[Any], dict[str, Any]]]] = {
+    "PublicAccessBlockConfiguration": ("get_public_access_block", "PublicAccessBlockConfiguration", same),
+    "BucketEncryption": ("get_bucket_encryption", "ServerSideEncryptionConfiguration", template_encryption),
+    "VersioningConfiguration": ("get_bucket_versioning", "Status", lambda found: {"Status": found}),
+    "OwnershipControls": ("get_bucket_ownership_controls", "OwnershipControls", same),
+}
+UNSET = frozenset(
+    {
+        "NoSuchPublicAccessBlockConfiguration",
+        "ServerSideEncryptionConfigurationNotFoundError",
+        "OwnershipControlsNotFoundError",
+    }
+)
+"""Error codes of those calls where nothing was set."""

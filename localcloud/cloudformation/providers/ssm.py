@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..provider import ResourceFailure
+from ..provider import ResourceContext, ResourceFailure
 from .resource import Create, Delete, Describe, Place, Properties, Resource, changed, codes
 from .tagging import TagCalls
 
@@ -56,6 +56,13 @@ class Parameter(Resource):
         name = str(found["Name"])
         arn = at.arn("ssm", f"parameter/{name.removeprefix('/')}")
         return {"Arn": arn, "Type": found["Type"], "Value": found["Value"]}
+
+    def actual(
+        self, context: ResourceContext, physical_id: str, properties: Properties, known_ids: frozenset[str]
+    ) -> Properties:
+        """Return type and value."""
+        found = self.place(context).call("get_parameter", Name=physical_id)["Parameter"]
+        return {"Type": found["Type"], "Value": found["Value"]}
 
 
 PROVIDERS = (Parameter(),)
