@@ -7,12 +7,13 @@ Source (2026-11): systemd.service(5), systemd.unit(5), systemd.kill(5), systemd.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from bootstrap.errors import CommandError
+from bootstrap.errors import CommandError, MetadataError
 from bootstrap.events import EventLog
 from bootstrap.imds import InstanceMetadata
 from bootstrap.layout import Layout
@@ -93,7 +94,8 @@ def hand_over(system: System, layout: Layout) -> bool:
 
     A systemd that refuses is said in an event, and the node trains without it.
     """
-    if not InstanceMetadata(system).is_of_this_machine or not RUNNING.is_dir():
+    metadata = InstanceMetadata(system)
+    if not metadata.is_of_this_machine or not RUNNING.is_dir():
         return False
     text = unit_text(
         interpreter=sys.executable,
@@ -107,7 +109,10 @@ def hand_over(system: System, layout: Layout) -> bool:
         for arguments in (["daemon-reload"], ["enable", "--quiet", UNIT], ["start", UNIT]):
             system.run(["systemctl", *arguments], timeout_seconds=PROGRAM_SECONDS)
     except CommandError as error:
-        EventLog(system, layout.events).emit(
+        events = EventLog(system, layout.events)
+        with contextlib.suppress(MetadataError):  # then it is an event of an unknown node, in its own file
+            events.set_instance(metadata.identity().instance_id)
+        events.emit(
             "instance_fault",
             message=f"systemd does not take the supervisor over: {error} {error.output_tail[-200:].strip()}",
             action="continue",

@@ -14,6 +14,7 @@ from bootstrap import service
 from bootstrap.errors import CommandError
 from bootstrap.layout import Layout
 from bootstrap.service import UNIT, hand_over, has_booted, note_boot, unit_text
+from bootstrap.system import HttpAnswer
 from tests.bootstrap.fake_system import FakeSystem
 
 ENVIRONMENT = {
@@ -77,7 +78,9 @@ def test_a_systemd_that_refuses_is_said_and_the_node_trains(tmp_path: Path, unit
         return ""
 
     system.programs["systemctl"] = systemctl
+    system.answers = [HttpAnswer(200, "i-1")]
     assert not hand_over(system, Layout(tmp_path))
+    assert '"instance_id": "i-1"' in Layout(tmp_path).events.read_text()
     assert "bad unit file setting" in Layout(tmp_path).events.read_text()
 
 
