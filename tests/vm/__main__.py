@@ -108,7 +108,7 @@ def judge(record: Mapping[str, Any]) -> list[str]:
         "the run finished": "run_finished" in names,
         "the supervisor was started again by systemd after SIGKILL": len(started) >= 2 and "NRestarts=1" in probe,
         "the unit has its limits": all(one in probe for one in ("KillMode=mixed", "OOMPolicy=continue")),
-        "datasets are on the instance store's array": "raid0" in probe and "/opt/trainstack/datasets" in probe,
+        "datasets are on the instance store's array": "active raid0" in probe and "/opt/trainstack/datasets" in probe,
         "the root disk is left as it was": "Amazon Elastic Block Store" in probe,
         "no fault of the machine": "instance_fault" not in names,
     }  # fmt: skip
