@@ -76,16 +76,15 @@ class Wheelhouse(Step):
         image = _ask_image(context)
         requirements = _requirements(context, folder, image["version"])
         python = _make_environment(context, wheelhouse, image["folders"])
-        pip = [python, str(_pip(folder) / "pip"), "--isolated", "--disable-pip-version-check", "--no-input", "install"]
-        offline = [*pip, "--no-index", "--find-links", str(folder / "wheels"), "--only-binary=:all:", "--no-cache-dir"]
-        hashed = [*offline, "--require-hashes", "--no-compile", "--requirement", str(requirements)]
+        offline = ["--no-index", "--find-links", str(folder / "wheels"), "--only-binary=:all:", "--no-cache-dir"]
+        hashed = [*offline, "--no-compile", "--require-hashes", "--requirement", str(requirements)]
         # All of them, also what the image has in the same version: what is installed is what was locked.
-        _install(context, [*hashed, "--no-deps", "--ignore-installed"])
+        _install(context, [python, str(_pip(folder) / "pip")], [*hashed, "--no-deps", "--ignore-installed"])
         # Installs nothing: whatever the wheels require must be there now, among them or in the image.
-        _install(context, hashed)
+        _install(context, [python, "-m", "pip"], hashed)
         of_image = folder / "image-requirements.txt"
         if (context.system.read(of_image) or "").strip():
-            _install(context, [*offline, "--no-deps", "--requirement", str(of_image)])
+            _install(context, [python, "-m", "pip"], [*offline, "--no-deps", "--requirement", str(of_image)])
 
     def verify(self, context: Context) -> None:
         """Every wheel is there in its version, and torch is the image's still."""
@@ -163,7 +162,8 @@ def _pip(folder: Path) -> Path:
     return found[-1]
 
 
-def _install(context: Context, command: list[str]) -> None:
+def _install(context: Context, pip: list[str], options: list[str]) -> None:
+    command = [*pip, "--isolated", "--disable-pip-version-check", "--no-input", "install", *options]
     try:
         # No file of settings either, which could name an index.
         written = context.system.run(

@@ -17,24 +17,28 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 def wheel(name: str, release: str, requires: Sequence[str] = (), tag: str = "py3-none-any") -> tuple[str, bytes]:
     """Return file name and bytes of a wheel with one module, whose RELEASE says its version."""
+    return _packed(name, release, {f"{name}.py": f"RELEASE = {release!r}\n".encode()}, requires, tag)
+
+
+def _packed(
+    name: str, release: str, files: dict[str, bytes], requires: Sequence[str] = (), tag: str = "py3-none-any"
+) -> tuple[str, bytes]:
     info = f"{name}-{release}.dist-info"
     lines = [f"Requires-Dist: {each}" for each in requires]
-    files = {
-        f"{name}.py": f"RELEASE = {release!r}\n",
-        f"{info}/METADATA": "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {release}", *lines, ""]),
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
-    }
-    record = [f"{path},sha256={_encoded(text)},{len(text)}" for path, text in files.items()]
-    files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""])
+    metadata = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {release}", *lines, ""])
+    form = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n"
+    files = {**files, f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": form.encode()}
+    record = [f"{path},sha256={_encoded(content)},{len(content)}" for path, content in files.items()]
+    files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(zipfile.ZipInfo(path), text)
+        for path, content in files.items():
+            archive.writestr(zipfile.ZipInfo(path), content)
     return f"{name}-{release}-{tag}.whl", buffer.getvalue()
 
 
-def _encoded(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 @cache
@@ -43,13 +47,12 @@ def pip_wheel() -> tuple[str, bytes]:
     import pip
 
     package = Path(pip.__file__).parent
-    name = f"pip-{version('pip')}"
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for path in sorted(package.rglob("*")):
-            if path.is_file() and path.suffix != ".pyc":
-                archive.write(path, (Path("pip") / path.relative_to(package)).as_posix())
-    return f"{name}-py3-none-any.whl", buffer.getvalue()
+    files = {
+        (Path("pip") / path.relative_to(package)).as_posix(): path.read_bytes()
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    return _packed("pip", version("pip"), files)
 
 
 def wheelhouse(
@@ -57,7 +60,7 @@ def wheelhouse(
 ) -> bytes:
     """Return the archive of a wheelhouse with pip in it; `locked` says other SHA-256 than the wheels', by name."""
     requirements = ""
-    for file, body in wheels:
+    for file, body in [*wheels, pip_wheel()]:
         name, release, *_ = file.split("-")
         sha256 = (locked or {}).get(name, hashlib.sha256(body).hexdigest())
         requirements += f"{name}=={release} --hash=sha256:{sha256}\n"
