@@ -18,7 +18,7 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from stacks.bundles import BundleFile
-from stacks.constructs.accepted_findings import accept
+from stacks.constructs.lone_function import lone_function
 
 LOG_RETENTION_DAYS = 90
 
@@ -55,33 +55,19 @@ class DriftWatch(Construct):
         )
         log_group.apply_removal_policy(RemovalPolicy.DESTROY)
         role = self._role(log_group, places)
-        function = lambda_.Function(
+        function = lone_function(
             self,
-            "Default",
-            runtime=lambda_.Runtime.PYTHON_3_13,
-            architecture=lambda_.Architecture.ARM_64,
-            handler="drift_watch.handler.handler",
-            code=lambda_.Code.from_asset(str(code.path)),
+            program="drift_watch",
+            code=code,
             role=role,
-            timeout=Duration.minutes(15),
-            memory_size=256,
             log_group=logs.LogGroup.from_log_group_name(self, "LogsByName", log_group.ref),
-            reserved_concurrent_executions=1,
+            timeout=Duration.minutes(15),
             environment={
                 "PLACES": json.dumps(
                     [{"region": one.region, "role_arn": one.role_arn, "stacks": one.stacks} for one in places]
                 )
             },
-        )
-        # After the role's policy; the library would name the role too, which its ARN implies.
-        policy, resource = role.node.find_child("DefaultPolicy").node.default_child, function.node.default_child
-        assert isinstance(policy, iam.CfnPolicy) and isinstance(resource, lambda_.CfnFunction)
-        resource.add_override("DependsOn", [Stack.of(self).get_logical_id(policy)])
-        accept(function, "AwsSolutions-L1", "The runtime that the program is tested on; a newer one is our change")
-        accept(function, "CKV_AWS_116", "An alarm tells of a failed look, and the next one is a day later at most")
-        accept(function, "CKV_AWS_117", "It calls AWS only, and reads nothing that is in a VPC")
-        accept(
-            function, "CKV_AWS_173", "Names of stacks and roles, no secrets; encrypted with Lambda's own key at rest"
+            missed="An alarm tells of a failed look, and the next one is a day later at most",
         )
         events.Rule(
             self,

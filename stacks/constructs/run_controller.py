@@ -18,6 +18,7 @@ from stacks.capacity_plan import on_demand_base, one_zone_at_a_time
 from stacks.config import DeploymentConfig
 from stacks.constructs.accepted_findings import accept
 from stacks.constructs.fleets import Fleet
+from stacks.constructs.lone_function import lone_function
 
 MAXIMUM_EVENT_AGE_SECONDS = 600
 """After which an event tells nothing: the clock has called since."""
@@ -58,19 +59,13 @@ class RunController(Construct):
         self._grant(role, checkpoints, key, log_group)
         for statement in fleet.statements:
             role.add_to_policy(statement)
-        self.function = lambda_.Function(
+        self.function = lone_function(
             self,
-            "Default",
-            runtime=lambda_.Runtime.PYTHON_3_13,
-            architecture=lambda_.Architecture.ARM_64,
-            handler="run_controller.handler.handler",
-            code=lambda_.Code.from_asset(str(code.path)),
+            program="run_controller",
+            code=code,
             role=role,
-            timeout=Duration.seconds(60),
-            memory_size=256,
             log_group=log_group,
-            # One at a time: two that size the same group at once would work against each other.
-            reserved_concurrent_executions=1,
+            timeout=Duration.seconds(60),
             environment={
                 "DEPLOYMENT": config.name,
                 "RUN_PARAMETER": config.run_parameter,
@@ -84,13 +79,13 @@ class RunController(Construct):
                 "GANG_TIMEOUT_SECONDS": str(config.capacity.gang_timeout_seconds),
                 "BOOT_FAILURE_LIMIT": str(config.capacity.boot_failure_limit),
             },
+            missed="The clock calls again within a minute: a failed event is stale by then",
         )
-        self._wait_for_rights(role)
         self._accept_findings(role)
         self._rules(checkpoints, fleet)
 
     def _accept_findings(self, role: iam.Role) -> None:
-        """Say why function and role are as they are where a policy checker wants them otherwise."""
+        """Say why the role is as it is where a policy checker wants it otherwise."""
         policy = role.node.find_child("DefaultPolicy")
         for reason, part in (
             ("Describe calls have no resource level", r"Resource::\*"),
@@ -101,21 +96,6 @@ class RunController(Construct):
             ),
         ):
             accept(policy, "AwsSolutions-IAM5", reason, applies_to=[part])
-        accept(
-            self.function,
-            "AwsSolutions-L1",
-            "The runtime that the program is tested on; a newer one is our change",
-        )
-        accept(self.function, "CKV_AWS_116", "The clock calls again within a minute: a failed event is stale by then")
-        accept(self.function, "CKV_AWS_117", "It calls AWS only, and reads nothing that is in the VPC")
-        accept(self.function, "CKV_AWS_173", "Names and numbers, no secrets; encrypted with Lambda's own key at rest")
-
-    def _wait_for_rights(self, role: iam.Role) -> None:
-        """Make the function after the role's policy (the library would name the role too, which its ARN implies)."""
-        policy = role.node.find_child("DefaultPolicy").node.default_child
-        function = self.function.node.default_child
-        assert isinstance(policy, iam.CfnPolicy) and isinstance(function, lambda_.CfnFunction)
-        function.add_override("DependsOn", [Stack.of(self).get_logical_id(policy)])
 
     def _grant(self, role: iam.Role, checkpoints: s3.IBucket, key: kms.IKey, log_group: logs.LogGroup) -> None:
         stack = Stack.of(self)
