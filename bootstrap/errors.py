@@ -3,6 +3,7 @@
 BootstrapError
 +-- DocumentError      a node or run document that is not as written down
 +-- StepError          a boot step that failed, with what a person needs to go on
+|   +-- LastingError   it would fail again in the same way: trying again only costs money
 +-- CommandError       a program that ended badly
 +-- MetadataError      the instance metadata service did not answer as it should
 |   +-- NoMetadataService   there is no instance metadata service here
@@ -82,6 +83,10 @@ class StepError(BootstrapError):
             exit_code=error.exit_code,
             output_tail=error.output_tail,
         )
+
+
+class LastingError(StepError):
+    """A failure that another try meets again, until a person changes something."""
 
 
 class MetadataError(BootstrapError):

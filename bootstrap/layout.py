@@ -69,6 +69,11 @@ class Layout:
         """The staged dataset."""
         return self.datasets / name
 
+    @property
+    def prepared_dataset(self) -> Path:
+        """The name, under datasets/ of the bucket, of the prepared data that the staged dataset is."""
+        return self.state / "prepared_dataset"
+
     def run_directory(self, run: str, generation: int) -> Path:
         """The run directory of a generation."""
         return self.root / "runs" / run / f"gen-{generation}"

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -24,6 +24,7 @@ from typing import NoReturn
 from bootstrap.errors import CommandError
 
 OUTPUT_TAIL_BYTES = 4096
+MEANWHILE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,17 @@ class System:
         return os.environ
 
     def run(
-        self, command: Sequence[str], *, timeout_seconds: float, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        timeout_seconds: float,
+        environment: Mapping[str, str] | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> str:
         """Run a program to its end and return what it wrote to standard output.
 
-        `environment` is added to this process's own.
+        `environment` is added to this process's own. `meanwhile` is called about once a second; when it raises, the
+        program is killed, and what it raised goes on.
 
         Raises:
             CommandError: It cannot be started, ends with a code that is not 0, or takes longer than `timeout_seconds`
@@ -73,10 +80,12 @@ class System:
             with self._lock:
                 self._children.add(process)
             try:
-                exit_code: int | None = process.wait(timeout_seconds)
-            except subprocess.TimeoutExpired:
-                exit_code = None
+                exit_code = _wait(process, timeout_seconds, meanwhile)
+                if exit_code is None:
+                    self._kill(process)
+            except BaseException:
                 self._kill(process)
+                raise
             finally:
                 with self._lock:
                     self._children.discard(process)
@@ -217,3 +226,17 @@ class System:
             CommandError: The machine refuses.
         """
         self.run(["shutdown", "-h", "now"], timeout_seconds=30)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_seconds: float, meanwhile: Callable[[], None] | None) -> int | None:
+    """Return the exit code, or None when `timeout_seconds` have passed."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        remaining = max(0.0, deadline - time.monotonic())
+        try:
+            return process.wait(remaining if meanwhile is None else min(MEANWHILE_SECONDS, remaining))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                return None
+        if meanwhile is not None:
+            meanwhile()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.checkpoint.tool_arguments import add_checkpoint_parser
-from training.data.arguments import add_publish_parser, add_tokenize_parser
+from training.data.arguments import add_prepare_parser, add_publish_parser, add_tokenize_parser
 from training.errors import ConfigurationError, SupersededError, TrainingError
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
             from training.data.publish import run_publish
 
             return run_publish(options)
+        if options.command == "prepare":
+            from training.data.preparation import run_prepare
+
+            return run_prepare(options)
         if options.command == "tokenize":
             from training.data.tokenize import run_tokenize
 
@@ -92,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_tokenize_parser(commands)
     add_publish_parser(commands)
+    add_prepare_parser(commands)
     add_checkpoint_parser(commands)
     _add_finder_parser(commands)
     bench = commands.add_parser("bench", help="measure a config, and each lever on against off, on made-up tokens")

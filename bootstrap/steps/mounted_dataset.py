@@ -13,13 +13,15 @@ from bootstrap.plan import Context
 logger = logging.getLogger(__name__)
 
 
-def link_mounted_dataset(context: Context, dataset: str, index: str) -> Path | None:
+def link_mounted_dataset(context: Context, dataset: str, stored: str, index: str) -> Path | None:
     """Link the dataset's directory to a mounted one that holds the index; return that one, or None.
+
+    Its name in the bucket, and below the mount, is `stored`.
 
     A directory that an earlier staging filled stays what it is.
     """
     directory = context.layout.dataset(dataset)
-    found = next((path for path in _candidates(context, dataset) if (path / index).is_file()), None)
+    found = next((path for path in _candidates(context, stored) if (path / index).is_file()), None)
     if found is None:
         if directory.is_symlink():  # to what is no longer mounted
             directory.unlink()
@@ -36,8 +38,8 @@ def link_mounted_dataset(context: Context, dataset: str, index: str) -> Path | N
     return found
 
 
-def _candidates(context: Context, dataset: str) -> list[Path]:
+def _candidates(context: Context, stored: str) -> list[Path]:
     mounts = [volume.mount for volume in context.node.volumes if volume.kind != "checkpoint"]
     if context.node.lustre is not None:
         mounts.append(context.node.lustre.mount)
-    return [Path(mount) / "datasets" / dataset for mount in mounts]
+    return [Path(mount) / "datasets" / stored for mount in mounts]

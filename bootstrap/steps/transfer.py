@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,17 @@ def copy_objects(
             _run(context, source, names, settings_for(largest, len(names), os.cpu_count() or 1), directory, suffix)
 
 
+def copy_tree(context: Context, source: str, directory: Path, meanwhile: Callable[[], None] | None = None) -> None:
+    """Copy all objects below an s3:// URL to a directory, with their folders; `meanwhile` is as of `System.run`.
+
+    Raises:
+        StepError: s5cmd fails, or the disk is full.
+    """
+    options = ["--concurrency", "4", "--part-size", str(PART_MIB), "--source-region", context.node.region]
+    arguments = ["--numworkers", str(LEAST_REQUESTS), "cp", *options, f"{source}/*", f"{directory}/"]
+    _s5cmd(context, source, arguments, directory, meanwhile)
+
+
 def _run(context: Context, source: str, names: list[str], settings: Settings, directory: Path, suffix: str) -> None:
     options = f"--concurrency {settings.parts} --part-size {settings.part_mib} --source-region {context.node.region}"
     lines = [
@@ -65,16 +76,31 @@ def _run(context: Context, source: str, names: list[str], settings: Settings, di
     ]
     commands = directory / ".s5cmd-commands"
     context.system.write_atomic(commands, "\n".join(lines) + "\n")
+    try:
+        _s5cmd(context, source, ["--numworkers", str(settings.workers), "run", str(commands)], directory)
+    finally:
+        commands.unlink(missing_ok=True)
+
+
+def _s5cmd(
+    context: Context,
+    source: str,
+    arguments: Sequence[str],
+    directory: Path,
+    meanwhile: Callable[[], None] | None = None,
+) -> None:
     environment = {"AWS_REGION": context.node.region}
     given = context.system.environment()
     endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
     if endpoint and "S3_ENDPOINT_URL" not in given:
         environment["S3_ENDPOINT_URL"] = endpoint
     s5cmd = find_tool(context, "s5cmd")
-    command = [s5cmd, "--log", "error", "--numworkers", str(settings.workers), "run", str(commands)]
     try:
         context.system.run(
-            command, timeout_seconds=context.node.supervise.boot_timeout_seconds, environment=environment
+            [s5cmd, "--log", "error", *arguments],
+            timeout_seconds=context.node.supervise.boot_timeout_seconds,
+            environment=environment,
+            meanwhile=meanwhile,
         )
     except CommandError as error:
         full = "no space left" in error.output_tail or context.system.free_bytes(directory) < SPARE_DISK_BYTES // 8
@@ -85,5 +111,3 @@ def _run(context: Context, source: str, names: list[str], settings: Settings, di
             if full
             else "see the last lines of s5cmd (is it there? may the role read the dataset?), and boot again",
         ) from error
-    finally:
-        commands.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from bootstrap.collectives import collective_variables, library_path, plugin_dir
 from bootstrap.documents import NodeDocument, RunDocument
 from bootstrap.instance_fabric import fabric_of
 from bootstrap.layout import Layout
+from bootstrap.prepared.dataset import stored_dataset
 from bootstrap.supervise.records import GenerationRecord
 
 # Static rendezvous waits so long for the gang; torchrun's own default is ten minutes of paid silence.
@@ -89,7 +90,7 @@ def trainer_arguments(launch: Launch) -> list[str]:
         "--dataset",
         str(launch.layout.dataset(launch.run.dataset)),
         "--dataset-url",
-        f"s3://{launch.node.dataset_bucket}/datasets/{launch.run.dataset}",
+        f"s3://{launch.node.dataset_bucket}/datasets/{stored_dataset(launch.layout, launch.run)}",
         "--checkpoints",
         checkpoint_store(launch),
         "--run-directory",

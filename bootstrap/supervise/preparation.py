@@ -7,8 +7,9 @@ import threading
 from typing import Literal
 
 from bootstrap.documents import RunDocument
-from bootstrap.errors import BootstrapError
+from bootstrap.errors import BootstrapError, LastingError
 from bootstrap.plan import Context
+from bootstrap.prepared.dataset import prepare_data
 from bootstrap.steps.code import check_code, fetch_code
 from bootstrap.steps.staging import stage_dataset
 
@@ -28,6 +29,7 @@ class Preparation:
         self._thread: threading.Thread | None = None
         self._worked_on: str | None = None
         self._unwanted = threading.Event()
+        self._lasts = False
         self.prepared_digest: str | None = None
         self.message = ""
         self.failure: Exception | None = None
@@ -42,6 +44,7 @@ class Preparation:
         """Begin to prepare `run`."""
         self._worked_on = run.digest()
         self._unwanted.clear()
+        self._lasts = False
         self._thread = threading.Thread(target=self._work, args=(run,), name="preparation", daemon=True)
         self._thread.start()
 
@@ -54,7 +57,7 @@ class Preparation:
         pause_seconds = FIRST_PAUSE_SECONDS
         try:
             for attempt in range(1, TRIES + 1):
-                if self._prepared(run) or attempt == TRIES or self._unwanted.wait(pause_seconds):
+                if self._prepared(run) or self._lasts or attempt == TRIES or self._unwanted.wait(pause_seconds):
                     return
                 pause_seconds *= 2
         except Exception as error:  # noqa: BLE001 top level of a thread: the main loop raises it
@@ -66,10 +69,12 @@ class Preparation:
         try:
             fetch_code(self._context, run)
             check_code(self._context, run)
-            stage_dataset(self._context, run)
+            stored = None if run.prepare is None else prepare_data(self._context, run, self._unwanted.is_set)
+            stage_dataset(self._context, run, stored)
         except (BootstrapError, OSError) as error:
             remedy = getattr(error, "remedy", "")
             self.message = f"{error}; {remedy}" if remedy else str(error)
+            self._lasts = isinstance(error, LastingError)
             self._context.events.emit("run_preparation_failed", run_digest=run.digest(), message=self.message)
             return False
         self.prepared_digest = run.digest()

@@ -31,7 +31,12 @@ class FakeSystem(System):
         return self.variables
 
     def run(
-        self, command: Sequence[str], *, timeout_seconds: float, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        timeout_seconds: float,
+        environment: Mapping[str, str] | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> str:
         self.commands.append(list(command))
         answer = self.programs.get(Path(command[0]).name)

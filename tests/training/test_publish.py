@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from training.__main__ import main
+from training.data.dataset import open_dataset
 
 
 def publish(folder: Path, output: Path, name: str = "images") -> int:
@@ -40,9 +41,67 @@ def test_what_a_dataset_cannot_hold_is_said_at_once(tmp_path: Path, capsys: pyte
         "--name",
         "cats: is a folder; pack",
         "a b.npz: names have",
-        "dataset.json: names",
+        "dataset.json: is not the index of a dataset",
         "empty.npz: is empty",
     ):
         assert words in told
     assert not (tmp_path / "out").exists()
     assert publish(tmp_path / "absent", tmp_path / "out") == 2
+
+
+def test_a_folder_with_an_index_is_published_as_it_is_when_its_files_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, made, output = tmp_path / "in", tmp_path / "made", tmp_path / "out"
+    folder.mkdir()
+    (folder / "a.npz").write_bytes(b"1234")
+    assert publish(folder, made) == 0
+    index = json.loads((made / "images" / "dataset.json").read_text())
+    index["vocabulary_size"] = 300  # what else an index says is carried
+    (made / "images" / "dataset.json").write_text(json.dumps(index))
+    (made / "images" / "tokenizer.json").write_text("{}")
+    assert publish(made / "images", output, name="again") == 0
+    assert json.loads((output / "again" / "dataset.json").read_text()) == index
+    assert sorted(path.name for path in (output / "again").iterdir()) == ["a.npz", "dataset.json", "tokenizer.json"]
+    (made / "images" / "a.npz").write_bytes(b"4321")
+    assert publish(made / "images", output, name="third") == 2
+    assert "a.npz: is not the file that dataset.json names: changed" in capsys.readouterr().err
+    assert not (output / "third").exists()
+
+
+def test_a_function_makes_the_files_of_a_dataset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ours_to_prepare.py").write_text(
+        "def upper(source, target, suffix):\n"
+        "    for path in source.iterdir():\n"
+        "        (target / f'{path.stem}{suffix}').write_text(path.read_text().upper())\n"
+        "def nothing(source, target):\n"
+        "    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    source, target, options = tmp_path / "source", tmp_path / "target", tmp_path / "options.json"
+    source.mkdir()
+    (source / "a.txt").write_text("words")
+    options.write_text('{"suffix": ".bin"}')
+    command = ["prepare", "--source", str(source), "--target", str(target), "--function"]
+    assert main([*command, "ours_to_prepare:upper", "--options", str(options)]) == 0
+    assert (target / "a.bin").read_text() == "WORDS"
+    assert main([*command, "ours_to_prepare:upper"]) == 2
+    assert "wants 'suffix'; give it in options" in capsys.readouterr().err
+    (target / "a.bin").unlink()
+    assert main([*command, "ours_to_prepare:nothing"]) == 2
+    assert "ours_to_prepare:nothing" in capsys.readouterr().err
+
+
+def test_text_is_prepared_as_tokens(tmp_path: Path) -> None:
+    source, target, options = tmp_path / "source", tmp_path / "target", tmp_path / "options.json"
+    source.mkdir()
+    for number in range(4):
+        (source / f"{number}.txt").write_text(f"some text of file {number}, and more of it. " * 50)
+    options.write_text('{"vocabulary_size": 270}')
+    function = "training.data.preparation:tokenize"
+    command = ["prepare", "--function", function, "--options", str(options), "--source", str(source)]
+    assert main([*command, "--target", str(target)]) == 0
+    assert publish(target, tmp_path / "out", name="text") == 0
+    assert open_dataset(tmp_path / "out" / "text").record.vocabulary_size == 270

@@ -53,3 +53,17 @@ def add_publish_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "--output", required=True, help="s3://bucket/prefix or directory; the dataset goes to NAME under it"
     )
     publish.add_argument("--name", required=True, help="name of the dataset")
+
+
+def add_prepare_parser(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command."""
+    prepare = commands.add_parser(
+        "prepare",
+        help="let a function make a dataset's files from raw ones, as nodes do for `training.prepare`",
+        description="Calls FUNCTION(source=..., target=..., **options) and checks that what it left in the target can "
+        "be published. Nodes run it for `training.prepare`; run it here to try a function.",
+    )
+    prepare.add_argument("--function", required=True, help="package.module:function, found on PYTHONPATH")
+    prepare.add_argument("--options", type=Path, help="JSON file of an object: its keyword arguments; default: none")
+    prepare.add_argument("--source", type=Path, required=True, help="folder of raw files")
+    prepare.add_argument("--target", type=Path, required=True, help="folder for what the function makes")
