@@ -12,7 +12,7 @@ from aws_cdk import aws_s3_assets as s3_assets
 from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
-from bootstrap.documents import Bundle, NodeDocument, PythonEnvironment, RunDocument, SuperviseTimings
+from bootstrap.documents import Bundle, NodeDocument, Prepare, PythonEnvironment, RunDocument, SuperviseTimings
 from stacks.bundles import BundleFile, code_bundle, function_bundle, node_bundle
 from stacks.capacity_plan import fabric, one_zone_at_a_time, zone_candidates
 from stacks.config import DeploymentConfig
@@ -189,7 +189,7 @@ class TrainingStack(Stack):
         )
 
     def _run_parameter(self, code: Bundle) -> ssm.CfnParameter:
-        config = self._config
+        config, prepare = self._config, self._config.training.prepare
         document = RunDocument(
             schema_version=1,
             deployment=config.name,
@@ -200,6 +200,7 @@ class TrainingStack(Stack):
             code=code,
             dataset=config.training.dataset,
             training=config.training.config.model_dump(mode="json"),
+            prepare=None if prepare is None else Prepare(**prepare.model_dump(mode="json")),
         )
         content = document.to_json()
         return ssm.CfnParameter(

@@ -16,6 +16,7 @@ ZONES = (
     "storage.checkpoint_volume", "storage.shared_volume", "storage.lustre",
 )  # fmt: skip
 """What decides which subnets are tried, and how many at once."""
+PREPARE = "training.prepare"
 MARKET = ("capacity.market", "capacity.on_demand_base", "capacity.nodes", "capacity.reservation")
 OF_DEPLOYMENT = ("name", "region", "account")
 
@@ -71,7 +72,7 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TrainingStack/*Logs*/RetentionInDays", ("observability.log_retention_days",)),
     (
         "TrainingStack/NodeRole*",
-        ("node.session_manager", "node.extra_policies", "capacity.backend", *VOLUMES, "storage.lustre"),
+        ("node.session_manager", "node.extra_policies", "capacity.backend", *VOLUMES, "storage.lustre", PREPARE),
     ),
     ("TrainingStack/Placement*", ("capacity.placement", "capacity.partitions")),
     ("TrainingStack/Reservation*", ("capacity.reservation", "capacity.placement")),
@@ -141,6 +142,7 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (f"{_SETTINGS}/BOOT_FAILURE_LIMIT", ("capacity.boot_failure_limit",)),
     (f"{_RUN}/run", ("training.run",)),
     (f"{_RUN}/dataset", ("training.dataset",)),
+    (f"{_RUN}/prepare*", (PREPARE,)),
     (f"{_RUN}/code/*", ("training.code",)),
     (f"{_RUN}/nodes", ("capacity.nodes",)),
     (f"{_RUN}/min_nodes", ("capacity.min_nodes", "capacity.nodes")),

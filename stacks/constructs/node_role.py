@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from aws_cdk import Stack
@@ -44,6 +45,8 @@ class NodeRole(Construct):
         # Lists without a condition on the prefix: a read has no prefix, and S3 would answer 403 for what is not there.
         self._allow("ListDataset", ["s3:ListBucket"], [datasets.bucket_arn])
         self._allow("ReadDataset", ["s3:GetObject"], [datasets.arn_for_objects("datasets/*")])
+        if config.training.prepare is not None:
+            self._allow_preparation(config.training.prepare.source, datasets)
         self._allow("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn])
         self._allow(
             "KeepRuns",
@@ -100,6 +103,18 @@ class NodeRole(Construct):
             ["kms:CreateGrant"],
             [key.key_arn],
             {"StringEquals": through_ec2, "Bool": {"kms:GrantIsForAWSResource": "true"}},
+        )
+
+    def _allow_preparation(self, source: str, datasets: s3.IBucket) -> None:
+        """Let nodes read raw objects, and write what a function of the run makes of them, and nothing else there."""
+        self._allow("ReadSource", ["s3:GetObject"], [datasets.arn_for_objects(f"{source}/*")])
+        prepared = datasets.arn_for_objects("datasets/prepared/*")
+        self._allow("KeepPreparedData", ["s3:PutObject", "s3:AbortMultipartUpload"], [prepared])
+        accept(
+            self.policy,
+            "AwsSolutions-IAM5",
+            "Raw objects, and what is prepared from them, have names of their own below one prefix each",
+            applies_to=[rf"Resource::.*/({re.escape(source)}|datasets/prepared)/\*"],
         )
 
     def _accept_wildcards(self) -> None:

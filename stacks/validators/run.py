@@ -95,14 +95,36 @@ def code_holds_what_is_named(config: DeploymentConfig) -> Iterator[Problem]:
     if settings.entrypoint is not None and (folder is None or not (folder / settings.entrypoint).is_file()):
         rule = f"is not in {where}"
         yield Problem("training.config.entrypoint", settings.entrypoint, rule, "put it there, or correct the path")
-    for key, function in (("model", settings.model.function), ("data", settings.data.function)):
+    named = {"config.model.function": settings.model.function, "config.data.function": settings.data.function}
+    named["prepare.function"] = None if training.prepare is None else training.prepare.function
+    for key, function in named.items():
         if function is None:
             continue
         top = function.partition(":")[0].partition(".")[0]
+        if top == "training":  # comes with the trainer
+            continue
         if folder is None or not ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
             rule = f"has module {top}, which is not in {where}"
             remedy = "put it there, unless the image has it"
-            yield Problem(f"training.config.{key}.function", function, rule, remedy, "warning")
+            yield Problem(f"training.{key}", function, rule, remedy, "warning")
 
 
-RULES = (batch_is_enough, processes_fit, model_fits, settings_have_their_gpu, code_is_there, code_holds_what_is_named)
+def source_is_raw(config: DeploymentConfig) -> Iterator[Problem]:
+    """What is prepared must not lie in what it is prepared from: each preparation would call for another."""
+    prepare = config.training.prepare
+    if prepare is not None and (prepare.source == "datasets" or f"{prepare.source}/".startswith("datasets/prepared/")):
+        rule = "has to do with datasets/prepared/, where prepared data go"
+        yield Problem(
+            "training.prepare.source", prepare.source, rule, "keep raw objects elsewhere, such as raw/my-text"
+        )
+
+
+RULES = (
+    batch_is_enough,
+    processes_fit,
+    model_fits,
+    settings_have_their_gpu,
+    code_is_there,
+    code_holds_what_is_named,
+    source_is_raw,
+)

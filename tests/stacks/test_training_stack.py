@@ -205,6 +205,23 @@ class TestDocuments:
         assert properties["Name"] == f"/trainstack/{run.deployment}/run"
         assert properties["Tier"] == "Standard"
 
+    def test_data_to_prepare_are_said_to_nodes_which_may_write_there_only_then(
+        self, synthesis: Synthesis, demo: Assembly
+    ) -> None:
+        prepare = {"function": "training.data.preparation:tokenize", "source": "raw/text", "options": {"size": 512}}
+        variant = synthesis.variant("prepare", {"training.prepare": prepare})
+        value = flat(variant.one(STACK, "AWS::SSM::Parameter")["Properties"]["Value"])
+        told = RunDocument.from_text(value).prepare
+        assert told is not None
+        assert (told.source, told.options, told.timeout_minutes) == ("raw/text", {"size": 512}, 1440)
+        before, after = demo.statements(STACK, node_role(demo)), variant.statements(STACK, node_role(variant))
+        added = {sid: after[sid] for sid in after if sid not in before}
+        assert {sid: flat(added[sid]["Resource"]).split("/", 1)[1] for sid in added} == {
+            "ReadSource": "raw/text/*",
+            "KeepPreparedData": "datasets/prepared/*",
+        }
+        assert added["KeepPreparedData"]["Action"] == ["s3:PutObject", "s3:AbortMultipartUpload"]
+
     def changed(self, synthesis: Synthesis, demo: Assembly, label: str, path: str, value: object) -> set[str]:
         """Return the types of the resources that an edit changes."""
         edited = synthesis.variant(label, {path: value})
