@@ -58,10 +58,14 @@ class Repository:
 
     def deliver(self, action: str, *options: str) -> Outcome:
         """Run `python -m stacks deliver` as workflows and pipeline do."""
+        return self.run(sys.executable, "-m", "stacks", "deliver", action, str(FILE), *options)
+
+    def run(self, *command: str) -> Outcome:
+        """Run a command in the project, pointed at the cloud."""
         reach = json.loads(self.place.cloud.good("env", "--json"))
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
-            [sys.executable, "-m", "stacks", "deliver", action, str(FILE), *options],
+            command,
             cwd=self.place.project,
             env={**NO_MARK, **reach, "PATH": path, "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL,
@@ -78,6 +82,11 @@ def repository(workplace: Workplace) -> Repository:
     """The project as somebody's repository, with nothing deployed."""
     config = yaml.safe_load((ROOT / "config" / "minimal.yaml").read_text())
     workplace.no_machines(config["capacity"]["instance_types"] + ["g6.2xlarge"], "us-east-1")
+    return versioned(workplace, config)
+
+
+def versioned(workplace: Workplace, config: dict[str, Any]) -> Repository:
+    """Put the project under git, with a deployment file to be written by the first merge."""
     (workplace.project / "node_modules").symlink_to(ROOT / "node_modules")
     (workplace.project / ".gitignore").write_text("build/\nnode_modules\n__pycache__/\n")
     made = Repository(workplace, config)
