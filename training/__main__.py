@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.checkpoint.tool_arguments import add_checkpoint_parser
-from training.data.arguments import add_prepare_parser, add_publish_parser, add_tokenize_parser
+from training.data.arguments import (
+    add_prepare_parser,
+    add_prepared_parser,
+    add_publish_parser,
+    add_tokenize_parser,
+)
 from training.errors import ConfigurationError, SupersededError, TrainingError
 
 if TYPE_CHECKING:
@@ -46,6 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
             from training.data.preparation import run_prepare
 
             return run_prepare(options)
+        if options.command == "prepared":
+            from training.data.prepared import run_prepared
+
+            return run_prepared(options)
         if options.command == "tokenize":
             from training.data.tokenize import run_tokenize
 
@@ -97,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     add_tokenize_parser(commands)
     add_publish_parser(commands)
     add_prepare_parser(commands)
+    add_prepared_parser(commands)
     add_checkpoint_parser(commands)
     _add_finder_parser(commands)
     bench = commands.add_parser("bench", help="measure a config, and each lever on against off, on made-up tokens")

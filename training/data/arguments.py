@@ -67,3 +67,16 @@ def add_prepare_parser(commands: argparse._SubParsersAction[Any]) -> None:
     prepare.add_argument("--options", type=Path, help="JSON file of an object: its keyword arguments; default: none")
     prepare.add_argument("--source", type=Path, required=True, help="folder of raw files")
     prepare.add_argument("--target", type=Path, required=True, help="folder for what the function makes")
+
+
+def add_prepared_parser(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command."""
+    prepared = commands.add_parser(
+        "prepared",
+        help="list what nodes prepared for `training.prepare`, or remove what is stale",
+        description="Lists prepared data, the oldest first. What a running deployment needs is prepared anew when it "
+        "is removed; a run that streams it fails.",
+    )
+    prepared.add_argument("datasets", help="s3://DATASET_BUCKET/datasets")
+    prepared.add_argument("--remove", nargs="+", metavar="DIGEST", default=[], help="remove these; first digits do")
+    prepared.add_argument("--older-than-days", type=float, metavar="DAYS", help="remove those prepared before that")
