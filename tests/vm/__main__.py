@@ -102,11 +102,14 @@ def judge(record: Mapping[str, Any]) -> list[str]:
     names = {event["event"] for event in events}
     steps = {event["step"]: event["outcome"] for event in events if event["event"] == "boot_step"}
     started = [event for event in events if event["event"] == "supervisor_started"]
+    records = [event["record"] for event in events if event["event"] == "trainer"]
+    resumed = [record["resumed_from_step"] for record in records if record["record"] == "start"]
     probe = "\n".join(record["probe"])
     wanted = {
         "every boot step done": bool(steps) and set(steps.values()) == {"done"},
         "the run finished": "run_finished" in names,
         "the supervisor was started again by systemd after SIGKILL": len(started) >= 2 and "NRestarts=1" in probe,
+        "training went on from the last checkpoint": len(resumed) >= 2 and bool(resumed[-1]),
         "the unit has its limits": all(one in probe for one in ("KillMode=mixed", "OOMPolicy=continue")),
         "datasets are on the instance store's array": "active raid0" in probe and "/opt/trainstack/datasets" in probe,
         "the root disk is left as it was": "Amazon Elastic Block Store" in probe,

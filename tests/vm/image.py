@@ -71,7 +71,7 @@ WantedBy=sysinit.target
 # What nobody outside can see without a way in: printed where the host reads it.
 _PROBE = """\
 #!/bin/sh
-# Says what systemd and the kernel make of the node once it trains; kills the supervisor once, and says it again.
+# Says what systemd and the kernel make of the node once it has saved; kills the supervisor once, and says it again.
 say() {
   echo "PROBE $1: $(systemctl show trainstack.service \\
     --property=ActiveState,MainPID,NRestarts,KillMode,OOMPolicy,LimitMEMLOCK | tr '\\n' ' ')" >/dev/ttyS0
@@ -79,7 +79,7 @@ say() {
 trained() {
   grep -c '"record": "step"' /opt/trainstack/events.jsonl 2>/dev/null || :
 }
-until [ "$(trained)" -ge 3 ]; do sleep 2; done
+until grep -q '"record": "checkpoint"' /opt/trainstack/events.jsonl 2>/dev/null; do sleep 1; done
 say trains
 (cat /proc/mdstat; findmnt --noheadings --list --real; lsblk --output NAME,MODEL,SERIAL,FSTYPE,MOUNTPOINTS) |
   sed 's/^/PROBE /' >/dev/ttyS0
