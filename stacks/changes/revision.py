@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stacks.errors import ConfigError, Problem
+from stacks.wheelhouse import DIRECTORY
 
 DEADLINE_SECONDS = 60
 
@@ -46,6 +47,9 @@ def unpack(config: Path, revision: str, folder: Path) -> OldTree:
         raise _refused(revision, f"cannot be read: {packed.stderr.decode().strip()}", "`git fsck` says what is missing")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    if (top / DIRECTORY).is_dir():  # built here, and named by digest: what the old tree's lock asks for may be there
+        (folder / DIRECTORY).parent.mkdir(exist_ok=True)
+        (folder / DIRECTORY).symlink_to((top / DIRECTORY).resolve())
     return OldTree(folder, folder / old, commit, None if old == path else old)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from stacks import wheelhouse
 from stacks.__main__ import main
+from stacks.changes.revision import unpack
 from stacks.config import load
 from stacks.errors import ConfigError
 from stacks.wheelhouse import wheels
@@ -239,3 +241,17 @@ def test_aws_image_without_wheels_is_warned_of(tmp_path: Path, capsys: pytest.Ca
     assert "no wheels are locked" in capsys.readouterr().err
     assert main(["check", str(ROOT / "config" / "demo.yaml")]) == 0
     assert "no wheels are locked" not in capsys.readouterr().err
+
+
+def test_an_older_revision_finds_what_is_built_here(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("name: x\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.com"]
+    for arguments in (["init", "-q"], ["add", "x.yaml"], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *arguments], check=True)
+    archive = tmp_path / wheelhouse.DIRECTORY / "a.zip"
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(b"a wheelhouse")
+    folder = tmp_path / "old"
+    folder.mkdir()
+    tree = unpack(tmp_path / "x.yaml", "HEAD", folder)
+    assert (tree.root / wheelhouse.DIRECTORY / "a.zip").read_bytes() == b"a wheelhouse"
