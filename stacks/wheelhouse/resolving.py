@@ -115,7 +115,7 @@ def _closure(
     needed: set[str] = set()
     missing: list[Requirement] = []
     seen: set[tuple[str, frozenset[str]]] = set()
-    waiting = list(roots)
+    waiting = [one for one in roots if one.marker is None or one.marker.evaluate({**environment, "extra": ""})]
     while waiting:
         requirement = waiting.pop()
         name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)

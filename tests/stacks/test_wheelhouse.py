@@ -98,7 +98,8 @@ def locked(deployment: Path) -> dict[str, Any]:
 def test_what_is_resolved_is_for_the_nodes_python_and_not_the_images(index: Path) -> None:
     found = ["boto3", "fancy", "native", "old", "pyyaml", "spark", "timm"]
     assert list(resolve(["timm", "native"], "3.12", [])) == found
-    assert list(resolve(["backport"], "3.13", [])) == ["backport", "new", "newer"]
+    mine = ["backport", "old; python_version < '3.12'", "spark; python_version >= '3.12'"]
+    assert list(resolve(mine, "3.13", [])) == ["backport", "new", "newer", "spark"]
 
 
 @pytest.mark.parametrize(
