@@ -129,6 +129,8 @@ def make_image(folder: Path) -> Image:
     made = folder / f"image-{digest}"
     if not made.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        for outdated in folder.glob("image-*"):
+            shutil.rmtree(outdated)
         with tempfile.TemporaryDirectory(dir=folder, prefix="making-") as temporary:
             work = Path(temporary)
             _make(work / "root", work / "image")
