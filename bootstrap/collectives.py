@@ -18,8 +18,12 @@ PLUGIN_DIRECTORIES = (
     "/opt/amazon/ofi-nccl/lib",
     "/opt/amazon/ofi-nccl/lib64",
     "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
+    "/opt/amazon/aws-ofi-nccl/lib",
     "/opt/aws-ofi-nccl/lib",
 )
+# In containers the installer lays down this name alone, which NCCL only loads when it is told `ofi`.
+# Source (2026-11): https://github.com/aws/aws-ofi-nccl/blob/master/src/Makefile.am
+NAMED_PLUGIN, PLUGIN_NAME = "libnccl-net-ofi.so", "ofi"
 _PLUGIN_SOURCE = "https://github.com/aws/aws-ofi-nccl/blob/master/src/platform-aws.cpp"
 _NCCL_SOURCE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
@@ -64,7 +68,6 @@ NOT_SET: Mapping[str, str] = {
     "FI_EFA_FORK_SAFE": "aws-ofi-nccl sets it; without effect from Linux 5.13 on",
     "FI_EFA_USE_HUGE_PAGE": "off already wherever FI_EFA_FORK_SAFE is set",
     "RDMAV_FORK_SAFE": "belongs to rdma-core before 38; breaks programs on newer kernels",
-    "NCCL_NET_PLUGIN": "NCCL looks for libnccl-net.so by itself; the loader is told the folder",
     "NCCL_TUNER_PLUGIN": "aws-ofi-nccl sets it to itself, in the form that the NCCL at hand accepts",
     "NCCL_PROTO": "the tuner of aws-ofi-nccl chooses; Simple for all was for plugins before 1.6",
     "NCCL_ALGO": "the tuner of aws-ofi-nccl chooses",
@@ -102,12 +105,27 @@ def collective_variables(*, fabric: str, run_directory: Path, interface: str | N
     return variables
 
 
-def library_path(before: str, directory: str | None) -> str:
+def library_path(before: str, directory: str) -> str:
     """Return LD_LIBRARY_PATH with the plugin's directory at its end, where the image's own choice goes before it."""
-    folders = [folder for folder in before.split(":") if folder] + ([directory] if directory is not None else [])
-    return ":".join(dict.fromkeys(folders))
+    folders = [folder for folder in before.split(":") if folder]
+    return ":".join(dict.fromkeys([*folders, directory]))
+
+
+def plugin_variables(before: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which NCCL finds its plugin for EFA, given those that are set `before`."""
+    directory = plugin_directory()
+    if directory is None:
+        return {}
+    variables = {"LD_LIBRARY_PATH": library_path(before.get("LD_LIBRARY_PATH", ""), directory)}
+    if not Path(directory, PLUGIN).exists():
+        variables["NCCL_NET_PLUGIN"] = before.get("NCCL_NET_PLUGIN", PLUGIN_NAME)
+    return variables
 
 
 def plugin_directory() -> str | None:
     """Return the folder in which an image keeps NCCL's plugin for EFA, None when it is in none of the usual ones."""
-    return next((folder for folder in PLUGIN_DIRECTORIES if Path(folder, PLUGIN).exists()), None)
+    for name in (PLUGIN, NAMED_PLUGIN):
+        for folder in PLUGIN_DIRECTORIES:
+            if Path(folder, name).exists():
+                return folder
+    return None

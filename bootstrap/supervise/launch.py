@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootstrap.collectives import collective_variables, library_path, plugin_directory
+from bootstrap.collectives import collective_variables, plugin_variables
 from bootstrap.documents import NodeDocument, RunDocument
 from bootstrap.instance_fabric import fabric_of
 from bootstrap.layout import Layout
@@ -126,7 +126,7 @@ def trainer_environment(launch: Launch, inherited: Mapping[str, str]) -> dict[st
     if network_gbps is not None:
         environment["TRAINSTACK_NETWORK_GBPS"] = str(network_gbps)
     if fabric == "efa":
-        environment["LD_LIBRARY_PATH"] = library_path(environment.get("LD_LIBRARY_PATH", ""), plugin_directory())
+        environment.update(plugin_variables(environment))
     return environment
 
 

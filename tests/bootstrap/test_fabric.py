@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap import collectives
-from bootstrap.collectives import ALWAYS, NOT_SET, WITH_EFA, collective_variables, library_path
+from bootstrap.collectives import ALWAYS, NOT_SET, WITH_EFA, collective_variables, library_path, plugin_variables
 from bootstrap.errors import CommandError, StepError
 from bootstrap.imds import InstanceIdentity
 from bootstrap.instance_fabric import FABRICS, fabric_of
@@ -119,4 +119,14 @@ def test_variables_of_efa_and_of_tcp(tmp_path: Path) -> None:
 def test_the_plugin_comes_after_what_the_image_chose() -> None:
     assert library_path("/mine:/other", "/opt/plugin") == os.pathsep.join(("/mine", "/other", "/opt/plugin"))
     assert library_path("/opt/plugin:/mine", "/opt/plugin") == "/opt/plugin:/mine"
-    assert library_path("", None) == ""
+    assert library_path("", "/opt/plugin") == "/opt/plugin"
+
+
+def test_nccl_is_told_of_a_plugin_that_it_does_not_look_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "PLUGIN_DIRECTORIES", (str(tmp_path / "none"), str(tmp_path)))
+    assert plugin_variables({}) == {}
+    (tmp_path / "libnccl-net-ofi.so").touch()
+    assert plugin_variables({}) == {"LD_LIBRARY_PATH": str(tmp_path), "NCCL_NET_PLUGIN": "ofi"}
+    assert plugin_variables({"NCCL_NET_PLUGIN": "mine"})["NCCL_NET_PLUGIN"] == "mine"
+    (tmp_path / "libnccl-net.so").touch()
+    assert plugin_variables({"LD_LIBRARY_PATH": "/mine"}) == {"LD_LIBRARY_PATH": f"/mine:{tmp_path}"}

@@ -1,0 +1,133 @@
+"""The warm standby: a guardian whose program has torch imported already, and waits to become the next torchrun.
+
+What it saves is most of the time between a generation's record and its first step. It is only ever a short cut: without
+one, or with one that is of other code, the trainers are started as if there were none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootstrap.supervise import guardian
+
+logger = logging.getLogger(__name__)
+
+DESCRIPTOR_VARIABLE = "TRAINSTACK_STANDBY_FD"
+# A new one imports while the generation that took the last one trains: not while that one starts, on the same cores.
+PAUSE_SECONDS = 10.0
+# A node that joins is not ready before its standby is: the others train on meanwhile. Not for ever.
+WARMING_LIMIT_SECONDS = 120.0
+_READY = b"r"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a standby is good for; one of another kind is replaced."""
+
+    code_sha256: str
+    processes_per_node: int
+
+
+class Standby:
+    """At most one waiting process; one thread uses it."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._said = b""
+        self._made_at = 0.0
+        self._kind: Kind | None = None
+        self._failed: Kind | None = None
+
+    def lacks(self, kind: Kind) -> bool:
+        """Return whether one of this kind is still to be made; one that ended by itself is not tried again."""
+        if self._process is not None and self._process.poll() is not None:
+            logger.warning("the standby ended (exit code %s), see %s: starts cold", self._process.returncode, self._log)
+            self._failed = self._kind
+            self.end()
+        return kind not in (self._kind, self._failed)
+
+    def make(self, kind: Kind, interpreter: str, environment: Mapping[str, str], directory: Path) -> None:
+        """Start one that imports, and then waits, in place of any other."""
+        self.end()
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        with theirs, self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", guardian.__file__, interpreter, "-m", "training", "standby"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**environment, DESCRIPTOR_VARIABLE: str(theirs.fileno())},
+                cwd=directory,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self._kind, self._said, self._made_at = kind, b"", time.monotonic()
+
+    def is_warming(self) -> bool:
+        """Return whether one is there that still imports, and may be waited for."""
+        is_late = time.monotonic() - self._made_at > WARMING_LIMIT_SECONDS
+        return self._socket is not None and not is_late and _READY not in self._hear()
+
+    def start(
+        self, kind: Kind, arguments: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
+    ) -> subprocess.Popen[bytes] | None:
+        """Let it become torchrun with these arguments; returns its guardian, or None when there is none that could.
+
+        One that still imports will do. One that has not said a word may be of code that knows of no standby.
+        """
+        process, ours = self._process, self._socket
+        if process is None or ours is None or self._kind != kind or not self._hear() or process.poll() is not None:
+            return None
+        start = {
+            "arguments": list(arguments),
+            "environment": dict(environment),
+            "directory": str(directory),
+            "log": str(log),
+        }
+        self._process, self._socket, self._kind = None, None, None
+        try:
+            with ours:
+                ours.setblocking(True)
+                ours.sendall(json.dumps(start).encode())
+        except OSError as error:  # it has just ended
+            logger.warning("the standby is gone (%s): a cold start", error)
+            _end(process)
+            return None
+        return process
+
+    def end(self) -> None:
+        """End it, if there is one."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            _end(self._process)
+        self._process, self._socket, self._kind = None, None, None
+
+    def _hear(self) -> bytes:
+        if self._socket is not None:
+            with contextlib.suppress(BlockingIOError, ConnectionResetError):
+                self._said += self._socket.recv(16)
+        return self._said
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()  # the guardian's sign to kill everything
+    try:
+        process.wait(guardian.KILL_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,94 @@
+"""The warm standby: real processes around a program that stands in for the trainer's."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bootstrap.supervise.standby import Kind, Standby
+
+KIND = Kind("a" * 64, 1)
+WAITS = """
+import os, socket
+supervisor = socket.socket(fileno=int(os.environ["TRAINSTACK_STANDBY_FD"]))
+open("pid", "w").write(str(os.getpid()))
+supervisor.sendall(b"ir")
+text = supervisor.makefile().read()
+open("got", "w").write(text)
+"""
+
+
+@pytest.fixture
+def standby(tmp_path: Path) -> Iterator[Standby]:
+    made = Standby(tmp_path / "standby.log")
+    yield made
+    made.end()
+
+
+def make(standby: Standby, folder: Path, program: str) -> None:
+    package = folder / "training"
+    package.mkdir(exist_ok=True)
+    (package / "__main__.py").write_text(program)
+    standby.make(KIND, sys.executable, {**os.environ, "PYTHONPATH": str(folder)}, folder)
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_it_is_told_what_to_become_once(standby: Standby, tmp_path: Path) -> None:
+    assert standby.lacks(KIND)
+    make(standby, tmp_path, WAITS)
+    assert not standby.lacks(KIND)
+    wait(lambda: not standby.is_warming())
+
+    process = standby.start(KIND, ["--nnodes=1"], {"RUN": "x"}, tmp_path, tmp_path / "log")
+
+    assert process is not None
+    assert process.wait(20) == 0
+    start = json.loads((tmp_path / "got").read_text())
+    assert start == {
+        "arguments": ["--nnodes=1"],
+        "environment": {"RUN": "x"},
+        "directory": str(tmp_path),
+        "log": str(tmp_path / "log"),
+    }
+    assert standby.start(KIND, [], {}, tmp_path, tmp_path / "log") is None
+    assert standby.lacks(KIND)
+
+
+def test_one_of_other_code_is_no_use(standby: Standby, tmp_path: Path) -> None:
+    make(standby, tmp_path, WAITS)
+    wait(lambda: not standby.is_warming())
+
+    assert standby.start(Kind("b" * 64, 1), [], {}, tmp_path, tmp_path / "log") is None
+    assert standby.lacks(Kind("b" * 64, 1))
+    assert not (tmp_path / "got").exists()
+
+
+def test_code_without_a_standby_starts_cold_and_is_not_asked_again(standby: Standby, tmp_path: Path) -> None:
+    make(standby, tmp_path, "raise SystemExit('invalid choice: standby')")
+
+    assert standby.start(KIND, [], {}, tmp_path, tmp_path / "log") is None  # whether it has ended yet or not
+    wait(lambda: not standby.lacks(KIND) and not standby.is_warming())
+    assert "invalid choice" in (tmp_path / "standby.log").read_text()
+
+
+def test_it_ends_without_a_word_when_nobody_needs_it(standby: Standby, tmp_path: Path) -> None:
+    make(standby, tmp_path, WAITS)
+    wait(lambda: not standby.is_warming())
+
+    standby.end()
+
+    assert standby.lacks(KIND)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
