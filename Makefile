@@ -36,7 +36,7 @@ CHAOS_MINUTES ?= 8
 SEED ?= 1
 
 .PHONY: help install demo test test-slow test-flow test-deploy test-root chaos goodput policy agreement check synth review diff deploy destroy clean
-.PHONY: bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-prewarm bench-staging perf-gate
+.PHONY: bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-prewarm bench-staging perf-gate
 
 install: node_modules/.installed ## install what the project needs into .venv and node_modules
 
@@ -97,6 +97,15 @@ bench-prewarm: install ## measure the pre-warm against dd and fio: build/bench/p
 bench-staging: install ## measure staging against aws-cli and s5cmd: build/bench/staging.json
 	python -m benchmarks.staging
 
+bench-boot: install ## compute the boot's longest path, measure what each loss of a node costs: build/bench/boot.json
+	python -m benchmarks.boot
+
+test-vm: install ## boot a Debian guest in QEMU by cloud-init and train in it (root, debootstrap, qemu-system-x86; 20 minutes)
+	python -m tests.vm
+
+cdk-upgrade: install ## show what the neighbouring release of the CDK would change in the templates
+	python -m benchmarks.cdk_upgrade
+
 perf-gate: install ## compare the working tree's speed with another revision [BASE=HEAD]
 	python -m benchmarks.perf_gate $(BASE)
 
@@ -107,16 +116,23 @@ check: install ## lint, format, types, shell
 	mypy examples/vision/shapes.py examples/language_model/recurrent.py examples/script/train.py
 	shellcheck stacks/shim.sh .ci/run
 
+bundle: install ## lock and build the wheels that nodes install [CONFIG=config/x.yaml]
+	python -m stacks bundle $(CONFIG)
+
 synth: install ## synthesise the templates [CONFIG=config/x.yaml]
+	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) synth $(STACKS) --quiet -c config=$(CONFIG)
 
 review: install ## say in words what a deploy would do [CONFIG=...] [AGAINST=deployed|REVISION|FOLDER]
+	python -m stacks bundle $(CONFIG) --locked
 	python -m stacks diff $(CONFIG) --against $(AGAINST)
 
 diff: install ## show what a deploy would change [CONFIG=...] [STACKS=TrainingStack]
+	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) diff $(STACKS) -c config=$(CONFIG)
 
 deploy: install ## deploy to the AWS account of your credentials [CONFIG=...] [STACKS=TrainingStack]
+	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) deploy $(STACKS) -c config=$(CONFIG)
 
 destroy: install ## remove the stacks; data stays unless two keys say otherwise [CONFIG=...] [STACKS=TrainingStack]

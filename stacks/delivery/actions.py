@@ -13,12 +13,17 @@ from stacks.delivery.deploy import DeployError, deploy
 from stacks.delivery.review import DEPLOYED, Form, Review, ReviewError, review, worst
 from stacks.errors import ConfigError
 from stacks.functions.drift_watch.detection import DetectionError, detect
+from stacks.wheelhouse import DIRECTORY
+from stacks.wheelhouse.making import build_locked
+from stacks.wheelhouse.resolving import WheelhouseError
 
 FAILED, WRONG, STOPPED = 1, 2, 3
 """Exit codes: AWS or the deploy failed; an input is wrong; the gate stopped a deploy, or there is drift."""
 DRIFT_TIMEOUT_SECONDS = 1800.0
 # GitHub's limit of a comment, in characters. Source (2026-11): https://github.com/orgs/community/discussions/27190
 COMMENT_CHARACTERS = 65_536
+SYNTHESISES = ("diff", "gate", "deploy")
+"""What needs the wheels that are locked beside a deployment file."""
 MARK = "<!-- trainstack diff -->"
 """First line of the comment, by which the next one finds it."""
 
@@ -26,8 +31,11 @@ MARK = "<!-- trainstack diff -->"
 def perform(options: argparse.Namespace) -> int:
     """Perform `options.action`; return the exit code."""
     try:
+        if options.action in SYNTHESISES:
+            for file in options.configs:
+                build_locked(file, DIRECTORY, lambda text: print(text, file=sys.stderr))
         return ACTIONS[options.action](options)
-    except (AccountError, DeployError, DetectionError, ReviewError) as error:
+    except (AccountError, DeployError, DetectionError, ReviewError, WheelhouseError) as error:
         print(error, file=sys.stderr)
         return FAILED
 
