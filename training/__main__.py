@@ -43,6 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "train":
         return _train(options)
     try:
+        if options.command == "standby":
+            from training.standby import run_standby
+
+            return run_standby()
         if options.command == "publish":
             from training.data.publish import run_publish
 
@@ -103,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "--generation", type=int, default=0, help="number of the gang; a later one supersedes earlier ones"
     )
 
+    commands.add_parser("standby", help="import all of it, and wait for a supervisor to say which generation to start")
     add_tokenize_parser(commands)
     add_publish_parser(commands)
     add_prepare_parser(commands)

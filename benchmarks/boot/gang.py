@@ -15,12 +15,13 @@ from benchmarks.chaos.faulty_s3 import endpoint_environment
 from benchmarks.chaos.nodes import Node
 from benchmarks.chaos.supervised import PARAMETER, RUN, Account
 
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 90.0
 POLL_SECONDS = 0.02
 GANG_TIMEOUT_SECONDS = 30
 BOOT_TIMEOUT_SECONDS = 120
 # So long must a generation have trained before it is disturbed: it then has saved, and knows how long a save takes.
 LEAST_SAVES = 2
+WORDS_BYTES = 2000
 
 T = TypeVar("T")
 
@@ -157,8 +158,8 @@ class Gang:
             if found:
                 return found
             time.sleep(POLL_SECONDS)
-        consoles = "\n".join(f"== {node.instance_id}\n{node.console()}" for node in self.nodes)
-        raise TooSlowError(f"{what}: not in {WAIT_SECONDS:g} s\n{consoles}")
+        told = "\n".join(f"== {node.instance_id}\n{_last_words(node)}" for node in self.nodes)
+        raise TooSlowError(f"{what}: not in {WAIT_SECONDS:g} s\n{told}")
 
     def training(self, after: int, members: int | None = None) -> int | None:
         """Return a later generation (of so many members) that has done a step, if there is one."""
@@ -181,6 +182,16 @@ class Gang:
         return next(
             (found for node in (*self.nodes, *self._gone) if (found := node.records(RUN, generation, kind))), []
         )
+
+
+def _last_words(node: Node) -> str:
+    logs = sorted(node.root.glob("runs/*/gen-*/trainer.log"), key=lambda path: path.stat().st_mtime)
+    files = [node.root / "events.jsonl", node.root / "console.log", node.root / "standby.log", *logs[-1:]]
+    return "\n".join(
+        f"-- {path.name}\n{path.read_text(encoding='utf-8', errors='replace')[-WORDS_BYTES:]}"
+        for path in files
+        if path.exists()
+    )
 
 
 def events(node: Node, name: str) -> list[dict[str, Any]]:

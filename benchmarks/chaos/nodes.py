@@ -22,6 +22,7 @@ from bootstrap.supervise.launch import TRAINER_MARK, torchrun_command
 from bootstrap.supervise.supervisor import supervise
 from bootstrap.system import System
 
+_FORK_SERVER = b"multiprocessing.forkserver"
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -128,12 +129,16 @@ class Node:
         self.process.wait()
 
     def trainers(self) -> list[int]:
-        """Process ids of the ranks on this machine."""
-        return self._marked(b"-m\0training\0train\0", without=b"torch.distributed.run")
+        """Process ids of the ranks on this machine: started by torchrun, or forked for a standby that became it."""
+        servers = set(self._marked(_FORK_SERVER, without=b"\0\0"))
+        forked = [pid for pid in servers if _parent(pid) in servers]
+        return [*self._marked(b"-m\0training\0train\0", without=b"torch.distributed.run"), *forked]
 
     def torchruns(self) -> list[int]:
         """Process ids of torchrun on this machine."""
-        return self._marked(b"torch.distributed.run\0", without=b"guardian.py")
+        servers = set(self._marked(_FORK_SERVER, without=b"\0\0"))
+        became = {_parent(parent) for pid in servers if (parent := _parent(pid)) in servers}
+        return [*self._marked(b"torch.distributed.run\0", without=b"guardian.py"), *became]
 
     def run_directory(self, run: str, generation: int) -> Path:
         """Where a generation's metrics are."""
@@ -171,6 +176,15 @@ class Node:
             except OSError:  # it ended, or it belongs to somebody else
                 continue
         return found
+
+
+def _parent(pid: int) -> int:
+    """Process id of the parent; 0 if the process is gone."""
+    try:
+        # The name in parentheses may hold spaces and parentheses itself: count from the last one.
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 class _Machine(System):

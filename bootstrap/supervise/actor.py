@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,14 @@ from bootstrap.imds import InstanceIdentity
 from bootstrap.plan import Context
 from bootstrap.steps.code import remove_other_code
 from bootstrap.steps.interpreter import find_interpreter
-from bootstrap.supervise.launch import Launch, LaunchCommand, free_port, trainer_environment
+from bootstrap.supervise.launch import (
+    Launch,
+    LaunchCommand,
+    free_port,
+    torchrun_arguments,
+    torchrun_command,
+    trainer_environment,
+)
 from bootstrap.supervise.memory import Memory, keep
 from bootstrap.supervise.monitors import Board
 from bootstrap.supervise.preparation import Preparation
@@ -33,7 +41,8 @@ from bootstrap.supervise.situation import (
     Result,
     Start,
 )
-from bootstrap.supervise.trainer import Trainer, remove_old_directories
+from bootstrap.supervise.standby import PAUSE_SECONDS, Kind, Standby
+from bootstrap.supervise.trainer import Trainer, WarmStart, remove_old_directories
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +66,7 @@ class Actor:
         self._identity = identity
         self._preparation = preparation
         self._command = command
+        self._standby = Standby(context.layout.root / "standby.log") if command is torchrun_command else None
         self._not_before = 0.0
         self._run: RunDocument | None = None
         self.memory = memory
@@ -121,27 +131,67 @@ class Actor:
         """Kill the trainers, if there are any: the supervisor itself ends."""
         if self.trainer is not None and self.active is not None and self.active.result is None:
             self.trainer.kill("failed", "the supervisor ended")
+        if self._standby is not None:
+            self._standby.end()
 
-    def _start(self, action: Start) -> None:
-        run, record = self._board.run, action.record
-        if run is None or run.digest() != record.run_digest:  # it has changed since the decision
+    def keep_standby(self) -> None:
+        """Let a process import torch and wait for the next generation, once nothing more urgent wants the cores."""
+        run, board, active = self._board.run, self._board, self.active
+        if self._standby is None or run is None or self._preparation.prepared_digest != run.digest():
             return
-        launch = Launch(
+        if board.notice is not None or board.scale_in_since_unix is not None or self.judgement is not None:
+            return
+        if active is not None and self._context.system.monotonic_seconds() - active.started_at < PAUSE_SECONDS:
+            return
+        kind = _kind(run)
+        if not self._standby.lacks(kind):
+            return
+        nobody = GenerationRecord(0, run.digest(), (), self._identity.private_address, 0, self._identity.instance_id)
+        launch = self._launch(run, nobody, 0)
+        environment = trainer_environment(launch, self._context.system.environment())
+        self._standby.make(kind, launch.interpreter, environment, self._context.layout.root)
+
+    def is_warming(self, newest: GenerationRecord | None) -> bool:
+        """Return whether this node is not ready to join yet, for its standby imports: the others train on meanwhile.
+
+        Nobody waits for the standby of a node that has just trained with them: it starts at once, as well as it can.
+        """
+        if self._standby is None or not self._standby.is_warming():
+            return False
+        if newest is None or newest.generation == self.last_generation:
+            return self.last_generation == 0
+        return newest.rank_of(self._identity.instance_id) is None
+
+    def _launch(self, run: RunDocument, record: GenerationRecord, rank: int) -> Launch:
+        return Launch(
             node=self._context.node,
             run=run,
             record=record,
-            rank=action.rank,
+            rank=rank,
             address=self._identity.private_address,
             interpreter=find_interpreter(self._context),
             layout=self._context.layout,
             instance_type=self._identity.instance_type,
         )
+
+    def _warm_start(self, launch: Launch, environment: Mapping[str, str]) -> WarmStart | None:
+        standby = self._standby
+        if standby is None:
+            return None
+        return lambda directory, log: standby.start(
+            _kind(launch.run), torchrun_arguments(launch), environment, directory, log
+        )
+
+    def _start(self, action: Start) -> None:
+        run, record = self._board.run, action.record
+        if run is None or run.digest() != record.run_digest:  # it has changed since the decision
+            return
+        launch = self._launch(run, record, action.rank)
         remove_old_directories(launch.directory.parent, RUN_DIRECTORIES_KEPT)
         remove_other_code(self._context, frozenset({run.code.sha256}))
         self.trainer = Trainer(self._context.system, launch.directory, launch.global_ranks, record.generation)
-        self.trainer.start(
-            self._command(launch), trainer_environment(launch, self._context.system.environment()), run.training
-        )
+        environment = trainer_environment(launch, self._context.system.environment())
+        self.trainer.start(self._command(launch), environment, run.training, self._warm_start(launch, environment))
         self._run = run
         self.last_result, self.last_generation, self.ready_since = None, record.generation, None
         self.active = Active(record, action.rank, self._context.system.monotonic_seconds())
@@ -255,6 +305,10 @@ class Actor:
             return True
         self._not_before = now + self._context.node.supervise.poll_seconds
         return False
+
+
+def _kind(run: RunDocument) -> Kind:
+    return Kind(run.code.sha256, run.processes_per_node)
 
 
 def complete_hook(context: Context, identity: InstanceIdentity) -> None:

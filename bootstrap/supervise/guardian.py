@@ -30,9 +30,11 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.05
-_KILL_LIMIT_SECONDS = 5.0
+KILL_LIMIT_SECONDS = 5.0
 _WRITER_MARK = b"training.checkpoint.process"
 _WRITER_GRACE_SECONDS = 5.0
+# A standby waits on a pipe for its start: training/standby.py. The guardian's own end of it closes with the guardian.
+_DESCRIPTOR_VARIABLES = ("TRAINSTACK_STANDBY_FD",)
 _IS_LINUX = sys.platform.startswith("linux")
 
 
@@ -48,6 +50,7 @@ def main(command: list[str]) -> int:
             command,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=[int(os.environ[name]) for name in _DESCRIPTOR_VARIABLES if name in os.environ],
             preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 there is one thread
         )
     except OSError as error:
@@ -88,7 +91,7 @@ def _kill_descendants(pid: int) -> None:
     began = time.monotonic()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    while time.monotonic() < began + _WRITER_GRACE_SECONDS + _KILL_LIMIT_SECONDS:
+    while time.monotonic() < began + _WRITER_GRACE_SECONDS + KILL_LIMIT_SECONDS:
         _reap(0)
         remaining = _descendants(os.getpid())
         if not remaining:

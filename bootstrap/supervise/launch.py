@@ -64,10 +64,12 @@ LaunchCommand = Callable[[Launch], "list[str]"]
 
 def torchrun_command(launch: Launch) -> list[str]:
     """Return the command line of one static torchrun."""
+    return [launch.interpreter, "-m", "torch.distributed.run", *torchrun_arguments(launch)]
+
+
+def torchrun_arguments(launch: Launch) -> list[str]:
+    """Return torchrun's own arguments, and after them the trainer's."""
     return [
-        launch.interpreter,
-        "-m",
-        "torch.distributed.run",
         f"--nnodes={len(launch.record.members)}",
         f"--node-rank={launch.rank}",
         f"--nproc-per-node={launch.run.processes_per_node}",

@@ -44,6 +44,7 @@ class Standby:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._used: socket.socket | None = None
         self._said = b""
         self._made_at = 0.0
         self._kind: Kind | None = None
@@ -97,10 +98,14 @@ class Standby:
             "log": str(log),
         }
         self._process, self._socket, self._kind = None, None, None
+        if self._used is not None:
+            self._used.close()
+        # Open until then: one that still imports has a word to say, and would fail at a socket that is closed.
+        self._used = ours
         try:
-            with ours:
-                ours.setblocking(True)
-                ours.sendall(json.dumps(start).encode())
+            ours.setblocking(True)
+            ours.sendall(json.dumps(start).encode())
+            ours.shutdown(socket.SHUT_WR)
         except OSError as error:  # it has just ended
             logger.warning("the standby is gone (%s): a cold start", error)
             _end(process)
@@ -109,11 +114,12 @@ class Standby:
 
     def end(self) -> None:
         """End it, if there is one."""
-        if self._socket is not None:
-            self._socket.close()
+        for each in (self._socket, self._used):
+            if each is not None:
+                each.close()
         if self._process is not None:
             _end(self._process)
-        self._process, self._socket, self._kind = None, None, None
+        self._process, self._socket, self._used, self._kind = None, None, None, None
 
     def _hear(self) -> bytes:
         if self._socket is not None:

@@ -158,6 +158,7 @@ class Supervisor:
             if failure is not None:
                 raise failure
         self._choose_scope()
+        self._actor.keep_standby()
         self._follow()
         situation = self._situation()
         if situation is None:
@@ -201,7 +202,7 @@ class Supervisor:
             actor.forget_judgement()
         if actor.judgement is not None and actor.judgement.run_digest != digest:
             actor.judgement = None
-        if actor.active is not None or self._preparation.prepared_digest != digest:
+        if actor.active is not None or self._prepared_digest() != digest:
             actor.ready_since = None
         elif actor.ready_since is None:
             actor.ready_since = self._context.system.monotonic_seconds()
@@ -214,7 +215,7 @@ class Supervisor:
             return None
         digest, now = run.digest(), system.monotonic_seconds()
         peers, observed_at, newest, outcome = scope.view()
-        prepared = self._preparation.prepared_digest
+        prepared = self._prepared_digest()
         return Situation(
             now=now,
             now_unix=system.unix_seconds(),
@@ -223,7 +224,7 @@ class Supervisor:
             timings=self._context.node.supervise,
             wanted=Wanted(digest, run.nodes, run.min_nodes),
             prepared_digest=prepared,
-            preparation=self._preparation.state(digest),
+            preparation="running" if self._is_warming() else self._preparation.state(digest),
             preparation_message=self._preparation.message,
             notice=board.notice,
             noticed_unix=board.noticed_unix,
@@ -248,11 +249,19 @@ class Supervisor:
             hook, signalled = board.scale_in_since_unix is not None, bool(self._signalled)
             self._actor.act(Leave("told to leave before the run document was read", hook, not signalled))
 
+    def _prepared_digest(self) -> str | None:
+        """Return the digest of the run document that this node is ready for, or None."""
+        return None if self._is_warming() else self._preparation.prepared_digest
+
+    def _is_warming(self) -> bool:
+        scope = self._board.scope
+        return self._actor.is_warming(scope.view()[2] if scope is not None else None)
+
     def _said_digest(self) -> str:
         """Return the digest to say: of what trains, else of what this node is ready for, else none."""
         if self._actor.active is not None:
             return self._actor.active.record.run_digest
-        run, prepared = self._board.run, self._preparation.prepared_digest
+        run, prepared = self._board.run, self._prepared_digest()
         return prepared if run is not None and prepared == run.digest() else ""
 
     def _heartbeat(self, state: NodeState, run_digest: str) -> Heartbeat:

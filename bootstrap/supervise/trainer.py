@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ SIBLING_GRACE_SECONDS = 5.0
 # All ranks have said how they ended: torchrun itself waits minutes for agents that may be gone.
 EXIT_GRACE_SECONDS = 10.0
 KILL_LIMIT_SECONDS = 10.0
+
+WarmStart = Callable[[Path, Path], "subprocess.Popen[bytes] | None"]
+"""Lets a standby become the trainers, in a directory, with a log; returns its guardian, None if there is no standby."""
 
 
 class Trainer:
@@ -50,12 +53,28 @@ class Trainer:
         """What the trainers write to standard output and error."""
         return self._directory / "trainer.log"
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str], config: Mapping[str, Any]) -> None:
-        """Start the processes under a guardian, in a fresh run directory."""
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        config: Mapping[str, Any],
+        warm_start: WarmStart | None = None,
+    ) -> None:
+        """Start the processes under a guardian, in a fresh run directory.
+
+        Args:
+            command: of torchrun.
+            environment: of all processes.
+            config: of the trainer.
+            warm_start: starts them without `command`, if it can.
+        """
         if self._directory.exists():  # what a supervisor before this one left: a stop flag in it would end the trainer
             shutil.rmtree(self._directory)
         self._directory.mkdir(parents=True)
         self._system.write_atomic(self._directory / "run.json", json.dumps(config, indent=2))
+        self._process = warm_start(self._directory, self.log) if warm_start is not None else None
+        if self._process is not None:
+            return
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", guardian.__file__, *command],

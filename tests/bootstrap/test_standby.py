@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +16,13 @@ from bootstrap.supervise.standby import Kind, Standby
 
 KIND = Kind("a" * 64, 1)
 WAITS = """
-import os, socket
+import os, socket, time
 supervisor = socket.socket(fileno=int(os.environ["TRAINSTACK_STANDBY_FD"]))
 open("pid", "w").write(str(os.getpid()))
-supervisor.sendall(b"ir")
+supervisor.sendall(b"i")
+while os.path.exists("slow"):
+    time.sleep(0.01)
+supervisor.sendall(b"r")
 text = supervisor.makefile().read()
 open("got", "w").write(text)
 """
@@ -64,6 +68,24 @@ def test_it_is_told_what_to_become_once(standby: Standby, tmp_path: Path) -> Non
     }
     assert standby.start(KIND, [], {}, tmp_path, tmp_path / "log") is None
     assert standby.lacks(KIND)
+
+
+def test_one_that_still_imports_starts_when_it_has(standby: Standby, tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    make(standby, tmp_path, WAITS)
+    wait(lambda: (tmp_path / "pid").exists())
+    started: list[subprocess.Popen[bytes]] = []
+
+    def takes_it() -> bool:
+        process = standby.start(KIND, ["--nnodes=1"], {}, tmp_path, tmp_path / "log")
+        started.extend([process] if process is not None else [])
+        return process is not None
+
+    wait(takes_it)  # as soon as it has said that it imports
+    (tmp_path / "slow").unlink()
+
+    assert started[0].wait(20) == 0
+    assert json.loads((tmp_path / "got").read_text())["arguments"] == ["--nnodes=1"]
 
 
 def test_one_of_other_code_is_no_use(standby: Standby, tmp_path: Path) -> None:
