@@ -29,6 +29,8 @@ What an edit does on the next `cdk deploy`:
 | in place | the resource is changed; nodes and trainer go on |
 | restarts the trainer | the run document changes: trainers save and start again on the same nodes |
 | replaces nodes | a new launch template version: nodes save, leave, and new ones come |
+| new nodes | `auto_scaling_group`: nodes to come follow it, those that run stay, but for types that are taken out; \
+`ec2_fleet` and `spot_fleet`: replaces nodes |
 | replaces the network | resources with addresses are made anew; deploy at zero nodes |
 | touches data | buckets and keys: read the diff twice |
 | changes the delivery | pipeline, or roles of the workflows; nothing that trains |

@@ -2,12 +2,14 @@
 
 Sources (2026-11): https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-attribute-updatepolicy.html,
 https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-refresh-skip-matching.html (an instance whose launch
-template and type are still those of the group stays) and
+template and type are still those of the group stays),
+https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html (a group whose zones change moves) and
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifySpotFleetRequest.html (the target is a part of it).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +21,7 @@ from stacks.changes.resources import Key, ResourceChange
 from stacks.changes.texts import RUN_DOCUMENT
 
 Fate = Literal["nothing", "trainer_restarts", "rolling_replacement", "fleet_rebuilt"]
+SUBNETS = "VPCZoneIdentifier"
 REPLACING: tuple[Fate, ...] = ("rolling_replacement", "fleet_rebuilt")
 SHORT_WORDS: Mapping[Fate, str] = {
     "nothing": "nodes untouched",
@@ -105,7 +108,7 @@ def _refreshed(
     )
     policy = (fleet.after or {}).get("UpdatePolicy", {})
     if not gone and not outdated:
-        return None
+        return _moved(old, new, fleet)
     causes = _behind(fleet, by_key)
     if not ({"AutoScalingInstanceRefresh", "AutoScalingRollingUpdate"} & set(policy)):
         reason = "the group has no update policy: running nodes stay as they are, new ones follow the new template"
@@ -115,6 +118,18 @@ def _refreshed(
     why = "a new launch template version" if outdated else "their type is no longer listed"
     reason = f"{which} save a checkpoint, leave and are replaced at once: {why}"
     return NodeVerdict("rolling_replacement", reason, capacity_risk(new), causes, replaced)
+
+
+def _moved(old: FleetFacts, new: FleetFacts, fleet: ResourceChange) -> NodeVerdict | None:
+    """Return what a group does that leaves subnets: it balances itself over those that it has. None: it stays."""
+    causes = tuple((fleet.key, one) for one in fleet.differences if one.path[0] == SUBNETS)
+    before, after = (
+        {json.dumps(one) for one in fleet.properties(side).get(SUBNETS, [])} for side in ("before", "after")
+    )
+    if not before - after and not any(one.via is not None for _, one in causes):
+        return None
+    reason = "nodes in subnets that the group leaves save a checkpoint, leave and are replaced in those that it has"
+    return NodeVerdict("rolling_replacement", reason, capacity_risk(new), causes, old.instance_types)
 
 
 def _behind(fleet: ResourceChange, by_key: Mapping[Key, ResourceChange]) -> tuple[tuple[Key, Difference | None], ...]:

@@ -48,7 +48,7 @@ class AutoCapacity(Section):
     max_usd_per_hour: float | None = setting(
         "Most that one machine may cost an hour in the chosen market, USD.", edit="replaces nodes", default=None, gt=0
     )
-    types: int = setting("Types to take, of one GPU kind.", edit="replaces nodes", default=4, ge=1, le=40)
+    types: int = setting("Types to take, of one GPU kind.", edit="new nodes", default=4, ge=1, le=40)
 
 
 class NewReservation(Section):
@@ -103,7 +103,7 @@ class MaintenanceConfig(Section):
     rebalance: Literal["off", "launch", "launch_before_terminate"] = setting(
         "What the fleet does at AWS's early warning. Off: the supervisor saves an extra checkpoint and works on; the "
         "others force a replacement. An auto_scaling_group knows launch_before_terminate only.",
-        edit="replaces nodes",
+        edit="new nodes",
         default="off",
     )
     rebalance_termination_delay_seconds: int | None = setting(
@@ -127,7 +127,7 @@ class CapacityConfig(Section):
     instance_types: list[str] = setting(
         "Types in order of preference. More types mean more spot pools, so fewer interruptions; all of one GPU kind. "
         "Left out with `auto`.",
-        edit="replaces nodes",
+        edit="new nodes",
         default=[],
         max_length=40,
     )
@@ -143,14 +143,14 @@ class CapacityConfig(Section):
     )
     market: Market = setting(
         "spot: up to 90 % cheaper, with two minutes' notice before AWS takes a machine back. reserved, capacity_block "
-        "and interruptible_reservation use what `reservation` names.",
-        edit="replaces nodes",
+        "and interruptible_reservation use what `reservation` names; to or from these, nodes are replaced.",
+        edit="new nodes",
         default="spot",
     )
     on_demand_base: int = setting(
         "Machines bought on demand (inside `reservation` when there is one) before spot ones; 0: a run survives "
         "interruptions, so none is needed.",
-        edit="replaces nodes",
+        edit="new nodes",
         default=0,
         ge=0,
     )
@@ -159,12 +159,12 @@ class CapacityConfig(Section):
     )
     allocation_strategy: Literal["price-capacity-optimized", "capacity-optimized", "lowest-price"] = setting(
         "How AWS picks among spot pools; price-capacity-optimized weighs price against interruptions.",
-        edit="replaces nodes",
+        edit="new nodes",
         default="price-capacity-optimized",
     )
     max_price_usd: float | None = setting(
         "Most that is paid per spot machine and hour, USD; null: up to the on-demand price, which AWS advises.",
-        edit="replaces nodes",
+        edit="new nodes",
         default=None,
         gt=0,
     )

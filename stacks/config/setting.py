@@ -10,6 +10,7 @@ Edit = Literal[
     "nothing",
     "restarts the trainer",
     "replaces nodes",
+    "new nodes",
     "touches data",
     "in place",
     "replaces the network",

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stacks.changes.assembly import Assembly as ReadAssembly
+from stacks.changes.assembly import read_assembly
+from stacks.changes.nodes import node_verdict
+from stacks.changes.resources import resource_changes
 from stacks.config import DeploymentConfig
 from stacks.reference import fields
 from tests.deploy.edits import IN_PLACE
@@ -254,8 +259,23 @@ DATA = {"AWS::EC2::Volume", "AWS::FSx::FileSystem", "AWS::FSx::DataRepositoryAss
 GROWS = {"Size", "Iops", "Throughput", "StorageCapacity", "DataCompressionType", "PerUnitStorageThroughput", "Tags"}
 
 
-def verdict(before: dict[str, Any], after: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class Templates:
+    """Templates of a file: their resources, and as `python -m stacks diff` reads them."""
+
+    resources: dict[str, Any]
+    assembly: ReadAssembly
+
+
+def replaces(old: Templates, new: Templates) -> bool:
+    """Tell whether the diff says that nodes go."""
+    changes = resource_changes(old.assembly, new.assembly)
+    return node_verdict(old.assembly, new.assembly, changes).replaces
+
+
+def verdict(old: Templates, new: Templates) -> str:
     """Say what the difference between two sets of templates does."""
+    before, after = old.resources, new.resources
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     if not changed:
         return "nothing"
@@ -271,7 +291,7 @@ def verdict(before: dict[str, Any], after: dict[str, Any]) -> str:
     if NODES & set(kinds.values()):
         return "replaces nodes"
     if any(kind in FLEETS and _more_than_size(before.get(key), after.get(key)) for key, kind in kinds.items()):
-        return "replaces nodes"
+        return "replaces nodes" if replaces(old, new) else "new nodes"
     if any(kind == "AWS::SSM::Parameter" for kind in kinds.values()):
         return "restarts the trainer"
     return "in place"
@@ -342,29 +362,30 @@ def with_value(config: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return copy
 
 
-class Templates:
+class Made:
     """Templates of files, each made once."""
 
     def __init__(self, synthesis: Synthesis, directory: Path) -> None:
         self._synthesis = synthesis
         self._directory = directory
-        self._made: dict[str, dict[str, Any]] = {}
+        self._made: dict[str, Templates] = {}
 
-    def of(self, config: dict[str, Any], context: dict[str, str]) -> dict[str, Any]:
+    def of(self, config: dict[str, Any], context: dict[str, str]) -> Templates:
         text = json.dumps([config, context], sort_keys=True)
         if text not in self._made:
             path = self._directory / f"{len(self._made)}.yaml"
             path.write_text(json.dumps(config))  # JSON is YAML
-            self._made[text] = resources(self._synthesis.run(path, f"edit-{len(self._made)}", **context))
+            made = self._synthesis.run(path, f"edit-{len(self._made)}", **context)
+            self._made[text] = Templates(resources(made), read_assembly(made.directory))
         return self._made[text]
 
 
 @pytest.fixture(scope="module")
-def templates(synthesis: Synthesis) -> Iterator[Templates]:
+def templates(synthesis: Synthesis) -> Iterator[Made]:
     # In the repository: a pipeline checks its own deployment file out of it.
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as directory:
-        yield Templates(synthesis, Path(directory))
+        yield Made(synthesis, Path(directory))
 
 
 def test_each_key_is_tried_here_or_elsewhere() -> None:
@@ -374,10 +395,23 @@ def test_each_key_is_tried_here_or_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(edits()))
-def test_an_edit_does_what_its_key_says(path: str, templates: Templates) -> None:
+def test_an_edit_does_what_its_key_says(path: str, templates: Made) -> None:
     config, value = edits()[path]
     context = CONTEXT.get(path, {})
     edited = with_value(config, path, value)
     for other, needed in TOGETHER.get(path, {}).items():
         edited = with_value(edited, other, needed)
-    assert verdict(templates.of(config, context), templates.of(edited, context)) == claims()[path]
+    before, after = templates.of(config, context), templates.of(edited, context)
+    assert verdict(before, after) == claims()[path]
+    if claims()[path] in ("replaces nodes", "new nodes", "restarts the trainer", "in place"):
+        assert replaces(before, after) == (claims()[path] == "replaces nodes"), "the diff says otherwise"
+
+
+@pytest.mark.parametrize("backend", ["ec2_fleet", "spot_fleet"])
+@pytest.mark.parametrize("path", [path for path in sorted(edits()) if claims()[path] == "new nodes"])
+def test_what_reaches_new_nodes_of_a_group_replaces_those_of_a_fleet(path: str, backend: str, templates: Made) -> None:
+    config, value = edits()[path]
+    config = with_value(config, "capacity.backend", backend)
+    replaced = replaces(templates.of(config, {}), templates.of(with_value(config, path, value), {}))
+    # The run controller sizes both markets of an EC2 Fleet itself; those of a Spot Fleet are in its template.
+    assert replaced != ((path, backend) == ("capacity.on_demand_base", "ec2_fleet"))
