@@ -137,7 +137,8 @@ def report_failure(context: Context, name: str, failure: dict[str, object]) -> N
     key = f"nodes/{context.identity.instance_id}/{name}"
     body = {"instance_id": context.identity.instance_id, "unix_seconds": context.system.unix_seconds(), **failure}
     try:
-        context.aws.client("s3").put_object(
+        # The machine costs money until it is given back: an endpoint that hangs may not hold it for long.
+        context.aws.client("s3", impatient=True).put_object(
             Bucket=context.node.checkpoint_bucket, Key=key, Body=json.dumps(body, indent=2).encode()
         )
     except AWS_ERRORS as error:

@@ -1,0 +1,48 @@
+"""Where each failure of a node is tested: one clear event with a remedy, uploaded, and the right action."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent.parent
+
+FAILURES = {
+    "no metadata service": "bootstrap/test_boot.py::test_without_metadata_service_boot_ends_in_seconds",
+    "a token that expired": "bootstrap/test_imds.py::test_a_token_that_ran_out_is_renewed",
+    "an endpoint that hangs": "bootstrap/failures/test_no_answer.py::test_an_endpoint_that_never_answers_ends_the_boot",
+    "a bundle with another digest": "stacks/test_shim.py::test_another_bundle_than_named_is_not_run",
+    "code with another digest": "bootstrap/test_steps.py::test_bad_code_bundle_is_refused",
+    "a document of a newer version": "bootstrap/test_documents.py::test_newer_version_is_refused_in_words",
+    "a disk too small": "bootstrap/test_steps.py::test_too_small_a_disk_is_said_before_the_copy",
+    "a disk full in mid-staging": (
+        "bootstrap/failures/test_full_disk.py::test_a_disk_that_fills_up_in_mid_staging_is_named"
+    ),
+    "a volume attached elsewhere": (
+        "bootstrap/test_volumes.py::test_a_checkpoint_volume_that_another_machine_has_is_left_to_it"
+    ),
+    "a missing GPU": "bootstrap/test_instance_checks.py::test_another_number_of_gpus_and_no_report_at_all",
+    "a wrong driver": (
+        "bootstrap/test_gpu_links.py::test_a_driver_that_is_too_old_is_named_rather_than_the_gpus_that_torch_lacks"
+    ),
+    "peers that never come": "bootstrap/test_decide.py::test_between_generations",
+    "two nodes that both think they are first": "bootstrap/test_control.py::test_one_of_many_is_elected",
+    "a node declared lost that wants to commit": (
+        "training/test_checkpoint_store.py::test_superseded_writer_commits_nothing"
+    ),
+    "a dataset that is not what its index says": "bootstrap/test_steps.py::test_damaged_dataset_is_refused",
+    "SIGKILL of the supervisor": (
+        "bootstrap/test_supervisors.py::test_restarted_supervisor_ends_left_over_trainers_and_rejoins"
+    ),
+    "a peer's clock that jumps": "bootstrap/test_control.py::test_silence_is_measured_by_the_own_clock",
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_it_has_a_test(failure: str) -> None:
+    path, _, name = FAILURES[failure].partition("::")
+    tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
+
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -1,0 +1,42 @@
+"""A disk that fills up while the dataset is staged: what was free when it was looked at is gone."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootstrap.errors import StepError
+from bootstrap.steps.staging import stage_dataset
+from tests.bootstrap.account import Account
+from tests.bootstrap.test_steps import SHARDS, real
+
+DISK_BYTES = 64 * 1024
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(mount)], check=True)
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+@pytest.mark.root
+def test_a_disk_that_fills_up_in_mid_staging_is_named(
+    account: Account, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.put_dataset(SHARDS)
+    context = real(account, small_disk)
+    monkeypatch.setattr(context.system, "free_bytes", lambda path: 1 << 40)
+    assert context.run is not None
+
+    with pytest.raises(StepError) as caught:
+        stage_dataset(context, context.run)
+
+    assert "no space left" in str(caught.value).lower() + caught.value.output_tail.lower()
+    assert caught.value.remedy
+    assert not (context.layout.dataset("words") / "dataset.json").exists()
