@@ -147,8 +147,10 @@ def _train(options: argparse.Namespace) -> int:
     interruption.watch(options.run_directory)
 
     from training.outcome import EXIT_CODES
+    from training.stack_dump import answer_with_stacks
 
     rank = int(os.environ.get("RANK", "0"))
+    answer_with_stacks(options.run_directory, rank)
     outcome = _train_to_outcome(options, interruption, rank)
     try:
         outcome.write(options.run_directory)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import TERMINATING_HOOK, RunDocument
@@ -47,6 +47,8 @@ from bootstrap.supervise.trainer import Trainer, WarmStart, remove_old_directori
 logger = logging.getLogger(__name__)
 
 RUN_DIRECTORIES_KEPT = 5
+UPLOAD_LIMIT_SECONDS = 10.0
+EVIDENCE_LIMIT_BYTES = 16 * 1024**2
 
 
 class Actor:
@@ -67,6 +69,7 @@ class Actor:
         self._preparation = preparation
         self._command = command
         self._standby = Standby(context.layout.root / "standby.log") if command is torchrun_command else None
+        self._uploading: threading.Thread | None = None
         self._not_before = 0.0
         self._run: RunDocument | None = None
         self.memory = memory
@@ -131,6 +134,8 @@ class Actor:
         """Kill the trainers, if there are any: the supervisor itself ends."""
         if self.trainer is not None and self.active is not None and self.active.result is None:
             self.trainer.kill("failed", "the supervisor ended")
+        if self._uploading is not None:
+            self._uploading.join(UPLOAD_LIMIT_SECONDS)
         if self._standby is not None:
             self._standby.end()
 
@@ -235,6 +240,7 @@ class Actor:
 
     def _kill(self, action: Kill) -> None:
         assert self.trainer is not None
+        self.trainer.dump_stacks()
         self.trainer.kill(action.outcome, action.message)
 
     def _conclude(self, action: Conclude) -> None:
@@ -249,8 +255,8 @@ class Actor:
             step=result.step,
             message=result.message,
         )
-        if failed:
-            self._upload_log(record.generation, self.trainer.log_tail())
+        if result.outcome in ("failed", "lost_peer"):
+            self._upload_evidence(record.generation, self.trainer)
         if active.rank == 0:  # one node counts: the others do not know what was saved
             saved_step = self.trainer.saved_step
             self.memory = self.memory.after_generation(record.run_digest, failed=failed, saved_step=saved_step)
@@ -289,14 +295,23 @@ class Actor:
         self._context.events.emit("node_leaving", reason=action.reason)
         self.left = action
 
-    def _upload_log(self, generation: int, text: str) -> None:
-        key = str(Path("nodes") / self._identity.instance_id / f"gen-{generation}-trainer.log")
-        try:
-            self._context.aws.client("s3", impatient=True).put_object(
-                Bucket=self._context.node.checkpoint_bucket, Key=key, Body=text.encode()
-            )
-        except AWS_ERRORS as error:
-            logger.warning("%s: the trainer's last lines are not uploaded: %s", key, error)
+    def _upload_evidence(self, generation: int, trainer: Trainer) -> None:
+        """Upload the last lines, the stacks and the collectives of trainers, beside the next generation's start."""
+        folder = f"nodes/{self._identity.instance_id}"
+        bodies = {f"{folder}/gen-{generation}-trainer.log": trainer.log_tail().encode()}
+        for path in trainer.evidence():
+            with path.open("rb") as stream:
+                bodies[f"{folder}/gen-{generation}-{path.name}"] = stream.read(EVIDENCE_LIMIT_BYTES)
+        self._uploading = threading.Thread(target=self._upload, args=(bodies,), name="evidence", daemon=True)
+        self._uploading.start()
+
+    def _upload(self, bodies: Mapping[str, bytes]) -> None:
+        bucket = self._context.node.checkpoint_bucket
+        for key, body in bodies.items():
+            try:
+                self._context.aws.client("s3", impatient=True).put_object(Bucket=bucket, Key=key, Body=body)
+            except AWS_ERRORS as error:
+                logger.warning("%s: is not uploaded: %s", key, error)
 
     def _must_wait(self) -> bool:
         """Return whether a write was tried a moment ago, so that a refusing bucket is not asked ten times a second."""

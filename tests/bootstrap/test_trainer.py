@@ -190,6 +190,30 @@ def test_requests_are_files_and_a_fresh_generation_has_none(tmp_path: Path) -> N
     wait(second.poll, "the end")
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="whose a process is, is read from /proc")
+def test_ranks_that_hang_say_where_before_they_are_killed(tmp_path: Path) -> None:
+    trainer = make(tmp_path)
+    script = """
+import pathlib, threading
+from training.stack_dump import answer_with_stacks
+def waits_for_a_peer():
+    threading.Event().wait()
+answer_with_stacks(pathlib.Path("."), 0)
+pathlib.Path("ready").touch()
+waits_for_a_peer()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TRAINSTACK_TRAINER_OF": str(tmp_path)}
+    trainer.start([sys.executable, "-c", script], environment, {})
+    wait(lambda: (tmp_path / "gen-3" / "ready").exists(), "the rank")
+    assert trainer.evidence() == []
+
+    trainer.dump_stacks()
+    trainer.kill("lost_peer", "somebody is silent")
+
+    (stacks,) = trainer.evidence()
+    assert "in waits_for_a_peer" in stacks.read_text()
+
+
 def test_metrics_are_tailed_by_whole_lines(tmp_path: Path) -> None:
     trainer = make(tmp_path)
     (tmp_path / "gen-3").mkdir()
