@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.boot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4], help="sizes of the gang, two or more")
-    parser.add_argument("--rounds", type=int, default=2, help="of each disturbance")
+    parser.add_argument("--rounds", type=int, default=1, help="of each disturbance")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")
     return parser
 
