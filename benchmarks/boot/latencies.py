@@ -2,7 +2,7 @@
 
 The machine stages 20 GiB to its own disks. Its steps and their order are those of `bootstrap.boot`. Times that AWS does
 not publish are of whoever measured them; what only runs here was measured here, in the emulated cloud on 2 cores, with
-all files in memory (a root volume fresh from its snapshot reads slower).
+all files in memory, or is said to be assumed (a root volume fresh from its snapshot reads slower).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BEFORE_BOOT = {
     "machine_boot": Latency(
         0.12 * 25.8, f"{_LAUNCH}, 12 % boot to SSH", "an image that starts fewer services; fast snapshot restore of it"
     ),
-    "shim": Latency(1.5, _S3 + "0.2 s to the first byte; and aws-cli's start, measured here", "a bundle in the image"),
+    "shim": Latency(1.5, _S3 + "0.2 s to the first byte; and aws-cli's start, assumed", "a bundle in the image"),
 }  # fmt: skip
 """One after the other, before the first step of the boot."""
 
@@ -62,7 +62,7 @@ STEPS = {
         "nvidia-persistenced in the image: the GPUs are then up before the first step",
     ),
     "machine_settings": Latency(0.004, _HERE),
-    "fabric": Latency(0.1, "measured here: `fi_info` of a machine without EFA"),
+    "fabric": Latency(0.1, "assumed: one start of `fi_info`"),
     "wheelhouse": Latency(
         2.4 + 0.8 + S3_FIRST_BYTE_SECONDS,
         f"measured here (2026-11-28): venv and pip, 32 wheels; {_S3}85 MB/s of the 68 MB, one connection",
@@ -71,7 +71,7 @@ STEPS = {
     "python_env": Latency(3.8, _HERE, "fast snapshot restore of the image: what is slow is to read torch"),
     "run_document": Latency(0.12, _HERE),
     "code": Latency(0.29 + S3_FIRST_BYTE_SECONDS, f"{_HERE}; {_S3}0.2 s to the first byte"),
-    "local_disks": Latency(0.3, "measured here: mkfs.xfs -K of 1 TiB, and mdadm as in `make test-root`"),
+    "local_disks": Latency(0.3, "assumed: mdadm and mkfs.xfs -K; mkfs.ext4 of 1 TiB took 0.2 s here (2026-11-28)"),
     "volumes": Latency(0.04, f"{_HERE}; a volume of the launch template is attached before the machine boots"),
     "shared_storage": Latency(0.04, _HERE),
     "staging": Latency(
@@ -84,13 +84,13 @@ STEPS = {
 """By the name of the step of `bootstrap.boot`."""
 
 AFTER_BOOT = {
-    "supervisor": Latency(0.6, "measured here: start of the supervisor to its first heart-beat"),
-    "election": Latency(1.0, "measured here: the last node's first heart-beat to generation_started, poll_seconds 1"),
+    "supervisor": Latency(0.6, "assumed: start of an interpreter, and one look at the control records"),
+    "election": Latency(1.0, "measured by `python -m benchmarks.boot`: the last supervisor_started to generation_started"),
     "trainer_start": Latency(
-        5.0, "measured here: generation_started to the trainer's start record (imports, process group)",
+        5.0, "measured by `python -m benchmarks.boot`: generation_started to the trainer's start record",
         "processes that have torch imported already",
     ),
-    "first_step": Latency(0.5, "measured here: a step of the smallest model; add compilation, if `compile` is on"),
+    "first_step": Latency(0.5, "measured by `python -m benchmarks.boot`: the smallest model; add compilation, if `compile` is on"),
 }  # fmt: skip
 """One after the other, after the last step of the boot."""
 
