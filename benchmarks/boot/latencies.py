@@ -85,12 +85,12 @@ STEPS = {
 
 AFTER_BOOT = {
     "supervisor": Latency(0.6, "assumed: start of an interpreter, and one look at the control records"),
-    "election": Latency(1.0, "measured by `python -m benchmarks.boot`: the last supervisor_started to generation_started"),
+    "election": Latency(1.0, "measured by this program: the last supervisor_started to generation_started"),
     "trainer_start": Latency(
-        5.0, "measured by `python -m benchmarks.boot`: generation_started to the trainer's start record",
+        5.0, "measured by this program: generation_started to the trainer's start record",
         "processes that have torch imported already",
     ),
-    "first_step": Latency(0.5, "measured by `python -m benchmarks.boot`: the smallest model; add compilation, if `compile` is on"),
+    "first_step": Latency(0.5, "measured by this program: the smallest model; add compilation, where it is on"),
 }  # fmt: skip
 """One after the other, after the last step of the boot."""
 
