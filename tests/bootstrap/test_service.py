@@ -14,7 +14,7 @@ from bootstrap import service
 from bootstrap.errors import CommandError
 from bootstrap.layout import Layout
 from bootstrap.service import UNIT, hand_over, has_booted, note_boot, unit_text
-from bootstrap.system import HttpAnswer
+from bootstrap.system import HttpAnswer, System
 from tests.bootstrap.fake_system import FakeSystem
 
 ENVIRONMENT = {
@@ -92,6 +92,28 @@ def test_no_unit_without_systemd_or_on_an_emulated_node(
     monkeypatch.setattr(service, "RUNNING", tmp_path / "absent")
     assert not hand_over(FakeSystem(), Layout(tmp_path))
     assert list(units.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ("Call to PowerOff failed: There's already a shutdown or sleep operation in progress\n", False),
+        ("Failed to talk to init daemon.\n", True),
+    ],
+)
+def test_a_machine_that_goes_down_already_has_not_refused(
+    monkeypatch: pytest.MonkeyPatch, said: str, refused: bool
+) -> None:
+    def run(command: Sequence[str], *, timeout_seconds: float) -> str:
+        raise CommandError(command, 1, said, "ended with code 1")
+
+    system = System()
+    monkeypatch.setattr(system, "run", run)
+    if refused:
+        with pytest.raises(CommandError):
+            system.shut_down()
+    else:
+        system.shut_down()
 
 
 def test_the_steps_are_run_again_after_a_restart(tmp_path: Path) -> None:
