@@ -173,7 +173,11 @@ class Gateway:
 
     def _usage(self) -> bytes:
         used = [{"principal": who, "action": action, "calls": n} for (who, action), n in self._authority.usage()]
-        return json.dumps({"ready": True, "used": used}).encode()
+        needed = [
+            {"principal": who, "statement": sid, "action": action, "calls": n}
+            for (who, sid, action), n in self._authority.needs()
+        ]
+        return json.dumps({"ready": True, "used": used, "needed": needed}).encode()
 
 
 def _length(environ: Environ) -> int | None:

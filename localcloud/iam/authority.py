@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from localcloud.api import ApiError, Call, Principal
 from localcloud.iam.actions import accesses
-from localcloud.iam.policy import Access, Document, verdict
+from localcloud.iam.policy import Access, Document, grants, verdict
 from localcloud.iam.stored import (
     bucket_key,
     document,
@@ -46,7 +46,7 @@ JSON_SERVICES = {
 
 
 class Authority:
-    """Allows or refuses calls; writes refused ones to `denied_log`, counts the rights that are used."""
+    """Allows or refuses calls; writes refused ones to `denied_log`, counts the rights that are used and needed."""
 
     def __init__(self, identity: Identity, denied_log: Path) -> None:
         self._identity = identity
@@ -54,6 +54,7 @@ class Authority:
         self._lock = threading.Lock()
         self._tag_readers: dict[str, Callable[[str], Mapping[str, str]]] = {}
         self.used: Counter[tuple[str, str]] = Counter()
+        self.needed: Counter[tuple[str, str, str]] = Counter()
 
     def authorise(self, call: Call) -> None:
         """Return when the call is allowed.
@@ -69,13 +70,30 @@ class Authority:
             if reason is not None:
                 self._record(call.principal, access, reason)
                 raise self._denied(call, access, reason)
+        holder = call.principal.role_arn or call.principal.arn
+        sole = [(holder, sid, access.action) for access in needed for sid in self._sole_grants(call, access)]
         with self._lock:
-            self.used.update((call.principal.role_arn or call.principal.arn, access.action) for access in needed)
+            self.used.update((holder, access.action) for access in needed)
+            self.needed.update(sole)
 
     def usage(self) -> list[tuple[tuple[str, str], int]]:
         """Return how often each (role, action) was used and allowed."""
         with self._lock:
             return sorted(self.used.items())
+
+    def needs(self) -> list[tuple[tuple[str, str, str], int]]:
+        """Return how many accesses would have been refused without a statement: (role, Sid, action), count."""
+        with self._lock:
+            return sorted(self.needed.items())
+
+    def _sole_grants(self, call: Call, access: Access) -> list[str]:
+        """Return the named statements of the caller's own policies without any one of which an access is refused."""
+        context = self._context(call, access)
+        if verdict(resource_policies(access), access, context, call.principal) == "allow":
+            return []
+        identity_policies, _ = _identity_policies(call.principal)
+        granting = grants(identity_policies, access, context)
+        return [str(granting[0]["Sid"])] if len(granting) == 1 and "Sid" in granting[0] else []
 
     def _refusal(self, call: Call, access: Access) -> str | None:
         """Return why an access is refused, or None."""

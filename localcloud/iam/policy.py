@@ -5,7 +5,7 @@ Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_eval
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,18 +34,31 @@ def verdict(documents: Iterable[Document], access: Access, context: Context, pri
             Of such a policy "delegated" says that it admits the principal's account, whose identity policies decide.
     """
     found: Verdict = "silent"
+    for statement in _statements(documents):
+        if not _applies(statement, access, context, principal):
+            continue
+        if statement["Effect"] == "Deny":
+            return "deny"
+        if principal is not None and not _names_itself(statement, principal):
+            found = "delegated" if found == "silent" else found
+        else:
+            found = "allow"
+    return found
+
+
+def grants(documents: Iterable[Document], access: Access, context: Context) -> list[Mapping[str, Any]]:
+    """Return the statements of identity policies that allow an access, each by itself."""
+    return [
+        statement
+        for statement in _statements(documents)
+        if statement["Effect"] == "Allow" and _applies(statement, access, context, None)
+    ]
+
+
+def _statements(documents: Iterable[Document]) -> Iterator[Mapping[str, Any]]:
     for document in documents:
         statements = document.get("Statement", [])
-        for statement in statements if isinstance(statements, list) else [statements]:
-            if not _applies(statement, access, context, principal):
-                continue
-            if statement["Effect"] == "Deny":
-                return "deny"
-            if principal is not None and not _names_itself(statement, principal):
-                found = "delegated" if found == "silent" else found
-            else:
-                found = "allow"
-    return found
+        yield from statements if isinstance(statements, list) else [statements]
 
 
 def _applies(statement: Mapping[str, Any], access: Access, context: Context, principal: Principal | None) -> bool:

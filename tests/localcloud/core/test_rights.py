@@ -151,3 +151,34 @@ def test_usage_lists_what_a_role_used(cloud: LocalCloud) -> None:
     as_role(cloud, arn, "ec2").describe_vpcs()
     used = {action for (who, action), _ in cloud.authority.usage() if who == arn}
     assert used == {"ec2:DescribeVpcs"}
+
+
+def test_a_statement_is_needed_where_no_other_allows_the_access(cloud: LocalCloud) -> None:
+    bucket = "arn:aws:s3:::needy"
+    cloud.clients.client("s3").create_bucket(Bucket="needy")
+    arn = make_role(
+        cloud,
+        "needy",
+        {"Sid": "Keep", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": f"{bucket}/kept/*"},
+        {"Sid": "KeepAgain", "Action": "s3:PutObject", "Resource": f"{bucket}/kept/twice/*"},
+        {"Sid": "List", "Action": "s3:ListBucket", "Resource": bucket},
+    )
+    s3 = as_role(cloud, arn, "s3")
+    s3.put_object(Bucket="needy", Key="kept/twice/1", Body=b"x")
+    assert [key for key, _ in cloud.authority.needs() if key[0] == arn] == []
+    s3.put_object(Bucket="needy", Key="kept/1", Body=b"x")
+    assert [key[1:] for key, _ in cloud.authority.needs() if key[0] == arn] == [("Keep", "s3:PutObject")]
+
+
+def test_a_statement_beside_a_bucket_policy_that_grants_the_same_is_not_needed(cloud: LocalCloud) -> None:
+    root = cloud.clients.client("s3")
+    root.create_bucket(Bucket="granted")
+    bucket = "arn:aws:s3:::granted"
+    arn = make_role(cloud, "granted", {"Sid": "List", "Action": "s3:ListBucket", "Resource": bucket})
+    granted = {"Effect": "Allow", "Principal": {"AWS": arn}, "Action": "s3:ListBucket", "Resource": bucket}
+    root.put_bucket_policy(Bucket="granted", Policy=json.dumps({"Version": "2012-10-17", "Statement": [granted]}))
+    as_role(cloud, arn, "s3").list_objects_v2(Bucket="granted")
+    assert [key for key, _ in cloud.authority.needs() if key[0] == arn] == []
+    root.delete_bucket_policy(Bucket="granted")
+    as_role(cloud, arn, "s3").list_objects_v2(Bucket="granted")
+    assert [key for key, _ in cloud.authority.needs() if key[0] == arn] == [(arn, "List", "s3:ListBucket")]
