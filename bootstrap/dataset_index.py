@@ -11,16 +11,29 @@ from typing import Any
 from bootstrap.errors import StepError
 
 INDEX = "dataset.json"
+ENDINGS = {"zstd": ".zst"}
+"""Of the objects of an encoding."""
 
 
 @dataclass(frozen=True)
 class DatasetFile:
-    """A file of the dataset; `bytes` None where the index does not say."""
+    """A file of the dataset; `bytes` None where the index does not say.
+
+    With an encoding the bucket has it as an object of `stored_bytes`, with an ending more; hash and `bytes` are of the
+    plain file.
+    """
 
     name: str
     bytes: int | None
     blake3: str | None = None
     sha256: str | None = None
+    encoding: str | None = None
+    stored_bytes: int | None = None
+
+    @property
+    def object_name(self) -> str:
+        """Its name in the bucket."""
+        return f"{self.name}{ENDINGS[self.encoding]}" if self.encoding else self.name
 
 
 def index_files(text: str, source: str) -> list[DatasetFile]:
@@ -32,7 +45,7 @@ def index_files(text: str, source: str) -> list[DatasetFile]:
     index = _parse(text, source)
     try:
         shards = [shard for split in index["splits"].values() for shard in split["shards"]]
-        files = [DatasetFile(str(each["file"]), int(each["bytes"]), blake3=str(each["blake3"])) for each in shards]
+        files = [_shard(each) for each in shards]
         tokenizer = index.get("tokenizer")  # files of one's own have none
         if tokenizer is not None:
             files.append(DatasetFile(str(tokenizer["file"]), None, sha256=str(tokenizer["sha256"])))
@@ -42,11 +55,22 @@ def index_files(text: str, source: str) -> list[DatasetFile]:
             remedy="tokenize the dataset again with this version",
         ) from error
     for each in files:
+        if each.encoding not in (None, *ENDINGS):
+            raise StepError(
+                f"{source}: file {each.name}: encoding {each.encoding!r}: is not one of {', '.join(ENDINGS)}",
+                remedy="deploy the node bundle of the version that published it, or publish it again",
+            )
         if Path(each.name).name != each.name or each.name in ("", ".", "..", INDEX):
             raise StepError(
                 f"{source}: file {each.name!r}: must be a plain file name", remedy="tokenize the dataset again"
             )
     return files
+
+
+def _shard(entry: Mapping[str, Any]) -> DatasetFile:
+    size, encoding = int(entry["bytes"]), entry.get("encoding")
+    stored = size if encoding is None else int(entry["stored_bytes"])
+    return DatasetFile(str(entry["file"]), size, str(entry["blake3"]), encoding=encoding, stored_bytes=stored)
 
 
 def _parse(text: str, source: str) -> Mapping[str, Any]:

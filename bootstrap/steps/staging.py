@@ -2,15 +2,15 @@
 
 s5cmd moves the bytes. A file gets its final name only after its hash was found right, so whatever has its final name
 and size is good. An interrupted staging goes on where it stopped: files that were copied whole are hashed and kept.
+Files are hashed, and zstd is expanded, while s5cmd copies others.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import json
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from botocore.exceptions import ClientError
@@ -18,10 +18,10 @@ from botocore.exceptions import ClientError
 from bootstrap.aws import AWS_ERRORS
 from bootstrap.dataset_index import INDEX, DatasetFile, index_files
 from bootstrap.documents import RunDocument
-from bootstrap.errors import CommandError, StepError
+from bootstrap.errors import StepError
 from bootstrap.plan import Context, Step
 from bootstrap.prepared.dataset import find_prepared
-from bootstrap.steps.interpreter import find_interpreter
+from bootstrap.steps.accepting import PART, PLAIN, Acceptance, part_name
 from bootstrap.steps.mounted_dataset import link_mounted_dataset
 from bootstrap.steps.transfer import SPARE_DISK_BYTES, copy_objects
 from bootstrap.steps.warming import warm
@@ -30,17 +30,8 @@ logger = logging.getLogger(__name__)
 
 # The index that the files in the directory belong to; INDEX itself is written when all of them are there.
 _INDEX_OF_FILES = ".staging.json"
-_PART = ".part"
-
-# Runs where blake3 is installed: prints the hash of each file named on the command line's JSON list.
-_HASHER = """
-import sys
-sys.path.pop(0)  # the working directory
-import json
-from blake3 import blake3
-for path in json.load(open(sys.argv[1])):
-    print(blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest())
-"""
+# How often to look for what s5cmd has copied: hashing is to lag little behind, and a look costs a listing.
+_LOOK_SECONDS = 0.1
 
 
 class Staging(Step):
@@ -106,15 +97,7 @@ def stage_dataset(context: Context, run: RunDocument, stored: str | None = None)
     missing = [each for each in files if not _is_there(directory, each)]
     there = len(files) - len(missing)
     if missing:
-        missing = _keep_what_was_copied(context, directory, missing)
-        _check_disk(context, directory, missing)
-        copy_objects(context, source, {each.name: each.bytes for each in missing}, directory, _PART)
-        wrong = _accept(context, directory, missing)
-        if wrong:
-            raise StepError(
-                f"{source}: " + "; ".join(wrong),
-                remedy="the dataset is damaged, or was written again during the copy: tokenize it again",
-            )
+        _bring(context, source, directory, missing)
     logger.info("%s: %d files staged, %d were there", source, len(missing), there)
     context.system.write_atomic(directory / INDEX, index_text)
 
@@ -132,26 +115,68 @@ def _drop_changed(directory: Path, known: str | None, files: Sequence[DatasetFil
         before = {}  # nobody knows what the files are
     now = {each.name: each for each in files}
     for name in {*before, *now}:
-        if before.get(name) != now.get(name):  # the same name and size do not mean the same bytes
+        if _bytes_of(before.get(name)) != _bytes_of(now.get(name)):  # the same name and size do not mean the same bytes
             (directory / name).unlink(missing_ok=True)
 
 
-def _keep_what_was_copied(context: Context, directory: Path, missing: Sequence[DatasetFile]) -> list[DatasetFile]:
-    """Accept what an interrupted staging copied whole, remove what it did not, and return what is still missing."""
+def _bytes_of(each: DatasetFile | None) -> tuple[object, ...] | None:
+    """Return what tells a file's plain bytes from others."""
+    return None if each is None else (each.bytes, each.blake3, each.sha256)
+
+
+def _bring(context: Context, source: str, directory: Path, missing: Sequence[DatasetFile]) -> None:
+    """Copy files, and accept them meanwhile; first of all those that an interrupted staging copied whole."""
+    kept = _copied_whole(directory, missing)
+    names = {each.name for each in kept}
+    absent = [each for each in missing if each.name not in names]
+    _check_disk(context, directory, missing, kept)
+    refused = _copy_and_accept(context, source, directory, absent, kept)
+    again = [each for each in kept if each.name in refused]
+    if again:
+        logger.warning("%s: copied again: %s", directory, _told(refused, again))
+        refused = {name: why for name, why in refused.items() if name not in names}
+        refused |= _copy_and_accept(context, source, directory, again, [])
+    if refused:
+        raise StepError(
+            f"{source}: " + _told(refused, missing),
+            remedy="the dataset is damaged, or was written again during the copy: tokenize it again",
+        )
+
+
+def _copy_and_accept(
+    context: Context, source: str, directory: Path, absent: Sequence[DatasetFile], kept: Sequence[DatasetFile]
+) -> dict[str, str]:
+    """Copy what is absent, and accept it and what was kept; return what is wrong with the files that were refused."""
+    acceptance = Acceptance(context, directory, [*absent, *kept])
+    sizes = {each.object_name: each.stored_bytes for each in absent}
+    with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
+        copying = pool.submit(copy_objects, context, source, sizes, directory, PART)
+        if kept:
+            acceptance.take([part_name(each) for each in kept])
+        while not wait((copying,), _LOOK_SECONDS).done:
+            acceptance.take()
+        copying.result()
+    acceptance.take()
+    return acceptance.wrong
+
+
+def _copied_whole(directory: Path, missing: Sequence[DatasetFile]) -> list[DatasetFile]:
+    """Return what an interrupted staging copied whole; remove what it did not."""
     if not directory.is_dir():
-        return list(missing)
-    parts = {_part(directory, each).name: each for each in missing}
+        return []
+    parts = {part_name(each): each for each in missing}
     whole: list[DatasetFile] = []
-    for path in directory.iterdir():
-        each = parts.get(path.name)
-        if each is not None and each.bytes in (None, path.stat().st_size):
+    for entry in os.scandir(directory):
+        each = parts.get(entry.name)
+        if each is not None and each.stored_bytes in (None, entry.stat().st_size):
             whole.append(each)
-        elif _PART in path.name and path.name.startswith("."):  # s5cmd adds digits while it copies
-            path.unlink()
-    wrong = _accept(context, directory, whole)
-    if wrong:
-        logger.warning("%s: copied again: %s", directory, "; ".join(wrong))
-    return [each for each in missing if not _is_there(directory, each)]
+        elif entry.name.startswith(".") and (PART in entry.name or entry.name.endswith(PLAIN)):  # s5cmd adds digits
+            Path(entry.path).unlink()
+    return whole
+
+
+def _told(refused: Mapping[str, str], files: Sequence[DatasetFile]) -> str:
+    return "; ".join(f"{each.name}: {refused[each.name]}" for each in files if each.name in refused)
 
 
 def _use_mounted(context: Context, mounted: Path) -> None:
@@ -191,72 +216,14 @@ def _is_there(directory: Path, each: DatasetFile) -> bool:
     return path.is_file() and (each.bytes is None or path.stat().st_size == each.bytes)
 
 
-def _part(directory: Path, each: DatasetFile) -> Path:
-    return directory / f".{each.name}{_PART}"
-
-
-def _check_disk(context: Context, directory: Path, missing: Sequence[DatasetFile]) -> None:
-    needed = sum(each.bytes or 0 for each in missing) + SPARE_DISK_BYTES
+def _check_disk(context: Context, directory: Path, missing: Sequence[DatasetFile], kept: Sequence[DatasetFile]) -> None:
+    """Make sure of room for the plain files, and for the largest of the encoded ones beside its own."""
+    encoded = max((each.stored_bytes or 0 for each in missing if each.encoding), default=0) * (os.cpu_count() or 1)
+    there = sum(each.stored_bytes or 0 for each in kept)
+    needed = sum(each.bytes or 0 for each in missing) - there + encoded + SPARE_DISK_BYTES
     free = context.system.free_bytes(directory)
     if needed > free:
         raise StepError(
             f"{directory}: the disk is too small: {needed} bytes needed, {free} free",
             remedy="raise node.root_volume.gib, or use a smaller dataset",
         )
-
-
-def _accept(context: Context, directory: Path, copied: Sequence[DatasetFile]) -> list[str]:
-    """Give each copied file that is what the index says its final name; remove the others, and say what is wrong."""
-    shards = [each for each in copied if each.blake3 is not None]
-    hashes = _blake3(context, directory, [_part(directory, each) for each in shards])
-    found = dict(zip((each.name for each in shards), hashes))
-    wrong: list[str] = []
-    for each in copied:
-        part = _part(directory, each)
-        size = part.stat().st_size
-        if each.bytes is not None and size != each.bytes:
-            wrong.append(f"{each.name}: {size} bytes, the index says {each.bytes}")
-        elif each.blake3 is not None and found[each.name] != each.blake3:
-            wrong.append(f"{each.name}: BLAKE3 {found[each.name]}, the index says {each.blake3}")
-        elif each.sha256 is not None and hashlib.sha256(part.read_bytes()).hexdigest() != each.sha256:
-            wrong.append(f"{each.name}: has not the SHA-256 of the index, {each.sha256}")
-        else:
-            part.rename(directory / each.name)
-            continue
-        part.unlink()
-    return wrong
-
-
-def _blake3(context: Context, directory: Path, paths: Sequence[Path]) -> list[str]:
-    """Return the BLAKE3 of each file: here when this interpreter has the library, else in the training interpreter."""
-    try:
-        from blake3 import blake3
-    except ImportError:
-        return _blake3_elsewhere(context, directory, paths)
-    try:
-        return [blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest() for path in paths]
-    except OSError as error:
-        raise StepError(f"{directory}: cannot be read ({_reason(error)})", remedy="check the disk") from error
-
-
-def _blake3_elsewhere(context: Context, directory: Path, paths: Sequence[Path]) -> list[str]:
-    listing = directory / ".to-hash.json"
-    context.system.write_atomic(listing, json.dumps([str(path) for path in paths]))
-    try:
-        answer = context.system.run(
-            [find_interpreter(context), "-c", _HASHER, str(listing)],
-            timeout_seconds=context.node.supervise.boot_timeout_seconds,
-        )
-    except CommandError as error:
-        raise StepError.from_command(
-            error,
-            message="the dataset's hashes cannot be computed",
-            remedy="install blake3 for the training interpreter (and name it in node.python.packages)",
-        ) from error
-    finally:
-        listing.unlink(missing_ok=True)
-    return answer.split()
-
-
-def _reason(error: OSError) -> str:
-    return errno.errorcode.get(error.errno or 0, "error") + ": " + str(error)

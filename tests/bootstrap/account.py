@@ -10,6 +10,7 @@ from typing import Any
 
 import blake3
 import boto3
+import zstandard
 
 REGION = "us-east-1"
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
@@ -78,6 +79,17 @@ class Account:
         body = buffer.getvalue()
         self.s3.put_object(Bucket=self.checkpoints, Key=key, Body=body)
         return {"bucket": self.checkpoints, "key": key, "sha256": hashlib.sha256(body).hexdigest()}
+
+    def put_packed(self, shards: dict[str, bytes], name: str = "words") -> dict[str, Any]:
+        """Put a dataset whose shards are zstd objects."""
+        index = self.put_dataset(shards, name)
+        for entry in index["splits"]["train"]["shards"]:
+            packed = zstandard.compress(shards[entry["file"]])
+            entry |= {"encoding": "zstd", "stored_bytes": len(packed)}
+            self.s3.put_object(Bucket=self.datasets, Key=f"datasets/{name}/{entry['file']}.zst", Body=packed)
+            self.s3.delete_object(Bucket=self.datasets, Key=f"datasets/{name}/{entry['file']}")
+        self.s3.put_object(Bucket=self.datasets, Key=f"datasets/{name}/dataset.json", Body=json.dumps(index).encode())
+        return index
 
     def put_dataset(self, shards: dict[str, bytes], name: str = "words") -> dict[str, Any]:
         tokenizer = b'{"model": {}}'
