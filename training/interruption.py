@@ -83,7 +83,7 @@ class Interruption:
         """Whether there is still time for steps before the last save, by the stop file that was read last."""
         if self._train_on_until is None or self.last_save_seconds is None:
             return False
-        return time.time() < self._train_on_until - self.last_save_seconds
+        return time.monotonic() < self._train_on_until - self.last_save_seconds
 
     def reason(self) -> str:
         """Why this process is to stop, in words."""
@@ -122,7 +122,9 @@ class Interruption:
         deadline, reserve_seconds = _deadline(document), self.last_save_seconds
         if document.get("train_on") is not True or deadline is None or reserve_seconds is None:
             return None
-        return deadline if time.time() + 2 * reserve_seconds < deadline else None
+        left_seconds = deadline - time.time()
+        # From here on by a clock that nobody sets.
+        return time.monotonic() + left_seconds if 2 * reserve_seconds < left_seconds else None
 
 
 def _read(stop_file: Path) -> dict[str, object]:

@@ -40,7 +40,7 @@ from training.checkpoint.s3 import S3Backend
 CYCLES_PER_RUN = 30
 PATIENCE = 3.0
 BUCKET = "chaos"
-SUPERVISED_STEPS_PER_CYCLE = 120
+SUPERVISED_STEPS_PER_CYCLE = 180
 """How far a run must be able to go between two faults, machines being found silent and started meanwhile."""
 WORDS = "loss of node is no work when each step was saved and read again in the same order as before".split()  # noqa: SIM905
 KINDS = ((2, "directory"), (2, "s3"), (4, "directory"), (2, "tiers"))

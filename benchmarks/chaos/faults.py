@@ -22,6 +22,7 @@ StoreKind = Literal["directory", "s3", "tiers"]
 HANG_SECONDS = 60.0
 """A gang that has not ended so long after it should have is counted as hanging."""
 NOTICE_SECONDS = 30.0
+SHORT_NOTICE_SECONDS = (6.0, 12.0)
 LARGEST_FILE_BYTES = 3000
 """Of a process whose disk is full: its next chunk ends short."""
 CLOCK_JUMP_SECONDS = 3600.0
@@ -122,7 +123,10 @@ def _terminate(scene: Scene) -> Aftermath:
 
 
 def _notice(scene: Scene) -> Aftermath:
-    scene.gang.request_stop(NOTICE_SECONDS)
+    # A short one may be used for steps; at a longer one, without the word for it, all stop at once.
+    trains_on = scene.choice.random() < FAULTY_SHARE
+    seconds = scene.choice.uniform(*SHORT_NOTICE_SECONDS) if trains_on else NOTICE_SECONDS
+    scene.gang.request_stop(seconds, train_on=trains_on)
     return _stopped_in_order(scene)
 
 

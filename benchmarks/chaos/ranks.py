@@ -119,9 +119,9 @@ class Gang:
             process.join(max(0.0, deadline - time.monotonic()))
         return not self.is_alive
 
-    def request_stop(self, deadline_seconds: float | None = None) -> None:
+    def request_stop(self, deadline_seconds: float | None = None, *, train_on: bool = False) -> None:
         """Leave the stop file, as the supervisor does at a notice."""
-        request: dict[str, Any] = {"reason": "spot interruption"}
+        request: dict[str, Any] = {"reason": "spot interruption", "train_on": train_on}
         if deadline_seconds is not None:
             request["deadline_unix_seconds"] = time.time() + deadline_seconds
         temporary = self.directory / ".stop"

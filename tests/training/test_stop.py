@@ -78,14 +78,15 @@ def test_at_a_notice_it_saves_at_once_and_trains_on_until_the_last_save_must_beg
     interruption.last_save_seconds = 20.0
     ask_to_stop(tmp_path, 110, train_on=True)
     assert interruption.wants_save and not interruption.wants_stop
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # a clock that is set back moves nothing
     interruption.save_taken()
     assert not interruption.wants_save and not interruption.wants_stop
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 91)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 91)
     assert interruption.wants_stop and not interruption.wants_save
     interruption.last_save_seconds = 10.0  # the save at the notice took less than the one before
     assert not interruption.wants_stop
-    monkeypatch.setattr(time, "time", lambda: now + 101)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 101)
     assert interruption.wants_stop
 
 
