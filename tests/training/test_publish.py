@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from training.__main__ import main
 from training.data.dataset import open_dataset
@@ -105,3 +106,25 @@ def test_text_is_prepared_as_tokens(tmp_path: Path) -> None:
     assert main([*command, "--target", str(target)]) == 0
     assert publish(target, tmp_path / "out", name="text") == 0
     assert open_dataset(tmp_path / "out" / "text").record.vocabulary_size == 270
+
+
+def test_compressed_files_are_named_with_both_sizes_and_written_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    (folder / "a.csv").write_bytes(b"1,2,3\n" * 10000)
+    command = ["publish", "--input", str(folder), "--output", str(output), "--name", "rows"]
+    assert main([*command, "--compress"]) == 0
+    assert "1 of them new or changed" in capsys.readouterr().out
+    (entry,) = json.loads((output / "rows" / "dataset.json").read_text())["splits"]["files"]["shards"]
+    stored = (output / "rows" / "a.csv.zst").read_bytes()
+    assert (entry["bytes"], entry["encoding"], entry["stored_bytes"]) == (60000, "zstd", len(stored))
+    assert zstandard.decompress(stored) == (folder / "a.csv").read_bytes()
+    assert main([*command, "--compress"]) == 0
+    assert "0 of them new or changed" in capsys.readouterr().out
+    (again,) = json.loads((output / "rows" / "dataset.json").read_text())["splits"]["files"]["shards"]
+    assert again == entry
+    assert main(command) == 0  # plain from now on
+    (plain,) = json.loads((output / "rows" / "dataset.json").read_text())["splits"]["files"]["shards"]
+    assert "encoding" not in plain and (output / "rows" / "a.csv").exists()

@@ -18,7 +18,7 @@ from tests.training.conftest import Gangs
 from training.checkpoint.backend import open_backend
 from training.data import streaming
 from training.data.batches import TrainBatches
-from training.data.dataset import open_dataset
+from training.data.dataset import DatasetRecord, open_dataset
 from training.data.samples import Windows
 from training.data.streaming import BlockOrder, KeptWindows, RemoteSplit, StreamedOrder, StreamedWindows
 from training.errors import ConfigurationError, DatasetError
@@ -152,3 +152,12 @@ def test_stream_without_an_address(gangs: Gangs, staged: Path, tiny_config: dict
     run = gangs.start("run", {**tiny_config, "data": {"stream_cache_gib": 0.1}}, dataset=staged)
     assert run.wait() == [78]
     assert "give --dataset-url" in json.dumps(run.outcomes())
+
+
+def test_a_compressed_dataset_is_not_streamed(url: str, tiny_dataset: Path) -> None:
+    record = json.loads((tiny_dataset / "dataset.json").read_text())
+    record["splits"]["train"]["shards"][0]["encoding"] = "zstd"
+    backend = open_backend(url)
+    assert isinstance(backend, streaming.RangeReader)
+    with pytest.raises(DatasetError, match="its files are compressed"):
+        RemoteSplit(backend, DatasetRecord.model_validate(record), "train")

@@ -53,6 +53,11 @@ def add_publish_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "--output", required=True, help="s3://bucket/prefix or directory; the dataset goes to NAME under it"
     )
     publish.add_argument("--name", required=True, help="name of the dataset")
+    publish.add_argument(
+        "--compress",
+        action="store_true",
+        help="store files as zstd; nodes expand them while they stage. Not for data.stream_cache_gib, nor Lustre",
+    )
 
 
 def add_prepare_parser(commands: argparse._SubParsersAction[Any]) -> None:

@@ -26,12 +26,13 @@ class _Record(BaseModel):
 
 
 class ShardRecord(_Record):
-    """One file of token ids, little-endian, without a header."""
+    """One file of token ids, little-endian, without a header; where it is staged it is plain, whatever its encoding."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
     tokens: int = Field(ge=1)
     bytes: int = Field(ge=1)
     blake3: str = Field(pattern=r"^[0-9a-f]{64}$")
+    encoding: str | None = None
 
 
 class SplitRecord(_Record):

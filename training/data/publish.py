@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import zstandard
 from blake3 import blake3
 
 from training.checkpoint.backend import Backend, open_backend
@@ -22,6 +23,9 @@ from training.data.progress import Progress
 from training.errors import DatasetError, NotFoundError
 
 UPLOADS = 8
+COMPRESSION_LEVEL = 3
+PACKED_ENDING = ".zst"
+ENCODING_KEYS = ("encoding", "stored_bytes")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -41,26 +45,54 @@ def run_publish(options: argparse.Namespace) -> int:
     there = _entries(_published(backend))
     with Progress() as progress, ThreadPoolExecutor(UPLOADS, thread_name_prefix="publish") as pool:
         progress.stage("publishing", sum(path.stat().st_size for path in files))
-
-        def hash_of(path: Path) -> tuple[str, dict[str, Any]]:
-            digest = blake3().update_mmap(path).hexdigest()
-            return path.name, {"file": path.name, "bytes": path.stat().st_size, "blake3": digest}
-
-        def publish(path: Path) -> None:
-            backend.put(path.name, path.read_bytes())
-            progress.advance(path.stat().st_size)
-
-        found = dict(pool.map(hash_of, files))
+        found = dict(pool.map(_entry, files))
         if index is None:
             index = {"schema_version": 1, "name": options.name, "splits": {"files": {"shards": list(found.values())}}}
         else:
             _check_agreement(options.input, index, found)
-        new = [path for path in files if there.get(path.name) != found[path.name]]
-        list(pool.map(publish, new))
+        shards = _entries(index)
+
+        def publish(path: Path) -> bool:
+            """Write a file where what is there is not the same; return whether it was written."""
+            known, entry = there.get(path.name), shards.get(path.name)
+            same = known is not None and all(known[key] == value for key, value in found[path.name].items())
+            # What is no shard, such as a tokenizer, is small, and read as it is.
+            packed = options.compress and entry is not None
+            if same and known is not None and (known.get("encoding") is not None) == packed:
+                encoding = {key: known[key] for key in ENCODING_KEYS if key in known}
+            else:
+                encoding = _write(backend, path, packed)
+                same = False
+            if entry is not None:
+                entry.update(encoding)
+            progress.advance(path.stat().st_size)
+            return not same
+
+        new = sum(pool.map(publish, files))
     backend.put(RECORD_FILE, json.dumps(index, indent=2).encode() + b"\n")
     total = sum(entry["bytes"] for entry in found.values())
-    sys.stdout.write(f"{backend.url}: {len(files)} files of {total} bytes, {len(new)} of them new or changed\n")
+    stored = sum(entry.get("stored_bytes", 0) for entry in shards.values())
+    sys.stdout.write(
+        f"{backend.url}: {len(files)} files of {total} bytes{f' in {stored}' if stored else ''}, {new} of them new or "
+        "changed\n"
+    )
     return 0
+
+
+def _entry(path: Path) -> tuple[str, dict[str, Any]]:
+    digest = blake3().update_mmap(path).hexdigest()
+    return path.name, {"file": path.name, "bytes": path.stat().st_size, "blake3": digest}
+
+
+def _write(backend: Backend, path: Path, packed: bool) -> dict[str, Any]:
+    """Write a file; return what the index is to say of its encoding."""
+    content = path.read_bytes()
+    if not packed:
+        backend.put(path.name, content)
+        return {}
+    content = zstandard.compress(content, COMPRESSION_LEVEL)
+    backend.put(f"{path.name}{PACKED_ENDING}", content)
+    return {"encoding": "zstd", "stored_bytes": len(content)}
 
 
 def files_to_publish(folder: Path, known_problems: Sequence[str] = ()) -> list[Path]:
@@ -112,16 +144,22 @@ def _check_agreement(folder: Path, index: dict[str, Any], found: dict[str, dict[
         f"{folder / name}: is not the file that {RECORD_FILE} names: {'missing' if name not in found else 'changed'}; "
         "make the dataset anew"
         for name, entry in _entries(index).items()
-        if found.get(name) != entry
+        if found.get(name) != {key: entry[key] for key in ("file", "bytes", "blake3")}
     ]
     if problems:
         raise DatasetError(problems)
 
 
 def _entries(index: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What an index says of each shard: its name, bytes and hash."""
+    """An index's entries of shards, by name.
+
+    Raises:
+        KeyError, TypeError, AttributeError: it is no index.
+    """
     shards = [shard for split in index["splits"].values() for shard in split["shards"]]
-    return {shard["file"]: {key: shard[key] for key in ("file", "bytes", "blake3")} for shard in shards}
+    for shard in shards:
+        _ = shard["bytes"], shard["blake3"]
+    return {shard["file"]: shard for shard in shards}
 
 
 def _published(backend: Backend) -> dict[str, Any]:

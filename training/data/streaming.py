@@ -117,11 +117,21 @@ class RemoteSplit:
 
     Attributes:
         tokens: length of the stream.
+
+    Raises:
+        DatasetError: its shards are compressed.
     """
 
     def __init__(self, reader: RangeReader, record: DatasetRecord, split: SplitName) -> None:
         self._reader = reader
         self._shards = record.splits[split].shards
+        if any(shard.encoding for shard in self._shards):
+            raise DatasetError(
+                [
+                    f"data.stream_cache_gib: {reader.url}: its files are compressed, and have no parts to read; "
+                    "publish it without --compress, or stage it"
+                ]
+            )
         self._starts = np.cumsum([0, *(shard.tokens for shard in self._shards)])
         self._vocabulary_size = record.vocabulary_size
         self.dtype = np.dtype(record.dtype).newbyteorder("<")
