@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from localcloud.demo.watch import EventLog
+from tests.flow.rights import UNEXERCISED, Right, held, needed
 from tests.localcloud.core.command_line import NO_MARK, ROOT, Cli
 from tests.training.conftest import write_text
 
@@ -217,6 +218,23 @@ def change(workplace: Workplace, run: Run, unchanged: str) -> Change:
     return Change(diff, instances, first, second(), run.trainer("start", since)[0], step)
 
 
+@pytest.fixture(scope="module")
+def interrupted(workplace: Workplace, run: Run, change: Change) -> set[str]:
+    """A machine that is taken back with notice, and the generation that its successor is in; the nodes of that."""
+    (victim, *_) = sorted(workplace.running())
+    workplace.cloud.good("interrupt", victim, "--notice-seconds", "20")
+    last = max(each["generation"] for each in change.second)
+
+    def whole() -> set[str]:
+        later = [each for each in run.of("generation_started") if each["generation"] > last]
+        newest = max((each["generation"] for each in later), default=0)
+        nodes = {each["instance_id"] for each in later if each["generation"] == newest}
+        return nodes if len(nodes) == NODES and victim not in nodes else set()
+
+    found: set[str] = run.wait_for("every node in a generation without the machine that was taken back", whole)
+    return found
+
+
 @dataclass
 class Destroyed:
     """What was there before `cdk destroy`, and is there after."""
@@ -225,10 +243,11 @@ class Destroyed:
     after: set[str]
     checkpoints: str
     troubles_before: list[dict[str, Any]]
+    rights: set[Right]
 
 
 @pytest.fixture(scope="module")
-def destroyed(workplace: Workplace, change: Change) -> Destroyed:
+def destroyed(workplace: Workplace, interrupted: set[str]) -> Destroyed:
     s3 = workplace.cloud.client("s3")
 
     def buckets() -> set[str]:
@@ -237,8 +256,9 @@ def destroyed(workplace: Workplace, change: Change) -> Destroyed:
     before, checkpoints = buckets(), workplace.output("StorageStack", "CheckpointBucket")
     troubles = workplace.lines_of("calls.jsonl")
     troubles += [each for each in workplace.lines_of("records.jsonl") if each["kind"] in TROUBLES]
+    rights = held(workplace.cloud, "demo-TrainingStack")
     workplace.cdk("destroy", "--all", "--force")
-    return Destroyed(before, buckets(), checkpoints, troubles)
+    return Destroyed(before, buckets(), checkpoints, troubles, rights)
 
 
 def changed_resources(diff: str) -> list[str]:
@@ -300,3 +320,10 @@ def test_nothing_was_denied_missing_or_undelivered(destroyed: Destroyed) -> None
 def test_nodes_keep_their_rights_until_they_have_left(workplace: Workplace, destroyed: Destroyed) -> None:
     denied = workplace.lines_of("calls.jsonl")
     assert [each for each in denied if "-NodeRole" in each["principal"]] == []
+
+
+def test_every_right_of_nodes_and_controller_is_needed_or_has_a_reason(
+    workplace: Workplace, destroyed: Destroyed
+) -> None:
+    """Without any one of them some call of this run is refused; a new one needs a call here, or a reason."""
+    assert destroyed.rights - needed(workplace.cloud) == set(UNEXERCISED)
