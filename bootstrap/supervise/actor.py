@@ -26,6 +26,7 @@ from bootstrap.supervise.memory import Memory, keep
 from bootstrap.supervise.monitors import Board
 from bootstrap.supervise.preparation import Preparation
 from bootstrap.supervise.records import GenerationRecord, RunOutcome
+from bootstrap.supervise.results import Results
 from bootstrap.supervise.situation import (
     Action,
     Active,
@@ -70,6 +71,7 @@ class Actor:
         self._command = command
         self._standby = Standby(context.layout.root / "standby.log") if command is torchrun_command else None
         self._uploading: threading.Thread | None = None
+        self._results = Results(context)
         self._not_before = 0.0
         self._run: RunDocument | None = None
         self.memory = memory
@@ -136,6 +138,7 @@ class Actor:
             self.trainer.kill("failed", "the supervisor ended")
         if self._uploading is not None:
             self._uploading.join(UPLOAD_LIMIT_SECONDS)
+        self._results.finish(UPLOAD_LIMIT_SECONDS)
         if self._standby is not None:
             self._standby.end()
 
@@ -255,6 +258,7 @@ class Actor:
             step=result.step,
             message=result.message,
         )
+        self._results.upload(self._run.run, record.generation, active.rank)
         if result.outcome in ("failed", "lost_peer"):
             self._upload_evidence(record.generation, self.trainer)
         if active.rank == 0:  # one node counts: the others do not know what was saved

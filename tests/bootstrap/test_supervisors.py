@@ -135,6 +135,8 @@ def test_run_finishes_and_nodes_wait_for_scale_in(fleet: Fleet) -> None:
     assert record["master_address"] == master.metadata.paths["local-ipv4"]
     fleet.wait(lambda: master.events("run_finished"), "the event")
     assert [each["step"] for each in master.trainer("step")] == list(range(1, 21))
+    (uploaded,) = fleet.wait(lambda: master.events("results_uploaded"), "the results")
+    assert uploaded["place"].endswith("runs/first/results/gen-1/node-0/") and uploaded["bytes"] > 0
     second.metadata.paths["autoscaling/target-lifecycle-state"] = "Terminated"
     assert second.process.wait(DEADLINE_SECONDS) == 0
     assert (second.root / "shut-down").exists()
@@ -151,7 +153,8 @@ def test_notice_saves_and_the_replacement_goes_on(fleet: Fleet) -> None:
     leaving.metadata.notice(60)
     assert leaving.process.wait(DEADLINE_SECONDS) == 0
     assert (leaving.root / "shut-down").exists()
-    names = [event["event"] for event in leaving.events() if event["event"] != "trainer"]
+    beside = ("trainer", "results_uploaded")
+    names = [event["event"] for event in leaving.events() if event["event"] not in beside]
     assert names[-3:] == ["interruption_notice", "generation_ended", "node_leaving"]
     assert leaving.events("generation_ended")[0]["outcome"] == "stopped"
     saved = fleet.saved_step
