@@ -42,6 +42,7 @@ class Votes:
         due: 1 if rank 0 says that the next checkpoint is due.
         busy: 1 while a save is in flight here.
         failed: 1 if a save failed here.
+        leaving: 1 if this rank will soon want to stop: a save that begins now would be in the way of the last one.
     """
 
     loss: float = 0.0
@@ -51,6 +52,7 @@ class Votes:
     due: float = 0.0
     busy: float = 0.0
     failed: float = 0.0
+    leaving: float = 0.0
 
 
 class Gang:

@@ -72,6 +72,13 @@ class Interruption:
             return True
         return not self._is_insured and self._stop_document() is not None and self._trains_on
 
+    @property
+    def leaves_soon(self) -> bool:
+        """Whether a save that began now might not be through when the last one must begin."""
+        if self._train_on_until is None or self.last_save_seconds is None or self._stop_document() is None:
+            return False
+        return time.monotonic() >= self._train_on_until - 2 * self.last_save_seconds
+
     def save_taken(self) -> None:
         """The extra checkpoint has been taken: remove the request."""
         if self._save_file is not None:

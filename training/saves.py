@@ -80,8 +80,11 @@ class Saves:
         self._wanted, self.saving_step = None, None
 
     def begin_wanted(self, agreed: Votes) -> None:
-        """Begin the wanted save, if there is one and none is in flight, once every step is known to be sound."""
-        if self._wanted is None or agreed.busy:
+        """Begin the wanted save, if there is one and none is in flight, once every step is known to be sound.
+
+        Shortly before a stop none is begun: it would not be through when the last one must begin.
+        """
+        if self._wanted is None or agreed.busy or agreed.leaving:
             return
         self._run.ballot.settle()
         _begin(self._run, self._wanted)

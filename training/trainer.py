@@ -180,6 +180,7 @@ class Loop:
                 due=float(self.saves.is_due),
                 busy=float(run.writer.is_busy),
                 failed=float(run.writer.error is not None),
+                leaving=float(run.interruption.leaves_soon),
             )
         )
         return False

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.training.test_recovery import loop_of
 from training.interruption import STOP_SIGNALS, TORCHRUN_GRACE_SECONDS, Interruption
 from training.script import ThisRun
 from training.stopping import SLOWER_THAN_BEFORE, STEPS_TO_STOP, SaveTimes, choose_last_save
@@ -80,8 +81,10 @@ def test_at_a_notice_it_saves_at_once_and_trains_on_until_the_last_save_must_beg
     assert interruption.wants_save and not interruption.wants_stop
     monkeypatch.setattr(time, "time", lambda: 0.0)  # a clock that is set back moves nothing
     interruption.save_taken()
-    assert not interruption.wants_save and not interruption.wants_stop
+    assert not interruption.wants_save and not interruption.wants_stop and not interruption.leaves_soon
     now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 71)
+    assert interruption.leaves_soon and not interruption.wants_stop
     monkeypatch.setattr(time, "monotonic", lambda: now + 91)
     assert interruption.wants_stop and not interruption.wants_save
     interruption.last_save_seconds = 10.0  # the save at the notice took less than the one before
@@ -122,6 +125,23 @@ def test_a_signal_or_a_more_urgent_request_ends_the_training_on(interruption: In
     assert not interruption.wants_stop
     signal.raise_signal(signal.SIGTERM)
     assert interruption.wants_stop
+
+
+def test_no_save_begins_that_the_last_one_would_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves_soon = False
+    monkeypatch.setattr(Interruption, "leaves_soon", property(lambda self: leaves_soon))
+    with loop_of(tmp_path, checkpoint={"interval_steps": 1}) as loop:
+        for _ in range(3):
+            loop.advance()
+        loop.run.writer.wait()
+        assert loop.run.writer.last_started_step
+        leaves_soon = True
+        loop.advance()  # its vote is heard a step later
+        loop.run.writer.wait()
+        begun = loop.run.writer.last_started_step
+        for _ in range(3):
+            loop.advance()
+        assert loop.run.writer.last_started_step == begun
 
 
 def test_script_measures_its_saves_and_saves_what_is_near_only(
