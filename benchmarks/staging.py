@@ -12,6 +12,7 @@ Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-perform
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -109,8 +110,9 @@ def _versions(directory: Path) -> dict[str, tuple[int, int]]:
     for entry in os.scandir(directory):
         name = entry.name.removeprefix(".").removesuffix(".part")
         if name.endswith(".bin"):
-            status = entry.stat()
-            found[name] = (status.st_mtime_ns, status.st_size)
+            with contextlib.suppress(FileNotFoundError):  # accepted since: it has its final name
+                status = entry.stat()
+                found[name] = (status.st_mtime_ns, status.st_size)
     return found
 
 
