@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bootstrap.aws import AWS_ERRORS
-from bootstrap.documents import TERMINATING_HOOK, RunDocument
-from bootstrap.errors import CommandError, ControlStoreError
+from bootstrap.documents import RunDocument
+from bootstrap.errors import ControlStoreError
 from bootstrap.imds import InstanceIdentity
 from bootstrap.plan import Context
 from bootstrap.steps.code import remove_other_code
@@ -44,6 +44,7 @@ from bootstrap.supervise.situation import (
 )
 from bootstrap.supervise.standby import PAUSE_SECONDS, Kind, Standby
 from bootstrap.supervise.trainer import Trainer, WarmStart, remove_old_directories
+from bootstrap.supervise.troubles import ELECTION_REMEDY, GENERATION_REMEDIES
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Actor:
         self._uploading: threading.Thread | None = None
         self._results = Results(context)
         self._not_before = 0.0
+        self._lost_election = 0
         self._run: RunDocument | None = None
         self.memory = memory
         self.active: Active | None = None
@@ -228,13 +230,28 @@ class Actor:
         try:
             if scope.store.elect(record):
                 scope.note_elected(record)
+            elif record.generation != self._lost_election:
+                self._lost_election = record.generation
+                self._context.events.emit(
+                    "election_lost",
+                    generation=record.generation,
+                    message=f"generation {record.generation} was written already: this node joins it, or waits",
+                    remedy=ELECTION_REMEDY,
+                )
         except ControlStoreError as error:  # whether it was written is seen by the watch
             logger.warning("%s", error)
 
     def _request_stop(self, action: RequestStop) -> None:
         assert self.trainer is not None and self.active is not None
         self.trainer.request_stop(action.reason, action.deadline_unix, train_on=action.train_on)
-        self.active = replace(self.active, stop_reason=action.reason, stop_deadline_unix=action.deadline_unix)
+        # From here on the clock of this machine may be set: only the time until the deadline counts.
+        left_seconds = action.deadline_unix - self._context.system.unix_seconds()
+        self.active = replace(
+            self.active,
+            stop_reason=action.reason,
+            stop_deadline_unix=action.deadline_unix,
+            stop_deadline=self._context.system.monotonic_seconds() + left_seconds,
+        )
 
     def _request_save(self) -> None:
         assert self.trainer is not None
@@ -257,6 +274,7 @@ class Actor:
             outcome=result.outcome,
             step=result.step,
             message=result.message,
+            remedy=GENERATION_REMEDIES.get(result.outcome),
         )
         self._results.upload(self._run.run, record.generation, active.rank)
         if result.outcome in ("failed", "lost_peer"):
@@ -328,28 +346,3 @@ class Actor:
 
 def _kind(run: RunDocument) -> Kind:
     return Kind(run.code.sha256, run.processes_per_node)
-
-
-def complete_hook(context: Context, identity: InstanceIdentity) -> None:
-    """Let the Auto Scaling group end this machine, which it may do at once."""
-    group = identity.auto_scaling_group
-    if group is None:
-        logger.warning("no Auto Scaling group in the instance's tags: the life-cycle hook runs into its time-out")
-        return
-    try:
-        context.aws.client("autoscaling").complete_lifecycle_action(
-            AutoScalingGroupName=group,
-            LifecycleHookName=TERMINATING_HOOK,
-            InstanceId=identity.instance_id,
-            LifecycleActionResult="CONTINUE",
-        )
-    except AWS_ERRORS as error:
-        logger.warning("the life-cycle action of %s is not completed: %s", group, error)
-
-
-def shut_down(context: Context) -> None:
-    """Give the machine back; when it refuses, say so loudly."""
-    try:
-        context.system.shut_down()
-    except CommandError as error:
-        logger.critical("the machine does not shut down, and costs money: %s %s", error, error.output_tail)

@@ -29,6 +29,10 @@ from bootstrap.supervise.situation import (
 # A save is asked to be through this long before the machine is taken: to report, to flush, to shut down.
 # Of a notice shorter than AWS's two minutes only a tenth.
 NOTICE_MARGIN_SECONDS = 10.0
+# What AWS gives, from when the notice is there to be seen. A notice whose time is further off, or over while the
+# machine still runs, was read on a clock that is wrong: then only this length is known.
+# Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html (2026-11).
+NOTICE_SECONDS = 120.0
 # How long a trainer may take to agree, save and end when no machine is about to vanish.
 STOP_LIMIT_SECONDS = 300.0
 # The terminating life-cycle hook waits 300 s; the rest of it is for reporting and flushing.
@@ -62,12 +66,14 @@ def departure(situation: Situation) -> Departure | None:
     """Return why this node leaves, the most urgent reason first, or None."""
     if situation.notice is not None:
         notice = situation.notice
-        length_seconds = max(0.0, notice.reclaim_unix_seconds - situation.noticed_unix)
-        deadline = notice.reclaim_unix_seconds - min(NOTICE_MARGIN_SECONDS, length_seconds / 10)
+        length_seconds = notice.reclaim_unix_seconds - situation.noticed_unix
+        is_over = length_seconds <= 0
+        length_seconds = NOTICE_SECONDS if is_over else min(length_seconds, NOTICE_SECONDS)
+        deadline = situation.noticed_unix + length_seconds - min(NOTICE_MARGIN_SECONDS, length_seconds / 10)
         return Departure(
             f"spot interruption ({notice.action})",
             deadline,
-            train_on=True,
+            train_on=not is_over,
             complete_hook=situation.scale_in_since_unix is not None,
         )
     if situation.gpu_fault is not None:
@@ -111,8 +117,8 @@ def _while_training(situation: Situation, active: Active) -> list[Action]:
         deadline = active.stop_deadline_unix
         if deadline is None or stop.deadline_unix < deadline - 1:
             return [stop]
-    if active.stop_deadline_unix is not None:
-        if situation.now_unix > active.stop_deadline_unix:
+    if active.stop_deadline is not None:
+        if situation.now > active.stop_deadline:
             return [Kill("failed", f"the trainer did not end in time after: {active.stop_reason}")]
         return []
     return [RequestSave()] if situation.rebalance_pending else []
@@ -136,7 +142,7 @@ def _wanted_stop(situation: Situation, active: Active, leaving: Departure | None
 def _joiners(situation: Situation, active: Active) -> list[Peer]:
     return [
         peer
-        for peer in _ready_peers(situation, active.record.run_digest)
+        for peer in ready_peers(situation, active.record.run_digest)
         if active.record.rank_of(peer.instance_id) is None
     ]
 
@@ -248,7 +254,7 @@ def _election(situation: Situation) -> list[Action]:
     """Propose the next generation when this node is the one to do so."""
     if situation.observed_at is None or situation.ready_since is None or _somebody_trains(situation):
         return []
-    ready = _ready_peers(situation, situation.wanted.digest)
+    ready = ready_peers(situation, situation.wanted.digest)
     candidates = [(peer.joined_unix_seconds, Member(peer.instance_id, peer.address)) for peer in ready]
     candidates.append((situation.joined_unix_seconds, situation.me))
     candidates.sort(key=lambda item: (item[0], item[1].instance_id))
@@ -291,7 +297,8 @@ def _staying(situation: Situation) -> set[str]:
     }
 
 
-def _ready_peers(situation: Situation, digest: str) -> list[Peer]:
+def ready_peers(situation: Situation, digest: str) -> list[Peer]:
+    """Return the live peers that could be in the next generation of the run document of this digest."""
     return [
         peer
         for peer in situation.peers

@@ -33,8 +33,9 @@ class Result:
 class Active:
     """The generation that this node takes part in.
 
-    Times are monotonic seconds, except `stop_deadline_unix`. `seen` holds the members that were seen to take part.
-    `result` is there when the trainers are gone.
+    Times are monotonic seconds, except `stop_deadline_unix`, which is what the trainers were told and tells one wish
+    from another; `stop_deadline` is that moment, as it was when it was asked for. `seen` holds the members that were
+    seen to take part. `result` is there when the trainers are gone.
     """
 
     record: GenerationRecord
@@ -43,6 +44,7 @@ class Active:
     seen: frozenset[str] = frozenset()
     stop_reason: str | None = None
     stop_deadline_unix: float | None = None
+    stop_deadline: float | None = None
     result: Result | None = None
     ended_at: float | None = None
 

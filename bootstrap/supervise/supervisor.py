@@ -23,10 +23,11 @@ from bootstrap.imds import InstanceIdentity
 from bootstrap.layout import Layout
 from bootstrap.plan import Context
 from bootstrap.supervise import gpu_faults, gpu_use
-from bootstrap.supervise.actor import Actor, complete_hook, shut_down
+from bootstrap.supervise.actor import Actor
 from bootstrap.supervise.control import ControlStore
 from bootstrap.supervise.decide import decide, node_state
 from bootstrap.supervise.launch import LaunchCommand, torchrun_command
+from bootstrap.supervise.leaving import complete_hook, shut_down
 from bootstrap.supervise.memory import keep, recall
 from bootstrap.supervise.monitors import (
     RUN_DOCUMENT_POLLS,
@@ -42,6 +43,7 @@ from bootstrap.supervise.records import Heartbeat, Member, NodeState, RunOutcome
 from bootstrap.supervise.scope import RunScope
 from bootstrap.supervise.situation import Leave, Situation, Wanted
 from bootstrap.supervise.trainer import kill_left_over
+from bootstrap.supervise.troubles import Troubles
 from bootstrap.system import OUTPUT_TAIL_BYTES, System
 
 logger = logging.getLogger(__name__)
@@ -110,6 +112,7 @@ class Supervisor:
         keep(context.system, context.layout, memory)
         self._preparation = Preparation(context, self._board.wake)
         self._actor = Actor(context, self._board, identity, memory, self._preparation, command)
+        self._troubles = Troubles(context)
         self._writer = HeartbeatWriter(self._board, self._heartbeat("ready", ""))
         timings, wake = context.node.supervise, self._board.wake
         run_seconds = RUN_DOCUMENT_POLLS * timings.poll_seconds
@@ -161,6 +164,7 @@ class Supervisor:
         self._actor.keep_standby()
         self._follow()
         situation = self._situation()
+        self._troubles.look(situation)
         if situation is None:
             self._leave_early()
             return

@@ -13,11 +13,15 @@ from bootstrap.system import System
 
 
 class TestSystem(System):
-    """The real machine, except that shutting down leaves a file."""
+    """The real machine, except that shutting down leaves a file, and that a file sets its clock."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
         self._root = root
+
+    def unix_seconds(self) -> float:
+        offset = self._root / "clock-offset-seconds"
+        return super().unix_seconds() + (float(offset.read_text()) if offset.exists() else 0.0)
 
     def shut_down(self) -> None:
         (self._root / "shut-down").write_text("now")

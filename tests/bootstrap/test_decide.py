@@ -95,6 +95,10 @@ def active(**changes: Any) -> Active:
     return replace(base, **changes)
 
 
+def stopping(seconds_left: float) -> Active:
+    return active(stop_reason="x", stop_deadline_unix=UNIX + seconds_left, stop_deadline=NOW + seconds_left)
+
+
 def training(**changes: Any) -> Situation:
     return situation(
         **{"active": active(), "newest": record(), "floor": 2, "peers": (trains(),), "ready_since": None, **changes}
@@ -286,12 +290,12 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
         ("run changed", training(wanted=Wanted("d2", 2, 2)), [RequestStop("the run document changed", STOP_AT)]),
         (
             "asked already",
-            training(wanted=Wanted("d2", 2, 2), active=active(stop_reason="x", stop_deadline_unix=UNIX + 50)),
+            training(wanted=Wanted("d2", 2, 2), active=stopping(50)),
             [],
         ),
         (
             "a notice after that is more urgent, and does not make it wait",
-            training(notice=NOTICE, active=active(stop_reason="x", stop_deadline_unix=UNIX + 250)),
+            training(notice=NOTICE, active=stopping(250)),
             [RequestStop("spot interruption (terminate)", UNIX + 110)],
         ),
         (
@@ -299,19 +303,39 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
             training(
                 notice=NOTICE,
                 wanted=Wanted("d2", 2, 2),
-                active=active(stop_reason="x", stop_deadline_unix=UNIX + 110),
+                active=stopping(110),
             ),
             [],
         ),
         (
             "does not stop in time",
-            training(notice=NOTICE, active=active(stop_reason="x", stop_deadline_unix=UNIX - 1), now_unix=UNIX),
+            training(notice=NOTICE, active=stopping(-1)),
             [Kill("failed", "the trainer did not end in time after: x")],
+        ),
+        (
+            "does not stop in time, by the time that passed and not by the clock, which was set",
+            training(notice=NOTICE, active=stopping(-1), now_unix=UNIX - 3600),
+            [Kill("failed", "the trainer did not end in time after: x")],
+        ),
+        (
+            "a clock that was set forward ends no save",
+            training(wanted=Wanted("d2", 2, 2), active=stopping(50), now_unix=UNIX + 3600),
+            [],
+        ),
+        (
+            "a notice read on a clock that is behind leaves two minutes, not an hour",
+            training(notice=NOTICE, noticed_unix=UNIX - 3600, now_unix=UNIX - 3600),
+            [RequestStop("spot interruption (terminate)", UNIX - 3600 + 110, train_on=True)],
+        ),
+        (
+            "a notice read on a clock that is ahead: save at once, for as long as the machine lives",
+            training(notice=NOTICE, noticed_unix=UNIX + 3600, now_unix=UNIX + 3600),
+            [RequestStop("spot interruption (terminate)", UNIX + 3600 + 110)],
         ),
         ("rebalance", training(rebalance_pending=True), [RequestSave()]),
         (
             "rebalance while stopping: the stop saves",
-            training(rebalance_pending=True, active=active(stop_reason="x", stop_deadline_unix=UNIX + 50)),
+            training(rebalance_pending=True, active=stopping(50)),
             [],
         ),
         ("silent", training(peers=(trains(silent_seconds=TIMEOUT + 1),)), [Kill("lost_peer", "i-you is silent")]),
