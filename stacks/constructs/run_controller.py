@@ -90,6 +90,7 @@ class RunController(Construct):
         for reason, part in (
             ("Describe calls have no resource level", r"Resource::\*"),
             ("Objects are named by the run: control records of one bucket only", r"Resource::.*/runs/\*/control/\*"),
+            ("Reports are named by the machine that failed, in one prefix of one bucket", r"Resource::.*/nodes/\*"),
             (
                 "The identifier of a group is not known before it is made; its name is",
                 r"Resource::arn:.*:autoScalingGroup:\*:autoScalingGroupName/.*",
@@ -106,6 +107,7 @@ class RunController(Construct):
         statements: list[tuple[str, list[str], list[str], dict[str, object] | None]] = [
             ("ReadRunDocument", ["ssm:GetParameter"], [parameter], None),
             ("ReadWriteControl", ["s3:GetObject", "s3:PutObject"], [control], None),
+            ("ReadFailures", ["s3:GetObject"], [checkpoints.arn_for_objects("nodes/*")], None),
             # Without a condition on the prefix: a read has none, and S3 would answer 403 for what is not there.
             ("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn], None),
             (

@@ -23,6 +23,9 @@ UNEXERCISED: dict[Right, str] = {
     ("node", "KeepRuns", "s3:AbortMultipartUpload"): (
         "an upload that fails in mid-part is abandoned (tests/training/complaints/test_storing.py); none fails here"
     ),
+    ("controller", "ReadFailures", "s3:GetObject"): (
+        "no machine of this run fails to boot; tests/stacks/run_controller/test_handler.py lets some"
+    ),
     ("node", "ListDataset", "s3:ListBucket"): (
         "a run that prepares its data lists its sources (tests/bootstrap/test_prepared.py); and where it may list, S3 "
         "answers 404, not 403, for an index that is not there: a wrong name is told from a missing right"

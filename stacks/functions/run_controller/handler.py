@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from . import policy
 from .fleets import Fleet, FleetIdentity, connect
 
 INTERRUPTION = "EC2 Spot Instance Interruption Warning"
+_REPORT_CHARACTERS = 2000  # it is in the log, and in the memory of every look from then on
 _BOUNDED = Config(connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3})
 
 
@@ -92,6 +93,7 @@ class Controller:
                 heard_from=self._heard_from(run),
                 interrupted=_interrupted(event),
                 memory=memory,
+                failures=self._failures(policy.vanished(memory, group)),
             )
         )
         for action in decision.actions:
@@ -136,6 +138,25 @@ class Controller:
         pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._at.checkpoint_bucket, Prefix=prefix)
         keys = (item["Key"] for page in pages for item in page.get("Contents", []))
         return frozenset(key.removeprefix(prefix).removesuffix(".json") for key in keys)
+
+    def _failures(self, instances: Iterable[str]) -> dict[str, str]:
+        """Return what machines that vanished while booting reported; a report that cannot be read holds nothing up."""
+        failures: dict[str, str] = {}
+        for instance_id in instances:
+            prefix = f"nodes/{instance_id}/"
+            try:
+                listed = self._s3.list_objects_v2(Bucket=self._at.checkpoint_bucket, Prefix=prefix).get("Contents", [])
+                reports = [item for item in listed if item["Key"].endswith("-failure.json")]
+                if not reports:
+                    continue
+                key = max(reports, key=lambda item: item["LastModified"])["Key"]
+                report = json.loads(self._s3.get_object(Bucket=self._at.checkpoint_bucket, Key=key)["Body"].read())
+                said = f"{report['step']}: {report['message']}. Remedy: {report['remedy']}"[:_REPORT_CHARACTERS]
+                failures[instance_id] = f"{said} (s3://{self._at.checkpoint_bucket}/{key})"
+            except (ClientError, ValueError, KeyError, TypeError) as error:
+                where = f"s3://{self._at.checkpoint_bucket}/{prefix}"
+                failures[instance_id] = f"{where}: the report cannot be read ({error!r})"
+        return failures
 
     def _read(self, run: policy.Run | None, name: str) -> dict[str, Any] | None:
         if run is None:

@@ -7,8 +7,8 @@ but the moment. Standard library only: it runs from its Lambda asset, and serves
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, Union
 
 Phase = Literal["idle", "running", "giving_up", "waiting", "ended", "protected"]
@@ -86,7 +86,7 @@ class Memory:
     `attempt` counts gangs that were given up; `paid_in_vain` tells that one of this round had machines, which cost
     money for nothing. `since_unix_seconds` is when the gang became too small, None while it is large enough. `booting`
     are members that have not yet sent a heart-beat; one that leaves like that is a boot failure, unless it is
-    `excused` because AWS took it.
+    `excused` because AWS took it; `last_failure` is what the newest of them reported.
     """
 
     run_digest: str = ""
@@ -99,6 +99,7 @@ class Memory:
     boot_failures: int = 0
     booting: tuple[str, ...] = ()
     excused: tuple[str, ...] = ()
+    last_failure: str = ""
     reason: str = ""
 
 
@@ -107,7 +108,7 @@ class Situation:
     """Everything a decision depends on.
 
     `heard_from` are instances that have written a heart-beat of this run; `interrupted` those whose interruption notice
-    woke the controller.
+    woke the controller; `failures` what instances that vanished while booting reported, with the remedy.
     """
 
     now_unix_seconds: float
@@ -118,6 +119,7 @@ class Situation:
     heard_from: frozenset[str]
     interrupted: frozenset[str]
     memory: Memory
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def decide(situation: Situation) -> Decision:
     if memory.boot_failures >= situation.settings.boot_failure_limit:
         reason = (
             f"{memory.boot_failures} nodes ended before their first heart-beat; stopped until the run document or the "
-            "launch template changes. Why they failed is in nodes/<instance id>/ of the checkpoint bucket"
+            f"launch template changes. The last: {memory.last_failure}"
         )
         return _rest(situation, replace(memory, phase="protected", reason=reason))
     if memory.phase == "giving_up":
@@ -189,13 +191,28 @@ def _count_boot_failures(situation: Situation, memory: Memory) -> Memory:
     excused = set(memory.excused) | situation.interrupted
     heard = situation.heard_from
     failed = [name for name in memory.booting if name not in present and name not in heard and name not in excused]
+    last_failure = memory.last_failure
+    for name in failed:
+        last_failure = situation.failures.get(name, f"{name} left no report; see {system_log(name)}")
     is_whole = memory.phase == "running" and _is_gang(situation, present & heard)
     return replace(
         memory,
         boot_failures=0 if is_whole else memory.boot_failures + len(failed),
         booting=tuple(name for name in memory.booting if name in present and name not in heard),
         excused=tuple(sorted(excused & {item.instance_id for item in situation.group.instances})),
+        last_failure="" if is_whole else last_failure,
     )
+
+
+def system_log(instance_id: str) -> str:
+    """Return how a person reads what a machine wrote to its console, which EC2 keeps for an hour after its end."""
+    return f"`aws ec2 get-console-output --latest --instance-id {instance_id}`"
+
+
+def vanished(memory: Memory, group: Group) -> tuple[str, ...]:
+    """Return the members that were booting at the last look and are no longer there."""
+    present = group.present()
+    return tuple(name for name in memory.booting if name not in present)
 
 
 def _is_gang(situation: Situation, instances: Iterable[str]) -> bool:

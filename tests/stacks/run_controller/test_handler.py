@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator
@@ -169,7 +170,50 @@ def test_nodes_that_never_beat_stop_the_fleet(world: World) -> None:
     done = world.step(1020.0)
     assert done["phase"] == "protected"
     assert group["DesiredCapacity"] == 0
-    assert "nodes/<instance id>/" in done["reason"]
+    assert "aws ec2 get-console-output --latest --instance-id i-11" in done["reason"]  # the last, which left no report
+
+
+def fail_to_boot(world: World, *, report: bytes | None) -> dict[str, Any]:
+    """Let two pairs of nodes vanish before they were heard of; the second leaves a report each."""
+    world.document()
+    world.step(1000.0)
+    group = world.autoscaling.group
+    assert group is not None
+    world.step(1010.0)
+    group["Instances"] = [{"InstanceId": f"i-{n}", "LifecycleState": "InService"} for n in (10, 11)]
+    world.step(1012.0)
+    for instance_id in ("i-10", "i-11"):
+        if report is not None:
+            world.s3.put_object(Bucket="checkpoints", Key=f"nodes/{instance_id}/boot-failure.json", Body=report)
+    group["Instances"] = []
+    return world.step(1020.0)
+
+
+def test_protection_says_what_failed_last_and_what_to_do(world: World) -> None:
+    report = {"step": "gpus", "message": "7 of 8 GPUs", "remedy": "give the machine back", "output_tail": "x"}
+    world.s3.put_object(Bucket="checkpoints", Key="nodes/i-11/gen-1-trainer.log", Body=b"not this")
+    done = fail_to_boot(world, report=json.dumps(report).encode())
+    assert done["phase"] == "protected"
+    assert "The last: gpus: 7 of 8 GPUs. Remedy: give the machine back" in done["reason"]
+    assert "(s3://checkpoints/nodes/i-11/boot-failure.json)" in done["reason"]
+    assert world.autoscaling.calls[-1][1]["DesiredCapacity"] == 0
+    assert world.step(1080.0)["reason"] == done["reason"]  # also when nobody has vanished since
+
+
+@pytest.mark.parametrize("report", [b"{", b"[]", b"{}"])
+def test_a_report_that_cannot_be_read_holds_the_protection_up_in_no_way(world: World, report: bytes) -> None:
+    done = fail_to_boot(world, report=report)
+    assert done["phase"] == "protected"
+    assert "s3://checkpoints/nodes/i-11/: the report cannot be read" in done["reason"]
+    assert world.autoscaling.calls[-1][1]["DesiredCapacity"] == 0
+
+
+def test_a_new_run_document_lifts_the_protection(world: World) -> None:
+    assert fail_to_boot(world, report=None)["phase"] == "protected"
+    world.document(dataclasses.replace(DOCUMENT, training={"steps": 2}))
+    done = world.step(1100.0)
+    assert done["phase"] == "running"
+    assert (world.memory()["boot_failures"], world.memory()["last_failure"]) == (0, "")
 
 
 def test_heartbeats_are_heard(world: World) -> None:
