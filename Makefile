@@ -44,7 +44,7 @@ demo: install ## deploy to the embedded cloud, train, lose a node, resume, repor
 	python -m localcloud.demo $(if $(DATA),--data "$(DATA)") --fault $(FAULT)
 
 test: install ## run the tests
-	python -m pytest -n 2 --dist loadgroup -m "not root and not flow and not deploy and not slow"
+	python -m pytest -n 3 --dist loadgroup -m "not root and not flow and not deploy and not slow"
 
 test-slow: install ## run the tests that the demo, test-flow or chaos cover too
 	python -m pytest -n 2 --dist loadgroup -m "slow and not root and not flow and not deploy"
