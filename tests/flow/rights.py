@@ -33,6 +33,24 @@ UNEXERCISED: dict[Right, str] = {
 }
 """The rights that a run on the embedded cloud does not need, and who needs them."""
 
+FLEET = "a demo with capacity.backend {} needs it; docs/verification.md says that one ran without a denied call"
+VOLUME = "emulated machines have no block devices; bootstrap/steps/volumes.py makes this call on a real one"
+BEYOND_THE_DEMO: dict[Right, str] = {
+    ("controller", "SeeFleet", "ec2:DescribeFleets"): FLEET.format("ec2_fleet"),
+    ("controller", "SeeFleet", "ec2:DescribeFleetInstances"): FLEET.format("ec2_fleet"),
+    ("controller", "SizeFleet", "ec2:ModifyFleet"): FLEET.format("ec2_fleet"),
+    ("controller", "SeeFleet", "ec2:DescribeSpotFleetRequests"): FLEET.format("spot_fleet"),
+    ("controller", "SeeFleet", "ec2:DescribeSpotFleetInstances"): FLEET.format("spot_fleet"),
+    ("controller", "SizeFleet", "ec2:ModifySpotFleetRequest"): FLEET.format("spot_fleet"),
+    ("node", "FindVolumes", "ec2:DescribeVolumes"): VOLUME,
+    ("node", "AttachVolumes", "ec2:AttachVolume"): VOLUME,
+    ("node", "AttachToNodes", "ec2:AttachVolume"): f"EC2 judges both ends of an attachment: {VOLUME}",
+    ("node", "UseKeyOfVolumes", "kms:Decrypt"): "EC2 decrypts an attached volume's key in the name of who attaches",
+    ("node", "UseKeyOfVolumes", "kms:DescribeKey"): "EC2 looks up an attached volume's key in the name of who attaches",
+    ("node", "GrantKeyToVolumes", "kms:CreateGrant"): "EC2 keeps the key for as long as the volume is attached",
+}
+"""The rights that other deployments in config/ add to the demo's, and who needs them."""
+
 
 def held(cloud: Any, stack: str) -> set[Right]:
     """Return every action of every statement of the roles, as deployed; a statement without a Sid is a failure.
