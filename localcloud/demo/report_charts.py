@@ -201,7 +201,8 @@ def _timeline_mark(mark: Record, x: float, middle: float) -> str:
     if mark["kind"] == "interruption":
         line = f'<path class="taken-line" d="M{x:.1f} {middle - 20:.1f}V{middle + 17:.1f}"/>'
         return f'<g>{title}{line}<path class="taken" d="M{x - 7:.1f} {middle - 24:.1f}h14l-7 10z"/></g>'
-    style = "bad" if mark["kind"] in ("boot_failed", "peer_silent") else mark["kind"].replace("_", "-")
+    is_bad = mark["kind"] in ("boot_failed", "gang_incomplete", "clock_jumped")
+    style = "bad" if is_bad else mark["kind"].replace("_", "-")
     return f'<circle class="mark {style}" cx="{x:.1f}" cy="{middle + 17:.1f}" r="4">{title}</circle>'
 
 

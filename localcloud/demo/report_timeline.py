@@ -15,7 +15,8 @@ MARKS = {
     "run_document_changed": "run document changed",
     "run_finished": "run finished",
     "node_leaving": "leaves",
-    "peer_silent": "a peer is silent",
+    "gang_incomplete": "peers do not come",
+    "clock_jumped": "the machine's clock was set",
     "boot_failed": "boot failed",
 }
 

@@ -75,7 +75,9 @@ def describe(event: Mapping[str, Any]) -> str | None:
         "rebalance_recommendation": lambda e: "rebalance recommendation: extra checkpoint",
         "run_document_changed": lambda e: "run document changed: the trainer restarts in place",
         "lifecycle_target": lambda e: f"fleet wants this node {e['state']}",
-        "peer_silent": lambda e: f"peer {e['peer']} is silent for {e['silent_seconds']:.0f} s",
+        "gang_incomplete": lambda e: f"{e['message']}. Remedy: {e['remedy']}",
+        "election_lost": lambda e: str(e["message"]),
+        "clock_jumped": lambda e: f"{e['message']}. Remedy: {e['remedy']}",
         "run_finished": lambda e: f"run {e['run']} FINISHED at step {e['step']}",
         "node_leaving": lambda e: f"leaves: {e['reason']}",
     }
