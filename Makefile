@@ -49,7 +49,7 @@ test: install ## run the tests
 test-slow: install ## run the tests that the demo, test-flow or chaos cover too
 	python -m pytest -n 2 --dist loadgroup -m "slow and not root and not flow and not deploy"
 
-test-flow: install ## run the test of a changed deployment from diff to destroy (it trains meanwhile: nothing beside it)
+test-flow: install ## run the test of a changed deployment from diff over an interruption to destroy, and that no right is unused (nothing beside it)
 	python -m pytest -m flow
 
 test-deploy: install ## deploy, change and destroy every example on the embedded cloud; carry merges to it
