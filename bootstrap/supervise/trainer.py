@@ -169,11 +169,12 @@ class Trainer:
             return ""
 
     def _note(self, record: Mapping[str, Any]) -> None:
-        step = record.get("step")
+        step, kind = record.get("step"), record.get("record")
         if isinstance(step, int):
             self.step = max(self.step, step)
-            if record.get("record") == "checkpoint":
-                self.saved_step = max(self.saved_step, step)
+            # What it begins from was saved too: by a writer that outlived its trainers, say, and told nobody.
+            saved = step if kind == "checkpoint" else record.get("resumed_from_step") if kind == "start" else None
+            self.saved_step = max(self.saved_step, saved or 0)
 
     def _lingers(self, outcomes: Mapping[int, Mapping[str, Any]]) -> bool:
         """Return whether the processes should have ended by now, judging by what the ranks wrote."""

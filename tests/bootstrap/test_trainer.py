@@ -226,6 +226,10 @@ def test_metrics_are_tailed_by_whole_lines(tmp_path: Path) -> None:
     assert [record["step"] for record in trainer.new_records()] == [2, 2]
     assert (trainer.step, trainer.saved_step) == (2, 2)
     assert trainer.new_records() == []
+    with path.open("a") as stream:
+        stream.write('{"record": "start", "step": 7, "resumed_from_step": 7}\n{"record": "start", "step": 0}\n')
+    assert len(trainer.new_records()) == 2
+    assert trainer.saved_step == 7, "a writer that outlived its trainers saved it, and told nobody"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="environments are read from /proc")
