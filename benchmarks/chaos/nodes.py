@@ -152,6 +152,12 @@ class Node:
         """The last lines of the supervisor."""
         return (self.root / "console.log").read_text(encoding="utf-8", errors="replace")[-2000:]
 
+    def last_events(self) -> list[str]:
+        """What the supervisor said last, without what it passes on of the trainers."""
+        path = Layout(self.root).events
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [line[:500] for line in lines if '"event": "trainer"' not in line][-8:]
+
     def close(self) -> None:
         """End everything on this machine."""
         self.kill_supervisor()

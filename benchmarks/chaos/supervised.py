@@ -267,7 +267,10 @@ class SupervisedRun:
         self.account.ssm.put_parameter(Name=PARAMETER, Value=json.dumps(document), Type="String", Overwrite=True)
 
     def _consoles(self) -> str:
-        return "\n".join(f"== {node.instance_id}\n{node.console()}" for node in self._running())
+        told = [f"the run's outcome: {self.account.outcome()}"]
+        for node in self._running():
+            told += [f"== {node.instance_id}", node.console(), *node.last_events()]
+        return "\n".join(told)
 
     def _running(self) -> list[Node]:
         return [node for node in self._nodes if node.process.poll() is None]
