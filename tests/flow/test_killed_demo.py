@@ -39,7 +39,14 @@ def demo(tmp_path: Path) -> Iterator[RunningDemo]:
         (text / f"{number}.txt").write_text(SENTENCE * 2000)
     command = [sys.executable, "-m", "localcloud.demo", "--data", str(text), "--build", str(tmp_path / "build")]
     process = subprocess.Popen(
-        command, cwd=ROOT, env=NO_MARK, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        env=NO_MARK,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # As in a terminal: a shell's background jobs, and what they start, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 there is one thread
     )
     running = RunningDemo(process, Cli(tmp_path / "build" / "cloud"), [])
     try:
