@@ -63,21 +63,24 @@ class Interruption:
     @property
     def wants_stop(self) -> bool:
         """Whether this process is to save and stop now; a look at the file system, some microseconds."""
-        return self._signalled is not None or (self._stop_document() is not None and not self._trains_on)
+        if self._signalled is not None:
+            return True
+        left_seconds = self._seconds_to_train_on()
+        return self._stop_document() is not None and (left_seconds is None or left_seconds <= 0)
 
     @property
     def wants_save(self) -> bool:
         """Whether this process was asked for an extra checkpoint, or trains on after a notice without one since."""
         if self._save_file is not None and os.path.exists(self._save_file):  # noqa: PTH110
             return True
-        return not self._is_insured and self._stop_document() is not None and self._trains_on
+        left_seconds = self._seconds_to_train_on()
+        return not self._is_insured and left_seconds is not None and left_seconds > 0
 
     @property
     def leaves_soon(self) -> bool:
         """Whether a save that began now might not be through when the last one must begin."""
-        if self._train_on_until is None or self.last_save_seconds is None or self._stop_document() is None:
-            return False
-        return time.monotonic() >= self._train_on_until - 2 * self.last_save_seconds
+        left_seconds = self._seconds_to_train_on()
+        return left_seconds is not None and left_seconds <= (self.last_save_seconds or 0)
 
     def save_taken(self) -> None:
         """The extra checkpoint has been taken: remove the request."""
@@ -85,12 +88,11 @@ class Interruption:
             Path(self._save_file).unlink(missing_ok=True)
         self._is_insured = self._train_on_until is not None
 
-    @property
-    def _trains_on(self) -> bool:
-        """Whether there is still time for steps before the last save, by the stop file that was read last."""
-        if self._train_on_until is None or self.last_save_seconds is None:
-            return False
-        return time.monotonic() < self._train_on_until - self.last_save_seconds
+    def _seconds_to_train_on(self) -> float | None:
+        """How long until the last save must begin; None where nobody asked to train on, or it is not safe."""
+        if self._stop_document() is None or self._train_on_until is None or self.last_save_seconds is None:
+            return None
+        return self._train_on_until - self.last_save_seconds - time.monotonic()
 
     def reason(self) -> str:
         """Why this process is to stop, in words."""
