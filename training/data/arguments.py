@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+VALIDATION_SHARE = 0.05
+SHARD_TOKENS = 1 << 25
+
 
 def add_tokenize_parser(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command."""
@@ -35,9 +38,9 @@ def add_tokenize_parser(commands: argparse._SubParsersAction[Any]) -> None:
     tokenize.add_argument("--max-bytes", type=int, help="use about this much text, picked by hash of the path")
     tokenize.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="encoding processes")
     tokenize.add_argument(
-        "--validation-share", type=float, default=0.05, help="share of the documents that is not trained on"
+        "--validation-share", type=float, default=VALIDATION_SHARE, help="share of the documents that is not trained on"
     )
-    tokenize.add_argument("--shard-tokens", type=int, default=1 << 25, help="most tokens in one shard file")
+    tokenize.add_argument("--shard-tokens", type=int, default=SHARD_TOKENS, help="most tokens in one shard file")
 
 
 def add_publish_parser(commands: argparse._SubParsersAction[Any]) -> None:

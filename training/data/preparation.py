@@ -10,6 +10,7 @@ import json
 import os
 from pathlib import Path
 
+from training.data.arguments import SHARD_TOKENS, VALIDATION_SHARE
 from training.data.publish import files_to_publish
 from training.data.tokenize import run_tokenize
 from training.errors import DatasetError
@@ -45,8 +46,8 @@ def tokenize(
     text_key: str = "text",
     extensions: str | None = None,
     max_bytes: int | None = None,
-    validation_share: float = 0.05,
-    shard_tokens: int = 1 << 25,
+    validation_share: float = VALIDATION_SHARE,
+    shard_tokens: int = SHARD_TOKENS,
 ) -> None:
     """Make a dataset of tokens from text: files of text, JSON Lines and Parquet, as ``python -m training tokenize``.
 

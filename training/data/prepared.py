@@ -63,9 +63,8 @@ def run_prepared(options: argparse.Namespace) -> int:
     for each in chosen.values():
         # The commit goes first: a node that comes now prepares anew, and never stages a half.
         keys = sorted(each.keys, key=lambda key: (PurePosixPath(key).name != COMMIT, key))
-        if keys[0].endswith(f"/{COMMIT}"):
-            backend.delete(keys[:1])
-        backend.delete(keys)
+        backend.delete(keys[:1])
+        backend.delete(keys[1:])
         sys.stdout.write(f"{each.line(now)}: removed\n")
     sys.stdout.write(f"{len(chosen)} of {len(found)} removed\n")
     return 0
