@@ -100,7 +100,7 @@ bench-staging: install ## measure staging against aws-cli and s5cmd: build/bench
 bench-boot: install ## compute the boot's longest path, measure what each loss of a node costs: build/bench/boot.json
 	python -m benchmarks.boot
 
-test-vm: install ## boot a Debian guest in QEMU by cloud-init and train in it (root, debootstrap, qemu-system-x86; 20 minutes)
+test-vm: install ## boot a Debian guest in QEMU by cloud-init and train in it (root, debootstrap, qemu-system-x86; 25 minutes and more)
 	python -m tests.vm
 
 cdk-upgrade: install ## show what the neighbouring release of the CDK would change in the templates
