@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from benchmarks.goodput.machines import Machine
-from bootstrap.supervise.decide import NOTICE_MARGIN_SECONDS
+from bootstrap.supervise.decide import NOTICE_MARGIN_SECONDS, NOTICE_SECONDS
 from training.stopping import last_save_seconds
 
-NOTICE_SECONDS = 120.0
-"""Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html (2026-11)."""
 STEP_SECONDS = 1.0
 """Of a training step: what a gang needs to agree on the last one."""
 
