@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.contents import checkpoints, differences, newest_whole_step
+from benchmarks.chaos.contents import checkpoints, differences, newest_whole_step, steps_after
 from benchmarks.chaos.faults import FAULTS, HANG_SECONDS, Aftermath, Scene, StoreKind
 from benchmarks.chaos.faulty_s3 import FaultyS3, endpoint_environment
 from benchmarks.chaos.metrics import longest_save_steps, read_records
@@ -118,6 +119,8 @@ class Campaign:
     _bound: int | None = None
     _longest_save_steps: int = 0
     _damaged: set[int] = field(default_factory=set)
+    _judged_sequence: int = -1
+    _judged_generation: int = 0
     _gangs: list[Gang] = field(default_factory=list)
 
     @property
@@ -223,7 +226,7 @@ class Campaign:
             return
         resumed = starts[0]["resumed_from_step"]
         # A writer that outlives its trainer may have committed after the look at the store.
-        later = {found.step for found in checkpoints(self.backend) if found.step > (self._expected_step or 0)}
+        later = steps_after(self.backend, self._expected_step or 0)
         # Bit by bit the losses show whether what was near was right.
         if self.near is not None and "was not durable yet" in gang.errors():
             later.add(resumed)
@@ -243,12 +246,15 @@ class Campaign:
         return bound if aftermath.onset_step is None else bound + max(0, self._done_step - aftermath.onset_step)
 
     def _stale_commits(self) -> list[str]:
-        newest_generation = None
+        """Look at what was appended to the log since the last look: no later place may have an earlier generation."""
+        judged = self._judged_sequence
+        appended = list(takewhile(lambda entry: entry.sequence > judged, newest_first(self.backend)))
         stale = []
-        for entry in newest_first(self.backend):
-            if newest_generation is not None and entry.generation > newest_generation:
+        for entry in reversed(appended):
+            if entry.generation < self._judged_generation:
                 stale.append(
-                    f"entry {entry.sequence + 1} of generation {newest_generation} is after {entry.generation}'s"
+                    f"entry {entry.sequence} of generation {entry.generation} is after {self._judged_generation}'s"
                 )
-            newest_generation = entry.generation
+            self._judged_sequence = entry.sequence
+            self._judged_generation = max(entry.generation, self._judged_generation)
         return stale

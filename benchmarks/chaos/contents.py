@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -45,6 +46,11 @@ def checkpoints(backend: Backend) -> Iterator[Found]:
 def newest_whole_step(backend: Backend) -> int | None:
     """Step of the newest checkpoint that can be read; None if there is none."""
     return next((found.step for found in checkpoints(backend) if found.problem is None), None)
+
+
+def steps_after(backend: Backend, step: int) -> set[int]:
+    """Steps of the newest checkpoints, as long as they are later than ``step``; none of them is read."""
+    return {entry.step or 0 for entry in takewhile(lambda each: (each.step or 0) > step, checkpoint_entries(backend))}
 
 
 def newest_tensors(backend: Backend) -> dict[str, torch.Tensor]:

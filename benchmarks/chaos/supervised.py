@@ -23,6 +23,7 @@ from benchmarks.chaos.faulty_s3 import endpoint_environment
 from benchmarks.chaos.nodes import REPOSITORY, Node
 from benchmarks.chaos.tally import Report
 from training.checkpoint.backend import Backend
+from training.checkpoint.store import checkpoint_entries
 
 RUN = "chaos"
 PARAMETER = "/trainstack/chaos/run"
@@ -164,7 +165,7 @@ class SupervisedRun:
         if started is None:
             self.report.note(name, "hangs", f"no generation after {before} trains:\n{self._consoles()}")
             return 0
-        known = {each.entry.sequence for each in checkpoints(self.backend)}
+        known = max((entry.sequence for entry in checkpoint_entries(self.backend)), default=0)
         disturbed = time.time()
         tally = self.report.of(name)
         tally.cycles += 1
@@ -177,7 +178,7 @@ class SupervisedRun:
         self.restart_seconds.append(self._records(heir, "step")[0]["unix_seconds"] - disturbed)
         return heir - 1  # the generation that is running now is the next to be disturbed
 
-    def _judge(self, name: str, generation: int, heir: int, known: set[int]) -> None:
+    def _judge(self, name: str, generation: int, heir: int, known: int) -> None:
         done = max(record["step"] for record in self._records(generation, "step"))
         resumed = self._records(heir, "start")[0]["resumed_from_step"] or 0
         bound = 0 if DEEDS[name].loses_nothing else self._bound(generation)
@@ -185,7 +186,7 @@ class SupervisedRun:
         newest = next(checkpoints(self.backend), None)
         if newest is not None and newest.problem is not None:
             self.report.note(name, "unreadable", newest.problem)
-        if newest is not None and newest.entry.sequence < max(known, default=0):
+        if newest is not None and newest.entry.sequence < known:
             self.report.note(name, "wrong", f"the log went back to entry {newest.entry.sequence}")
         for each in (generation, heir):
             self._compare_losses(name, each)
