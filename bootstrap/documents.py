@@ -95,9 +95,10 @@ class Volume:
     """An EBS volume that the node mounts.
 
     Without `volume_id` the launch template made it with the machine, as `device`; with one the node attaches it there
-    when it runs in `availability_zone`, and goes without in another. `warm` reads every file of the dataset once, the
-    first of them before training starts, at `warm_limit_mib_per_second` at most. `initialization` is what loads the
-    volume instead: it is made sure of, and the files are read where it is not on.
+    when it runs in `availability_zone`; in another it goes without, or, where the volume is `restored_elsewhere`, has a
+    copy of its newest snapshot. `warm` reads every file of the dataset once, the first of them before training starts,
+    at `warm_limit_mib_per_second` at most. `initialization` is what loads the volume instead: it is made sure of, and
+    the files are read where it is not on.
     """
 
     kind: Literal["dataset", "checkpoint", "shared"]
@@ -110,6 +111,7 @@ class Volume:
     availability_zone: Optional[str] = None  # noqa: UP045
     initialization: Optional[Literal["provisioned_rate", "fast_snapshot_restore"]] = None  # noqa: UP045
     warm_limit_mib_per_second: Optional[Annotated[int, AtLeast(1)]] = None  # noqa: UP045
+    restored_elsewhere: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from botocore.exceptions import ClientError
 
 from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import Volume
-from bootstrap.errors import CommandError, StepError
+from bootstrap.errors import BootstrapError, CommandError, StepError
 from bootstrap.plan import Context, Step
 from bootstrap.steps.disks import BLOCK_DEVICES, DEVICES, NOTHING_FOUND, contents
 from bootstrap.steps.mounting import mount, mounted_source
+from bootstrap.steps.volume_copy import NO_COPY_NEEDED, have_copy, let_go_with_machine, tell
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ _SHARED_OPTIONS = {"ext4": "ro,noload", "xfs": "ro,norecovery,nouuid"}
 
 
 class Volumes(Step):
-    """Attach, format when blank, and mount the EBS volumes of this node."""
+    """Attach, format when blank, and mount the EBS volumes of this node, or a copy of one of another zone."""
 
     name = "volumes"
     after = ("identity",)
@@ -45,9 +47,11 @@ class Volumes(Step):
         for volume in context.node.volumes:
             if not _is_elsewhere(context, volume):
                 bring(context, volume)
+            elif volume.restored_elsewhere:
+                _bring_copy(context, volume)
 
     def verify(self, context: Context) -> None:
-        """What the launch template made, and what all nodes share, is mounted; the rest another node may have."""
+        """What the launch template made, and what all nodes share, is mounted; checkpoints are in S3 as well."""
         missing = [
             volume.mount
             for volume in context.node.volumes
@@ -67,11 +71,38 @@ def _in_words(volume: Volume) -> str:
     which = volume.volume_id or f"the machine's {volume.device}"
     zone = f", on nodes in {volume.availability_zone}" if volume.availability_zone else ""
     access = "read-only" if volume.read_only else "formatted as xfs when blank"
-    return f"{volume.mount}: {volume.kind} volume {which}{zone}; {access}"
+    copy = (
+        "; on others a copy from its newest snapshot, which goes with the machine" if volume.restored_elsewhere else ""
+    )
+    return f"{volume.mount}: {volume.kind} volume {which}{zone}; {access}{copy}"
 
 
-def bring(context: Context, volume: Volume) -> None:
-    """Attach and mount a volume; one that another machine holds is left to it.
+def _bring_copy(context: Context, volume: Volume) -> None:
+    """Have a copy of a checkpoint volume of another zone, or say in one event why this node goes without."""
+    copy, problem = None, None
+    try:
+        copy = made = have_copy(context, volume)
+        there = replace(volume, volume_id=copy.volume_id)
+        if not bring(context, there, on_disk=lambda: let_go_with_machine(context, volume, made)):
+            raise StepError(f"another machine took the copy {copy.volume_id}", remedy=NO_COPY_NEEDED)
+    except StepError as error:
+        problem = error
+    except (BootstrapError, OSError) as error:
+        problem = StepError(str(error), remedy="see the message; S3 has every checkpoint")
+    is_there = copy is not None and mounted_source(context, volume.mount) is not None
+    tell(
+        context,
+        volume,
+        "without" if copy is None or not is_there else "made" if copy.is_new else "found",
+        copy,
+        problem,
+    )
+
+
+def bring(context: Context, volume: Volume, on_disk: Callable[[], None] = lambda: None) -> bool:
+    """Attach and mount a volume; one that another machine holds is left to it, and the answer False.
+
+    `on_disk` is called when the disk is there, before anything is done with it.
 
     Raises:
         StepError: It is not there, holds what is no file system, or cannot be attached or mounted.
@@ -80,9 +111,10 @@ def bring(context: Context, volume: Volume) -> None:
     volume_id = str(found["VolumeId"])
     if not _is_attached(context, found) and not _attach(context, volume, found):
         logger.warning("volume %s: another machine has it; this node goes without %s", volume_id, volume.mount)
-        return
+        return False
     _check_initialization(context, volume, found)
     device = _wait_for_device(context, volume, volume_id)
+    on_disk()
     kind = _file_system(context, device, volume_id)
     if kind is None:
         kind = _format(context, volume, device, found)
@@ -93,6 +125,7 @@ def bring(context: Context, volume: Volume) -> None:
     if kind == "xfs" and not volume.read_only:
         # The volume may have grown since it was formatted; on one that has not, this does nothing.
         _run(context, ["xfs_growfs", volume.mount], f"{volume.mount}: cannot be grown to the volume's size")
+    return True
 
 
 def _check_initialization(context: Context, volume: Volume, found: Mapping[str, Any]) -> None:
