@@ -25,6 +25,12 @@ from bootstrap.errors import Problem
 
 TERMINATING_HOOK = "trainstack-terminating"
 """Name of the Auto Scaling life-cycle hook that a leaving node completes; the fleet is made with it."""
+SNAPSHOTS_TAG = "trainstack:snapshots"
+"""On the checkpoint volume, and on every snapshot of its contents, whoever took it; value: the deployment."""
+COPY_TAG = "trainstack:copy-of"
+"""On copies of the checkpoint volume; value: its id. Not SNAPSHOTS_TAG: the schedule has no right to a copy."""
+TAKER_TAG = "trainstack:taken-by"
+"""On snapshots that nodes take; value: supervisor. Nodes may remove no others."""
 
 _Sha256 = Annotated[str, Matches(r"[0-9a-f]{64}", "must be 64 lower-case hexadecimal digits")]
 _Name = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "must be 1 to 64 letters, digits, '.', '_' and '-'")]

@@ -14,14 +14,10 @@ from typing import Any, Literal
 from botocore.exceptions import ClientError
 
 from bootstrap.aws import AWS_ERRORS
-from bootstrap.documents import Volume
+from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG, Volume
 from bootstrap.errors import StepError
 from bootstrap.plan import Context
 
-SNAPSHOTS_TAG = "trainstack:snapshots"
-"""On the volume that the schedule takes snapshots of, and on every snapshot of its contents; value: the deployment."""
-COPY_TAG = "trainstack:copy-of"
-"""On copies; value: the id of the volume. They have no SNAPSHOTS_TAG: the schedule has no right to a copy."""
 # EC2 makes a volume from a snapshot in seconds; its blocks come later.
 MADE_SECONDS = 60.0
 POLL_SECONDS = 1.0
@@ -81,8 +77,8 @@ def let_go_with_machine(context: Context, volume: Volume, copy: Copy) -> None:
             copy,
             StepError(
                 f"{copy.volume_id} stays, and is paid for, when this machine goes ({error})",
-                remedy="check ec2:ModifyInstanceAttribute of the node role; delete the volume when the machine is gone, "
-                "or leave it to the next node of this zone",
+                remedy="check ec2:ModifyInstanceAttribute of the node role; delete the volume when the machine is "
+                "gone, or leave it to the next node of this zone",
             ),
         )
 
