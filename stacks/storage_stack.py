@@ -73,6 +73,11 @@ class StorageStack(Stack):
         """The volumes that nodes attach."""
         return [volume.volume_id for volume in self.volumes if volume.volume_id is not None]
 
+    @property
+    def copied_volume_id(self) -> str | None:
+        """The volume that nodes of other zones make copies of."""
+        return next((volume.volume_id for volume in self.volumes if volume.restored_elsewhere), None)
+
     def _buckets(self) -> None:
         storage = self._config.storage
         access_logs = access_log_bucket(self, "AccessLogs", keep_days=storage.access_log_days, removal=self._removal)

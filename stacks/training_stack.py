@@ -82,6 +82,7 @@ class TrainingStack(Stack):
             checkpoints=storage.checkpoints,
             key=storage.key,
             volume_ids=storage.volume_ids,
+            copied_volume_id=storage.copied_volume_id,
         )
         wheelhouse = self._wheelhouse(wheelhouse_directory)
         document = self._node_document(storage, self._bundle("NodeBundle", node_bundle(bundle_directory, wheelhouse)))

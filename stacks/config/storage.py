@@ -42,6 +42,13 @@ class CheckpointVolumeConfig(Section):
         "Hours between scheduled snapshots, from which another zone can restore it.", edit="in place", default=6
     )
     snapshots_kept: int = setting("Scheduled snapshots that are kept.", edit="in place", default=4, ge=1, le=1000)
+    other_zones: Literal["restore", "without"] = setting(
+        "What a node of another zone does: make a copy from the newest snapshot, which goes with the machine (and "
+        "leaving nodes take snapshots); or save to S3 alone. A copy rarely has the newest checkpoint and loads slowly, "
+        "so it pays for weights that stay frozen, or saves that are slow to reach S3.",
+        edit="replaces nodes",
+        default="without",
+    )
     mount: MountPoint = setting("Where nodes see it.", edit="replaces nodes", default="/mnt/checkpoints")
 
 

@@ -59,7 +59,7 @@ INTERFACES = (
     Interface(
         "Ec2",
         "ec2",
-        "DescribeVolumes and AttachVolume",
+        "DescribeVolumes, AttachVolume, and what copies of the checkpoint volume take",
         "bootstrap/steps/volumes.py",
         handles_volumes,
     ),

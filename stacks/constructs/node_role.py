@@ -13,6 +13,7 @@ from constructs import Construct
 
 from stacks.config import DeploymentConfig
 from stacks.constructs.accepted_findings import accept
+from stacks.constructs.copy_rights import copy_statements
 from stacks.constructs.endpoints import handles_volumes
 
 # What the bootstrapped account calls its asset bucket.
@@ -33,6 +34,7 @@ class NodeRole(Construct):
         checkpoints: s3.IBucket,
         key: kms.IKey,
         volume_ids: Sequence[str] = (),
+        copied_volume_id: str | None = None,
     ) -> None:
         super().__init__(scope, id_)
         self.role = iam.Role(self, "Default", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"))
@@ -74,6 +76,9 @@ class NodeRole(Construct):
             self._allow("FindVolumes", ["ec2:DescribeVolumes"], ["*"])
         if volume_ids:
             self._allow_volumes(config.name, volume_ids, key)
+        if copied_volume_id is not None:
+            for statement in copy_statements(stack, config.name, copied_volume_id, key):
+                self.role.add_to_policy(statement)
         if config.node.session_manager:
             self._allow_session_manager()
         for index, policy in enumerate(config.node.extra_policies):
@@ -149,6 +154,12 @@ class NodeRole(Construct):
             "AwsSolutions-IAM5",
             "Machines come and go; a condition keeps to those with the deployment's tag",
             applies_to=[r"Resource::arn:.*:ec2:.*:instance/\*"],
+        )
+        accept(
+            policy,
+            "AwsSolutions-IAM5",
+            "Copies and snapshots are named when they are made; conditions keep to those with the deployment's tags",
+            applies_to=[r"Resource::arn:.*:ec2:.*:(volume|snapshot)/\*"],
         )
         accept(
             policy,

@@ -8,9 +8,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
+from bootstrap.documents import SNAPSHOTS_TAG
 from stacks.config.storage import CheckpointVolumeConfig
 from stacks.constructs.accepted_findings import accept
-from stacks.constructs.volumes import SNAPSHOT_TAG
 
 # What Data Lifecycle Manager puts on its snapshots.
 # Source: https://docs.aws.amazon.com/ebs/latest/userguide/dlm-elements.html (2026-11).
@@ -50,7 +50,7 @@ class SnapshotSchedule(Construct):
                 interval=config.snapshot_every_hours, interval_unit="HOURS"
             ),
             retain_rule=dlm.CfnLifecyclePolicy.RetainRuleProperty(count=config.snapshots_kept),
-            copy_tags=True,
+            copy_tags=True,  # by them nodes of other zones find the snapshots
         )
         self.policy = dlm.CfnLifecyclePolicy(
             self,
@@ -61,7 +61,7 @@ class SnapshotSchedule(Construct):
             policy_details=dlm.CfnLifecyclePolicy.PolicyDetailsProperty(
                 policy_type="EBS_SNAPSHOT_MANAGEMENT",
                 resource_types=["VOLUME"],
-                target_tags=[{"key": SNAPSHOT_TAG, "value": deployment}],
+                target_tags=[{"key": SNAPSHOTS_TAG, "value": deployment}],
                 schedules=[schedule],
             ),
         )

@@ -10,14 +10,12 @@ from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
-from bootstrap.documents import Volume
+from bootstrap.documents import SNAPSHOTS_TAG, Volume
 from stacks.config.storage import CheckpointVolumeConfig, DatasetVolumeConfig, SharedVolumeConfig
 
 # Names that every image leaves free; on Nitro machines the node finds the disk by its serial number, not by them.
 # Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/device_naming.html (2026-11).
 DATASET_DEVICE, CHECKPOINT_DEVICE, SHARED_DEVICE = "/dev/sdf", "/dev/sdg", "/dev/sdh"
-SNAPSHOT_TAG = "trainstack:snapshots"
-"""Tag by which the schedule finds the volumes that it takes snapshots of."""
 
 
 def zone_name(letter: str) -> str:
@@ -68,7 +66,7 @@ class CheckpointVolume(Construct):
         removal: RemovalPolicy,
     ) -> None:
         super().__init__(scope, id_)
-        self._mount = config.mount
+        self._config = config
         self._zone = zone_name(config.zone)
         self.resource = ec2.CfnVolume(
             self,
@@ -80,7 +78,7 @@ class CheckpointVolume(Construct):
             throughput=config.throughput,
             encrypted=True,
             kms_key_id=key.key_arn,
-            tags=[CfnTag(key="Name", value=f"{deployment}-checkpoints"), CfnTag(key=SNAPSHOT_TAG, value=deployment)],
+            tags=[CfnTag(key="Name", value=f"{deployment}-checkpoints"), CfnTag(key=SNAPSHOTS_TAG, value=deployment)],
         )
         self.resource.apply_removal_policy(removal)
 
@@ -90,11 +88,12 @@ class CheckpointVolume(Construct):
         return Volume(
             kind="checkpoint",
             device=CHECKPOINT_DEVICE,
-            mount=self._mount,
+            mount=self._config.mount,
             read_only=False,
             warm=False,
             volume_id=self.resource.ref,
             availability_zone=self._zone,
+            restored_elsewhere=self._config.other_zones == "restore",
         )
 
 

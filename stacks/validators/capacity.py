@@ -90,8 +90,9 @@ def placement(config: DeploymentConfig) -> Iterator[Problem]:
 def one_zone(config: DeploymentConfig) -> Iterator[Problem]:
     """Storage of one zone is out of reach of machines elsewhere."""
     storage = config.storage
-    zonal = {"checkpoint_volume": storage.checkpoint_volume, "shared_volume": storage.shared_volume}
-    for name, section in zonal.items():
+    volume = storage.checkpoint_volume
+    kept = volume if volume is not None and volume.other_zones == "without" else None
+    for name, section in {"checkpoint_volume": kept, "shared_volume": storage.shared_volume}.items():
         if section is not None and config.capacity.zone_policy == "any":
             rule = f"machines outside zone {section.zone} cannot attach storage.{name}"
             yield Problem("capacity.zone_policy", "any", rule, "one_at_a_time, or leave it out")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from stacks.capacity_plan import zone_candidates
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
 from stacks.gp3_volumes import gp3
@@ -55,6 +56,9 @@ def checkpoint_volume(config: DeploymentConfig) -> Iterator[Problem]:
     if config.capacity.nodes > 1:
         rule = f"is attached to one machine at a time, and {config.capacity.nodes} nodes train: the others go without"
         yield Problem(path, f"zone {volume.zone}", rule, "drop it: every node saves to S3 anyway", "warning")
+    if volume.other_zones == "restore" and set(zone_candidates(config)) <= {volume.zone}:
+        rule = f"all nodes run in zone {volume.zone}, that of the volume"
+        yield Problem(f"{path}.other_zones", "restore", rule, "drop it, or let nodes run in more zones")
 
 
 def shared_volume(config: DeploymentConfig) -> Iterator[Problem]:

@@ -112,6 +112,7 @@ EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "storage.dataset_volume.mount": (STORAGE, "/mnt/other"),
     "storage.checkpoint_volume.zone": (base(storage={"checkpoint_volume": {"zone": "a"}}), "b"),
     "storage.checkpoint_volume.mount": (STORAGE, "/mnt/other"),
+    "storage.checkpoint_volume.other_zones": (base(storage={"checkpoint_volume": {"zone": "a"}}), "restore"),
     "storage.shared_volume.zone": (base(storage={"shared_volume": {"zone": "a"}}), "b"),
     "storage.shared_volume.snapshot_id": (STORAGE, OTHER_SNAPSHOT),
     "storage.shared_volume.mount": (STORAGE, "/mnt/other"),

@@ -34,6 +34,8 @@ UNEXERCISED: dict[Right, str] = {
 """The rights that a run on the embedded cloud does not need, and who needs them."""
 
 FLEET = "a demo with capacity.backend {} needs it; docs/verification.md says that one ran without a denied call"
+COPY = "a demo stays in one zone; tests/localcloud/compute/test_volume_copies.py makes this call with a node's rights"
+COPY_KEY = "EC2 asks KMS for a copy's key in the name of who makes it; the embedded cloud keeps no block to encrypt"
 VOLUME = "emulated machines have no block devices; bootstrap/steps/volumes.py makes this call on a real one"
 BEYOND_THE_DEMO: dict[Right, str] = {
     ("controller", "SeeFleet", "ec2:DescribeFleets"): FLEET.format("ec2_fleet"),
@@ -48,6 +50,20 @@ BEYOND_THE_DEMO: dict[Right, str] = {
     ("node", "UseKeyOfVolumes", "kms:Decrypt"): "EC2 decrypts an attached volume's key in the name of who attaches",
     ("node", "UseKeyOfVolumes", "kms:DescribeKey"): "EC2 looks up an attached volume's key in the name of who attaches",
     ("node", "GrantKeyToVolumes", "kms:CreateGrant"): "EC2 keeps the key for as long as the volume is attached",
+    ("node", "FindSnapshots", "ec2:DescribeSnapshots"): COPY,
+    ("node", "ReadSnapshots", "ec2:CreateVolume"): COPY,
+    ("node", "MakeCopies", "ec2:CreateVolume"): COPY,
+    ("node", "UseCopies", "ec2:AttachVolume"): COPY,
+    ("node", "UseCopies", "ec2:CreateSnapshot"): COPY,
+    ("node", "SnapshotVolume", "ec2:CreateSnapshot"): COPY,
+    ("node", "TakeSnapshots", "ec2:CreateSnapshot"): COPY,
+    ("node", "TagWhatIsMade", "ec2:CreateTags"): COPY,
+    ("node", "RemoveOwnSnapshots", "ec2:DeleteSnapshot"): COPY,
+    ("node", "LetCopiesGoWithNodes", "ec2:ModifyInstanceAttribute"): COPY,
+    **{
+        ("node", "UseKeyOfCopies", f"kms:{action}"): COPY_KEY
+        for action in ("GenerateDataKeyWithoutPlaintext", "ReEncryptFrom", "ReEncryptTo")
+    },
 }
 """The rights that other deployments in config/ add to the demo's, and who needs them."""
 

@@ -1,0 +1,66 @@
+"""What nodes may do so that another zone has a copy of the checkpoint volume: to its snapshots, and to copies alone."""
+
+from __future__ import annotations
+
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+
+from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG, TAKER_TAG
+
+
+def copy_statements(stack: Stack, deployment: str, volume_id: str, key: kms.IKey) -> list[iam.PolicyStatement]:
+    """Return the statements: what is made must be tagged as ours at once, and what is not tagged so is out of reach.
+
+    Source: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html and, for the key,
+    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html (2026-11).
+
+    Args:
+        stack: Where the role is.
+        deployment: Name of the deployment.
+        volume_id: The checkpoint volume.
+        key: That of volume, snapshots and copies.
+    """
+    here = f"arn:{stack.partition}:ec2:{stack.region}"
+    volumes, snapshots = f"{here}:{stack.account}:volume/*", f"{here}::snapshot/*"
+    ours, taken = {SNAPSHOTS_TAG: deployment}, {SNAPSHOTS_TAG: deployment, TAKER_TAG: "supervisor"}
+    return [
+        # No resource level: IAM ignores statements about this call that name a resource.
+        _allow("FindSnapshots", ["ec2:DescribeSnapshots"], ["*"]),
+        _allow("ReadSnapshots", ["ec2:CreateVolume"], [snapshots], _tags("Resource", ours)),
+        _allow("MakeCopies", ["ec2:CreateVolume"], [volumes], _tags("Request", {COPY_TAG: volume_id})),
+        _allow(
+            "UseCopies", ["ec2:AttachVolume", "ec2:CreateSnapshot"], [volumes], _tags("Resource", {COPY_TAG: volume_id})
+        ),
+        _allow("SnapshotVolume", ["ec2:CreateSnapshot"], [f"{here}:{stack.account}:volume/{volume_id}"]),
+        _allow("TakeSnapshots", ["ec2:CreateSnapshot"], [snapshots], _tags("Request", taken)),
+        _allow(
+            "TagWhatIsMade",
+            ["ec2:CreateTags"],
+            [volumes, snapshots],
+            {"StringEquals": {"ec2:CreateAction": ["CreateSnapshot", "CreateVolume"]}},
+        ),
+        _allow("RemoveOwnSnapshots", ["ec2:DeleteSnapshot"], [snapshots], _tags("Resource", taken)),
+        _allow(
+            "LetCopiesGoWithNodes",
+            ["ec2:ModifyInstanceAttribute"],
+            [f"{here}:{stack.account}:instance/*"],
+            _tags("Resource", {"trainstack:deployment": deployment}),
+        ),
+        _allow(
+            "UseKeyOfCopies",
+            ["kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncryptFrom", "kms:ReEncryptTo"],
+            [key.key_arn],
+            {"StringEquals": {"kms:ViaService": f"ec2.{stack.region}.amazonaws.com"}},
+        ),
+    ]
+
+
+def _tags(whose: str, tags: dict[str, str]) -> dict[str, object]:
+    return {"StringEquals": {f"aws:{whose}Tag/{key}": value for key, value in tags.items()}}
+
+
+def _allow(
+    sid: str, actions: list[str], resources: list[str], conditions: dict[str, object] | None = None
+) -> iam.PolicyStatement:
+    return iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
