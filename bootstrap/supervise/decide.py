@@ -226,7 +226,8 @@ def _between_generations(situation: Situation) -> list[Action]:
     leaving = departure(situation)
     judgement = situation.judgement
     if leaving is not None:
-        leave = Leave(leaving.reason, leaving.complete_hook, leaving.shut_down)
+        run_goes_on = judgement is None and situation.recorded is None
+        leave = Leave(leaving.reason, leaving.complete_hook, leaving.shut_down, run_goes_on)
         if judgement is None or situation.recorded is not None:
             return [leave]
         # Whoever would stand in for this node waits first, and may not be there at all.

@@ -154,11 +154,15 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Leave:
-    """Say good-bye, complete the life-cycle action where there is one, give the machine back, end the supervisor."""
+    """Say good-bye, complete the life-cycle action where there is one, give the machine back, end the supervisor.
+
+    `run_goes_on`: other machines will want what this one has.
+    """
 
     reason: str
     complete_hook: bool
     shut_down: bool
+    run_goes_on: bool = False
 
 
 Action = Union[Start, Elect, RequestStop, RequestSave, Kill, Conclude, RecordRunOutcome, Prepare, Leave]

@@ -44,6 +44,7 @@ from bootstrap.supervise.scope import RunScope
 from bootstrap.supervise.situation import Leave, Situation, Wanted
 from bootstrap.supervise.trainer import kill_left_over
 from bootstrap.supervise.troubles import Troubles
+from bootstrap.supervise.volume_snapshot import VolumeSnapshot
 from bootstrap.system import OUTPUT_TAIL_BYTES, System
 
 logger = logging.getLogger(__name__)
@@ -132,6 +133,7 @@ class Supervisor:
 
     def run(self) -> Leave:
         """Supervise until the node leaves; returns what is left to do then."""
+        snapshot = VolumeSnapshot(self._context)
         left_over = kill_left_over(self._context.layout.root)
         if left_over:
             logger.warning("killed trainers that an earlier supervisor left: %s", left_over)
@@ -149,11 +151,14 @@ class Supervisor:
                 self._board.wake.clear()
                 self._tick()
                 self._board.wake.wait(TICK_SECONDS)
+            if self._actor.left.shut_down and self._actor.left.run_goes_on:
+                snapshot.begin()
             self._say_last_word()
         finally:
             self._actor.end_trainer()
             for monitor in self._monitors:
                 monitor.stop()
+        snapshot.finish()
         return self._actor.left
 
     def _tick(self) -> None:

@@ -252,7 +252,11 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             situation(judgement=Judgement("finished", "d1", 9, "", mine=False, since=NOW - 2 * TIMEOUT - 1)),
             [RecordRunOutcome("finished", 9, "")],
         ),
-        ("notice while idle", situation(notice=NOTICE), [Leave("spot interruption (terminate)", False, True)]),
+        (
+            "notice while idle: the run goes on",
+            situation(notice=NOTICE),
+            [Leave("spot interruption (terminate)", False, True, run_goes_on=True)],
+        ),
         (
             "notice with the run's end not yet recorded",
             situation(notice=NOTICE, judgement=Judgement("finished", "d1", 9, "", mine=False, since=NOW)),
@@ -262,12 +266,12 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
         (
             "notice and scale-in: the hook is completed too",
             situation(notice=NOTICE, scale_in_since_unix=UNIX),
-            [Leave("spot interruption (terminate)", True, True)],
+            [Leave("spot interruption (terminate)", True, True, run_goes_on=True)],
         ),
         (
             "signal: the machine stays",
             situation(signalled_since_unix=UNIX),
-            [Leave("the supervisor was told to end", False, False)],
+            [Leave("the supervisor was told to end", False, False, run_goes_on=True)],
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -493,7 +497,7 @@ LOST = "gpu 0000:1b:00: Xid 79 since the machine started: the GPU fell off the b
             training(gpu_fault=LOST, active=ended("failed", message="CUDA error")),
             [Conclude(Result("lost_peer", 7, f"{LOST}; the trainer said: CUDA error"))],
         ),
-        ("the machine goes", situation(gpu_fault=LOST), [Leave(LOST, complete_hook=False, shut_down=True)]),
+        ("the machine goes", situation(gpu_fault=LOST), [Leave(LOST, False, True, run_goes_on=True)]),
     ],
 )
 def test_a_gpu_that_is_lost(name: str, given: Situation, expected: list[Any]) -> None:
