@@ -6,12 +6,15 @@ Region from the node document; endpoints and credentials are found by boto3 itse
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import boto3
 import botocore.session
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
@@ -50,3 +53,18 @@ class Aws:
                 )
                 self._clients[service, impatient] = self._session.client(service, config=config)
             return self._clients[service, impatient]
+
+    def signed_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+        """Return URL and headers of a request for an object, signed for some minutes, that any HTTP client may make.
+
+        Raises:
+            BotoCoreError: There are no credentials, or they cannot be renewed.
+        """
+        client = self.client("s3")
+        url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}).partition("?")[0]
+        credentials = self._session.get_credentials()
+        if credentials is None:
+            raise NoCredentialsError
+        request = AWSRequest("GET", url, headers=dict(headers))
+        S3SigV4Auth(credentials.get_frozen_credentials(), "s3", client.meta.region_name).add_auth(request)
+        return url, dict(request.headers.items())

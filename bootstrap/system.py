@@ -125,6 +125,19 @@ class System:
             self._kill(process)
         return line
 
+    def converse(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a program that is spoken to line by line, and that ends when its input does: also when this one dies.
+
+        Raises:
+            CommandError: It cannot be started.
+        """
+        try:
+            return subprocess.Popen(
+                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            raise CommandError(command, None, "", f"cannot be started ({error.strerror})") from error
+
     def kill_children(self) -> None:
         """Kill every program that `run` is still waiting for, or that `start` left running."""
         with self._lock:

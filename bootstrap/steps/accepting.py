@@ -57,6 +57,12 @@ class Acceptance:
         self._awaited = {part_name(each): each for each in files}
         self.wrong: dict[str, str] = {}
         """What is wrong with the files that were refused, and removed, by name."""
+        self._known: dict[str, str] = {}
+
+    def learn(self, object_name: str, digest: Optional[str]) -> None:  # noqa: UP045
+        """Remember the BLAKE3 of a part that was made while it was copied."""
+        if digest is not None:
+            self._known[object_name] = digest
 
     def take(self, names: Iterable[str] | None = None) -> int:
         """Accept or refuse what has come, of these parts only where they are given; return how many.
@@ -78,8 +84,9 @@ class Acceptance:
         return False
 
     def _judge(self, came: Sequence[DatasetFile]) -> None:
-        shards = [each for each in came if each.blake3 is not None]
-        found: dict[str, str | None] = dict(zip((each.name for each in shards), self._hashes(shards)))
+        found: dict[str, str | None] = {each.name: self._known.get(each.object_name) for each in came}
+        shards = [each for each in came if each.blake3 is not None and found[each.name] is None]
+        found.update(zip((each.name for each in shards), self._hashes(shards)))
         for each in came:
             path = self._plain(each) if each.encoding else self._part(each)
             if each.encoding and found[each.name] is None:

@@ -1,8 +1,8 @@
 """Boot step: the dataset, from S3 to the local disk, in parallel, incrementally, and verified.
 
-s5cmd moves the bytes. A file gets its final name only after its hash was found right, so whatever has its final name
-and size is good. An interrupted staging goes on where it stopped: files that were copied whole are hashed and kept.
-Files are hashed, and zstd is expanded, while s5cmd copies others.
+A file gets its final name only after its hash was found right, so whatever has its final name and size is good. An
+interrupted staging goes on where it stopped: files that were copied whole are hashed and kept, and of large ones only
+the missing ranges are fetched. Files are hashed, and zstd is expanded, while others are copied.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bootstrap.aws import AWS_ERRORS
 from bootstrap.dataset_index import INDEX, DatasetFile, index_files
 from bootstrap.documents import RunDocument
 from bootstrap.errors import StepError
+from bootstrap.fetch.partial import JOURNAL, RANGES
 from bootstrap.plan import Context, Step
 from bootstrap.prepared.dataset import find_prepared
 from bootstrap.steps.accepting import PART, PLAIN, Acceptance, part_name
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 _INDEX_OF_FILES = ".staging.json"
 # How often to look for what s5cmd has copied: hashing is to lag little behind, and a look costs a listing.
 _LOOK_SECONDS = 0.1
+_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's are
 
 
 class Staging(Step):
@@ -130,11 +132,12 @@ def _bring(context: Context, source: str, directory: Path, missing: Sequence[Dat
     names = {each.name for each in kept}
     absent = [each for each in missing if each.name not in names]
     _check_disk(context, directory, missing, kept)
+    begun = [each for each in absent if (directory / f".{each.object_name}{RANGES}").exists()]
     refused = _copy_and_accept(context, source, directory, absent, kept)
-    again = [each for each in kept if each.name in refused]
+    again = [each for each in (*kept, *begun) if each.name in refused]
     if again:
         logger.warning("%s: copied again: %s", directory, _told(refused, again))
-        refused = {name: why for name, why in refused.items() if name not in names}
+        refused = {name: why for name, why in refused.items() if name not in {each.name for each in again}}
         refused |= _copy_and_accept(context, source, directory, again, [])
     if refused:
         raise StepError(
@@ -150,7 +153,8 @@ def _copy_and_accept(
     acceptance = Acceptance(context, directory, [*absent, *kept])
     sizes = {each.object_name: each.stored_bytes for each in absent}
     with ThreadPoolExecutor(1, thread_name_prefix="copy") as pool:
-        copying = pool.submit(copy_objects, context, source, sizes, directory, PART)
+        hashed = {each.object_name: each.blake3 is not None and each.encoding is None for each in absent}
+        copying = pool.submit(copy_objects, context, source, sizes, directory, PART, hashed, acceptance.learn)
         if kept:
             acceptance.take([part_name(each) for each in kept])
         while not wait((copying,), _LOOK_SECONDS).done:
@@ -165,14 +169,20 @@ def _copied_whole(directory: Path, missing: Sequence[DatasetFile]) -> list[Datas
     if not directory.is_dir():
         return []
     parts = {part_name(each): each for each in missing}
+    begun = {f".{each.object_name}{ending}" for each in missing for ending in (RANGES, JOURNAL)}
     whole: list[DatasetFile] = []
     for entry in os.scandir(directory):
         each = parts.get(entry.name)
         if each is not None and each.stored_bytes in (None, entry.stat().st_size):
             whole.append(each)
-        elif entry.name.startswith(".") and (PART in entry.name or entry.name.endswith(PLAIN)):  # s5cmd adds digits
+        elif entry.name not in begun and _is_passing(entry.name):
             Path(entry.path).unlink()
     return whole
+
+
+def _is_passing(name: str) -> bool:
+    """Return whether a staging gives such a name to what it has not finished; s5cmd adds digits to its own."""
+    return name.startswith(".") and (PART in name or name.endswith((PLAIN, RANGES, JOURNAL)))
 
 
 def _told(refused: Mapping[str, str], files: Sequence[DatasetFile]) -> str:
@@ -220,6 +230,7 @@ def _check_disk(context: Context, directory: Path, missing: Sequence[DatasetFile
     """Make sure of room for the plain files, and for the largest of the encoded ones beside its own."""
     encoded = max((each.stored_bytes or 0 for each in missing if each.encoding), default=0) * (os.cpu_count() or 1)
     there = sum(each.stored_bytes or 0 for each in kept)
+    there += sum(path.stat().st_blocks * _BLOCK_BYTES for path in directory.glob(f".*{RANGES}"))
     needed = sum(each.bytes or 0 for each in missing) - there + encoded + SPARE_DISK_BYTES
     free = context.system.free_bytes(directory)
     if needed > free:
