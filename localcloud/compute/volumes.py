@@ -63,6 +63,8 @@ class VolumeOperations:
         self._further: dict[str, list[dict[str, Any]]] = {}
         self._initializations: dict[str, _Initialization] = {}
         self._restores: dict[tuple[str, str], float] = {}
+        # Client token to what was asked with it, and the volume that was made.
+        self._tokens: dict[str | None, tuple[Mapping[str, Any], str]] = {}
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by operation."""
@@ -81,6 +83,21 @@ class VolumeOperations:
     def create(self, call: Call) -> Mapping[str, Any]:
         """Answer CreateVolume: moto's volume, with how it is initialised from its snapshot."""
         asked = dict(call.parameters)
+        token = asked.pop("ClientToken", None)
+        with self._lock:
+            known = self._tokens.get(token)
+        if known is not None:
+            if known[0] != asked:
+                raise ApiError("IdempotentParameterMismatch", f"ClientToken {token} was given with other parameters")
+            return self._volume(known[1])
+        made = self._create(asked)
+        if token is not None:
+            with self._lock:
+                self._tokens[token] = asked, str(made["VolumeId"])
+        return made
+
+    def _create(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked = dict(parameters)
         rate = asked.pop("VolumeInitializationRate", None)
         if rate is not None:
             least, most = INITIALIZATION_RATES_MIB

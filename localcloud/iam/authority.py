@@ -6,6 +6,7 @@ where the services keep them. The cloud's endpoint stands for TLS: aws:SecureTra
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -38,6 +39,8 @@ KMS_FOR_S3 = {
     "CopyObject": ("kms:Decrypt", "kms:GenerateDataKey"),
     "UploadPartCopy": ("kms:Decrypt", "kms:GenerateDataKey"),
 }
+# EC2 names the sessions of an instance's role after the instance.
+INSTANCE_SESSION = re.compile(r"i-[0-9a-f]{8,17}")
 DENIED_CODES = {"ec2": "UnauthorizedOperation", "s3": "AccessDenied"}
 JSON_SERVICES = {
     *("ssm", "logs", "kms", "lambda", "events", "ecr", "dynamodb", "fsx", "dlm", "resource-groups", "pricing"),
@@ -133,6 +136,9 @@ class Authority:
             "aws:userid": [self._identity.user_id(principal)],
             "aws:principaltype": ["AssumedRole" if principal.kind == "role" else "User"],
         }
+        if principal.session_name and INSTANCE_SESSION.fullmatch(principal.session_name):
+            arn = f"arn:aws:ec2:{call.region}:{principal.account}:instance/{principal.session_name}"
+            context["ec2:sourceinstancearn"] = [arn]
         if principal.kind == "user":
             context["aws:username"] = [principal.arn.rpartition("/")[2]]
         for name, value in self._identity.principal_tags(principal).items():

@@ -71,13 +71,19 @@ def ec2_accesses(call: Call) -> list[Access]:
     if made := _made(call.operation):
         name = str(call.parameters.get("GroupName")) if made == "placement-group" else "*"
         resources.append(_arn(call, made, name))
-    found = [Access(action, resource, {}) for resource in resources or [_arn(call, "*", "*")]]
+    found = [Access(action, resource, _own_context(resource)) for resource in resources or [_arn(call, "*", "*")]]
     if call.operation.startswith("Create"):
         found += _tagging(call)
     if call.parameters.get("DeliverLogsPermissionArn"):
         passed = {"iam:passedtoservice": ["vpc-flow-logs.amazonaws.com"]}
         found.append(Access("iam:PassRole", str(call.parameters["DeliverLogsPermissionArn"]), passed))
     return found
+
+
+def _own_context(resource: str) -> dict[str, list[str]]:
+    """Return the condition keys that come from a resource's own name."""
+    kind, _, name = resource.rpartition(":")[2].partition("/")
+    return {"ec2:instanceid": [name]} if kind == "instance" else {}
 
 
 def template_accesses(call: Call, specification: Mapping[str, Any]) -> list[Access]:
