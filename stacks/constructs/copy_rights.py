@@ -30,7 +30,10 @@ def copy_statements(stack: Stack, deployment: str, volume_id: str, key: kms.IKey
         _allow("ReadSnapshots", ["ec2:CreateVolume"], [snapshots], _tags("Resource", ours)),
         _allow("MakeCopies", ["ec2:CreateVolume"], [volumes], _tags("Request", {COPY_TAG: volume_id})),
         _allow(
-            "UseCopies", ["ec2:AttachVolume", "ec2:CreateSnapshot"], [volumes], _tags("Resource", {COPY_TAG: volume_id})
+            "UseCopies",
+            ["ec2:AttachVolume", "ec2:CreateSnapshot", "ec2:ModifyInstanceAttribute"],
+            [volumes],
+            _tags("Resource", {COPY_TAG: volume_id}),
         ),
         _allow("SnapshotVolume", ["ec2:CreateSnapshot"], [f"{here}:{stack.account}:volume/{volume_id}"]),
         _allow("TakeSnapshots", ["ec2:CreateSnapshot"], [snapshots], _tags("Request", taken)),
@@ -42,10 +45,11 @@ def copy_statements(stack: Stack, deployment: str, volume_id: str, key: kms.IKey
         ),
         _allow("RemoveOwnSnapshots", ["ec2:DeleteSnapshot"], [snapshots], _tags("Resource", taken)),
         _allow(
-            "LetCopiesGoWithNodes",
+            "LetCopyGoWithNode",
             ["ec2:ModifyInstanceAttribute"],
             [f"{here}:{stack.account}:instance/*"],
-            _tags("Resource", {"trainstack:deployment": deployment}),
+            # Of itself only: it is the instance that the credentials were given to.
+            {"ArnEquals": {"ec2:SourceInstanceARN": f"{here}:{stack.account}:instance/${{ec2:InstanceID}}"}},
         ),
         _allow(
             "UseKeyOfCopies",

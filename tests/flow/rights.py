@@ -59,7 +59,10 @@ BEYOND_THE_DEMO: dict[Right, str] = {
     ("node", "TakeSnapshots", "ec2:CreateSnapshot"): COPY,
     ("node", "TagWhatIsMade", "ec2:CreateTags"): COPY,
     ("node", "RemoveOwnSnapshots", "ec2:DeleteSnapshot"): COPY,
-    ("node", "LetCopiesGoWithNodes", "ec2:ModifyInstanceAttribute"): COPY,
+    ("node", "LetCopyGoWithNode", "ec2:ModifyInstanceAttribute"): COPY,
+    ("node", "UseCopies", "ec2:ModifyInstanceAttribute"): (
+        "EC2 may judge the volume of the attribute too (its list of resources for this call has it as optional)"
+    ),
     **{
         ("node", "UseKeyOfCopies", f"kms:{action}"): COPY_KEY
         for action in ("GenerateDataKeyWithoutPlaintext", "ReEncryptFrom", "ReEncryptTo")
