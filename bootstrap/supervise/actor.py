@@ -14,6 +14,7 @@ from bootstrap.imds import InstanceIdentity
 from bootstrap.plan import Context
 from bootstrap.steps.code import remove_other_code
 from bootstrap.steps.interpreter import find_interpreter
+from bootstrap.supervise.decide import somebody_trains
 from bootstrap.supervise.launch import (
     Launch,
     LaunchCommand,
@@ -27,6 +28,7 @@ from bootstrap.supervise.monitors import Board
 from bootstrap.supervise.preparation import Preparation
 from bootstrap.supervise.records import GenerationRecord, RunOutcome
 from bootstrap.supervise.results import Results
+from bootstrap.supervise.scope import RunScope
 from bootstrap.supervise.situation import (
     Action,
     Active,
@@ -161,16 +163,24 @@ class Actor:
         environment = trainer_environment(launch, self._context.system.environment())
         self._standby.make(kind, launch.interpreter, environment, self._context.layout.root)
 
-    def is_warming(self, newest: GenerationRecord | None) -> bool:
-        """Return whether this node is not ready to join yet, for its standby imports: the others train on meanwhile.
+    def is_warming(self, scope: RunScope | None) -> bool:
+        """Return whether this node is not ready to take part yet, because of its standby.
 
-        Nobody waits for the standby of a node that has just trained with them: it starts at once, as well as it can.
+        One that joins is ready when its standby has imported: the others train on meanwhile. Where nobody trains
+        nothing is gained by that, for a standby that imports can be started: one word of it is enough, without which
+        the start would be cold, and compete with the standby. Nobody waits for the standby of a node that has just
+        trained with them: it starts at once, as well as it can.
         """
-        if self._standby is None or not self._standby.is_warming():
+        if self._standby is None:
             return False
-        if newest is None or newest.generation == self.last_generation:
-            return self.last_generation == 0
-        return newest.rank_of(self._identity.instance_id) is None
+        peers, observed_at, newest, _ = scope.view() if scope is not None else ((), None, None, None)
+        if newest is not None and newest.rank_of(self._identity.instance_id) is not None:
+            return False
+        newest_generation = newest.generation if newest is not None else 0
+        timeout_seconds = self._context.node.supervise.heartbeat_timeout_seconds
+        if observed_at is None or somebody_trains(peers, newest_generation, timeout_seconds):
+            return self._standby.is_warming()
+        return self.last_generation == 0 and self._standby.is_silent()
 
     def _launch(self, run: RunDocument, record: GenerationRecord, rank: int) -> Launch:
         return Launch(

@@ -6,6 +6,7 @@ shows that it has happened. The rules are those of docs/architecture.md, section
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bootstrap.supervise.peers import Peer
@@ -253,7 +254,11 @@ def _between_generations(situation: Situation) -> list[Action]:
 
 def _election(situation: Situation) -> list[Action]:
     """Propose the next generation when this node is the one to do so."""
-    if situation.observed_at is None or situation.ready_since is None or _somebody_trains(situation):
+    newest = situation.newest.generation if situation.newest is not None else 0
+    timeout_seconds = situation.timings.heartbeat_timeout_seconds
+    if situation.observed_at is None or situation.ready_since is None:
+        return []
+    if somebody_trains(situation.peers, newest, timeout_seconds):
         return []
     ready = ready_peers(situation, situation.wanted.digest)
     candidates = [(peer.joined_unix_seconds, Member(peer.instance_id, peer.address)) for peer in ready]
@@ -268,7 +273,6 @@ def _election(situation: Situation) -> list[Action]:
     # Only the first in join order writes, because the first is the master and knows which of its ports are free.
     if members[0] != situation.me:
         return []
-    newest = situation.newest.generation if situation.newest is not None else 0
     return [Elect(max(newest, situation.floor) + 1, members)]
 
 
@@ -310,12 +314,11 @@ def ready_peers(situation: Situation, digest: str) -> list[Peer]:
     ]
 
 
-def _somebody_trains(situation: Situation) -> bool:
+def somebody_trains(peers: Iterable[Peer], newest_generation: int, heartbeat_timeout_seconds: float) -> bool:
     """Return whether a peer is, for all that is known, still training or saving: nobody may be overtaken."""
-    newest = situation.newest.generation if situation.newest is not None else 0
     return any(
-        peer.silent_seconds <= situation.timings.heartbeat_timeout_seconds
+        peer.silent_seconds <= heartbeat_timeout_seconds
         and peer.outcome is None
-        and (peer.state == "training" or (peer.state == "draining" and peer.generation == newest > 0))
-        for peer in situation.peers
+        and (peer.state == "training" or (peer.state == "draining" and peer.generation == newest_generation > 0))
+        for peer in peers
     )

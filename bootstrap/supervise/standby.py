@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 DESCRIPTOR_VARIABLE = "TRAINSTACK_STANDBY_FD"
 # A new one imports while the generation that took the last one trains: not while that one starts, on the same cores.
 PAUSE_SECONDS = 10.0
-# A node that joins is not ready before its standby is: the others train on meanwhile. Not for ever.
+# A node that joins a gang that trains is not ready before its standby is: the others train on meanwhile. Not for ever.
 WARMING_LIMIT_SECONDS = 120.0
 _READY = b"r"
 
@@ -78,8 +78,13 @@ class Standby:
 
     def is_warming(self) -> bool:
         """Return whether one is there that still imports, and may be waited for."""
-        is_late = time.monotonic() - self._made_at > WARMING_LIMIT_SECONDS
-        return self._socket is not None and not is_late and _READY not in self._hear()
+        return self._socket is not None and not self._is_late() and _READY not in self._hear()
+
+    def is_silent(self) -> bool:
+        """Return whether one is to come that could not be started yet: it is made at the next look, or says nothing."""
+        if self._socket is None:
+            return self._failed is None
+        return not self._is_late() and not self._hear()
 
     def start(
         self, kind: Kind, arguments: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
@@ -120,6 +125,9 @@ class Standby:
         if self._process is not None:
             _end(self._process)
         self._process, self._socket, self._used, self._kind = None, None, None, None
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._made_at > WARMING_LIMIT_SECONDS
 
     def _hear(self) -> bytes:
         if self._socket is not None:

@@ -263,8 +263,7 @@ class Supervisor:
         return None if self._is_warming() else self._preparation.prepared_digest
 
     def _is_warming(self) -> bool:
-        scope = self._board.scope
-        return self._actor.is_warming(scope.view()[2] if scope is not None else None)
+        return self._actor.is_warming(self._board.scope)
 
     def _said_digest(self) -> str:
         """Return the digest to say: of what trains, else of what this node is ready for, else none."""

@@ -12,13 +12,27 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap.aws import Aws
+from bootstrap.imds import InstanceIdentity
+from bootstrap.supervise.actor import Actor
+from bootstrap.supervise.control import ControlStore, Observation
+from bootstrap.supervise.launch import torchrun_command
+from bootstrap.supervise.memory import Memory
+from bootstrap.supervise.monitors import Board
+from bootstrap.supervise.preparation import Preparation
+from bootstrap.supervise.records import GenerationRecord, Heartbeat, Member
+from bootstrap.supervise.scope import RunScope
 from bootstrap.supervise.standby import Kind, Standby
+from tests.bootstrap.account import REGION, Account
+from tests.bootstrap.test_steps import real
 
 KIND = Kind("a" * 64, 1)
 WAITS = """
 import os, socket, time
 supervisor = socket.socket(fileno=int(os.environ["TRAINSTACK_STANDBY_FD"]))
 open("pid", "w").write(str(os.getpid()))
+while os.path.exists("mute"):
+    time.sleep(0.01)
 supervisor.sendall(b"i")
 while os.path.exists("slow"):
     time.sleep(0.01)
@@ -114,3 +128,54 @@ def test_it_ends_without_a_word_when_nobody_needs_it(standby: Standby, tmp_path:
     assert standby.lacks(KIND)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+ME, YOU = Member("i-me", "10.0.0.1"), Member("i-you", "10.0.0.2")
+TRAINS = {YOU.instance_id: Heartbeat(YOU.instance_id, YOU.address, 1, "training", 1, 5, "d", 1.0)}
+
+
+def generation(number: int, *members: Member) -> GenerationRecord:
+    return GenerationRecord(number, "d", members, members[0].address, 29500, members[0].instance_id)
+
+
+def test_only_who_joins_a_gang_that_trains_waits_for_the_imports(account: Account, tmp_path: Path) -> None:
+    context = real(account, tmp_path)
+    run, board, root = context.run, Board(), context.layout.root
+    assert run is not None
+    context.identity = InstanceIdentity(ME.instance_id, "c7i.2xlarge", "us-east-1a", ME.address, "spot", None)
+    scope = RunScope(ControlStore(Aws(REGION).client("s3"), bucket=account.checkpoints, run=run.run), ME.instance_id)
+    board.run = run
+    preparation = Preparation(context, board.wake)
+    preparation.prepared_digest = run.digest()
+    package = context.layout.code(run.code.sha256) / "training"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text(WAITS)
+    for name in ("mute", "slow"):
+        (root / name).touch()
+    actor = Actor(context, board, context.identity, Memory(ME.instance_id, 5.0), preparation, torchrun_command)
+
+    def see(record: GenerationRecord | None, heartbeats: dict[str, Heartbeat]) -> None:
+        now = context.system.monotonic_seconds()
+        scope.take(Observation(heartbeats, record, None), now, now)
+
+    try:
+        see(None, {})
+        assert actor.is_warming(scope)  # one is still to be made
+        actor.keep_standby()
+        wait(lambda: (root / "pid").exists())
+        assert actor.is_warming(scope)  # it has not said a word: the start would be cold
+        (root / "mute").unlink()
+        wait(lambda: not actor.is_warming(scope))  # nobody trains: it can be started while it imports
+        assert actor.is_warming(None)  # who trains is not known
+        see(generation(1, YOU), TRAINS)
+        assert actor.is_warming(scope)
+        see(generation(1, YOU), {})  # they are gone
+        assert not actor.is_warming(scope)
+        see(generation(2, YOU, ME), TRAINS)  # it is one of them
+        assert not actor.is_warming(scope)
+        see(generation(3, YOU), TRAINS)
+        assert actor.is_warming(scope)
+        (root / "slow").unlink()
+        wait(lambda: not actor.is_warming(scope))
+    finally:
+        actor.end_trainer()
