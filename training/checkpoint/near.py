@@ -113,7 +113,7 @@ def last_life(backend: Backend, own_fences: int) -> LastLife:
             fences += 1
             if fences == own_fences + 1:
                 epoch = entry.sequence
-        elif entry.step is not None:
+        elif entry.step is not None and step < 0:
             step = entry.step
         if epoch >= 0 and step >= 0:
             break

@@ -80,8 +80,8 @@ def tiers(tmp_path: Path) -> TieredBackend:
     return TieredBackend(DirectoryBackend(tmp_path), durable)
 
 
-def go_on(gang: Gang, backend: TieredBackend) -> tuple[TrainingState, Any]:
-    LogWriter(backend, 2)
+def go_on(gang: Gang, backend: TieredBackend, generation: int = 2) -> tuple[TrainingState, Any]:
+    LogWriter(backend, generation)
     found = own_state()
     return found, resume(gang, backend, found, None, 0)
 
