@@ -1,7 +1,7 @@
 """Copies large objects from S3: in ranges, over many connections, hashed behind the front, and resumed range by range.
 
 Every request names the object's ETag, so that all bytes are of one object. What fails for a while is asked for again,
-after a random wait; when S3 says SlowDown, half as many requests are under way, and more again as they succeed.
+after a random wait. Requests are doubled while that makes the copy faster, and halved when S3 says SlowDown.
 
 What bounds it: on two cores, the copies in the kernel and the hash (a GiB takes about a core-second of each). Processes
 grow with the cores, for TLS in Python is one core's work at some hundred MB/s; the connections too, for S3 gives each
@@ -32,6 +32,7 @@ from bootstrap.fetch import hasher, worker
 from bootstrap.fetch.child import Answers, Child
 from bootstrap.fetch.partial import Origin, Partial, boot_id
 from bootstrap.fetch.progress import Progress
+from bootstrap.fetch.window import Window
 from bootstrap.plan import Context
 from bootstrap.steps.interpreter import find_interpreter
 
@@ -40,13 +41,12 @@ logger = logging.getLogger(__name__)
 PART_BYTES = 8 * 1024 * 1024
 CONNECTIONS_A_CORE = 16
 LEAST_CONNECTIONS, MOST_CONNECTIONS = 64, 256
-MOST_PROCESSES = 16
+FIRST_CONNECTIONS_A_CORE = 8
+CONNECTIONS_A_PROCESS = 16
 ATTEMPTS = 8
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 10.0
-_CALM_SECONDS = 1.0  # a burst of refusals is one
 _QUEUED = 1.25  # requests for each connection: one waits while an answer is on its way
 _LASTING = {"NoSuchKey", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket"}
-_LEAST_WINDOW = 4.0
 _FULL = ("ENOSPC", "EDQUOT")
 _DAMAGED = "the dataset is damaged, or was written again during the copy: tokenize it again"
 
@@ -92,24 +92,8 @@ def copy_large(
     Raises:
         StepError: An object is not there, or not as it should be, or changes; S3 does not answer; the disk is full.
     """
-    answers: Answers = queue.SimpleQueue()
-    cores = os.cpu_count() or 1
-    connections = min(max(cores * CONNECTIONS_A_CORE, LEAST_CONNECTIONS), MOST_CONNECTIONS)
-    processes = min(cores, MOST_PROCESSES)
-    authorities = context.system.environment().get("AWS_CA_BUNDLE") or str(get_cert_path(True))
-    numbers = [str(-(-connections // processes)), str(READ_TIMEOUT_SECONDS), authorities]
-    children: list[Child] = []
-    try:
-        for _ in range(processes):
-            children.append(Child(context.system, [sys.executable, "-IS", worker.__file__, *numbers], answers))
-        # Not -I: the interpreter that trains may find its packages by its environment.
-        hashing = Child(context.system, [find_interpreter(context), hasher.__file__], answers)
-        children.append(hashing)
-        copies = _Copies(context, bucket, objects, directory, finished)
-        copies.run(answers, children[:-1], hashing, connections)
-    finally:
-        for child in children:
-            child.end()
+    with _Copies(context, bucket, objects, directory, finished) as copies:
+        copies.run()
 
 
 class _Copies:
@@ -128,24 +112,43 @@ class _Copies:
         self._asked: dict[int, _Range] = {}
         self._again: list[_Range] = []
         self._count = 0
-        self._calm_until_seconds = 0.0
+        self._answers: Answers = queue.SimpleQueue()
+        self._workers: list[Child] = []
+        # Not isolated as the workers are: the interpreter that trains may find its packages by its environment.
+        self._hashing = Child(context.system, [find_interpreter(context), hasher.__file__], self._answers)
+        cores = os.cpu_count() or 1
+        most = min(max(cores * CONNECTIONS_A_CORE, LEAST_CONNECTIONS), MOST_CONNECTIONS)
+        self._window = Window(max(cores * FIRST_CONNECTIONS_A_CORE, CONNECTIONS_A_PROCESS), most)
         self._progress = Progress(context, sum(each.size for each in objects))
 
-    def run(self, answers: Answers, workers: Sequence[Child], hashing: Child, connections: int) -> None:
+    def __enter__(self) -> _Copies:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in (*self._workers, self._hashing):
+            child.end()
+        for copy in self._open.values():
+            copy.partial.close()
+
+    def run(self) -> None:
         """Copy everything."""
-        self._hashing = hashing
-        self._most = self._window = connections * _QUEUED
+        self._start_workers()  # they come up while the first object is looked at
         deadline = self._now() + self._context.node.supervise.boot_timeout_seconds
-        try:
-            while True:
-                while len(self._asked) < self._window and (following := self._next()) is not None:
-                    self._ask(following, min(workers, key=lambda child: child.asked))
-                if not (self._open or self._asked or self._again):
-                    return
-                self._wait(answers, deadline)
-        finally:
-            for copy in self._open.values():
-                copy.partial.close()
+        while True:
+            self._start_workers()
+            while len(self._asked) < self._window.size * _QUEUED and (following := self._next()) is not None:
+                self._ask(following, min(self._workers, key=lambda child: child.asked))
+            if not (self._open or self._asked or self._again):
+                return
+            self._wait(deadline)
+
+    def _start_workers(self) -> None:
+        """Have as many processes as the connections ask for."""
+        authorities = self._context.system.environment().get("AWS_CA_BUNDLE") or str(get_cert_path(True))
+        arguments = [str(CONNECTIONS_A_PROCESS), str(READ_TIMEOUT_SECONDS), authorities]
+        command = [sys.executable, "-IS", worker.__file__, *arguments]
+        while len(self._workers) * CONNECTIONS_A_PROCESS < self._window.size:
+            self._workers.append(Child(self._context.system, command, self._answers))
 
     def _now(self) -> float:
         return self._context.system.monotonic_seconds()
@@ -196,11 +199,11 @@ class _Copies:
         task = {"id": self._count, "url": url, "headers": headers, "path": str(copy.partial.path)}
         child.send({**task, "first": first, "count": count})
 
-    def _wait(self, answers: Answers, deadline: float) -> None:
+    def _wait(self, deadline: float) -> None:
         """Take one answer, or see a range come due."""
         until = min([self._again[0].due_seconds, deadline] if self._again else [deadline])
         try:
-            child, answer = answers.get(timeout=max(0.0, until - self._now()))
+            child, answer = self._answers.get(timeout=max(0.0, until - self._now()))
         except queue.Empty:
             if self._now() >= deadline:
                 raise StepError(
@@ -221,9 +224,10 @@ class _Copies:
         if "problem" in answer:
             self._failed(asked, answer)
             return
-        self._window = min(self._most, self._window + 1 / self._window)
+        count = asked.copy.partial.span(asked.part)[1]
+        self._window.came(count, self._now())
         asked.copy.partial.record(asked.part)
-        self._progress.add(asked.copy.partial.span(asked.part)[1], came=True)
+        self._progress.add(count, came=True)
         self._advance(asked.copy)
 
     def _advance(self, copy: _Copy) -> None:
@@ -269,16 +273,11 @@ class _Copies:
                 wanted, f"cannot be copied: {problem}, at byte {first}, after {asked.attempts} attempts"
             )
         if status in (429, 503):
-            self._slow_down()
+            self._window.refused(self._now())
         longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**asked.attempts)
         asked.due_seconds = self._now() + random.uniform(0, longest)  # noqa: S311 no secret
         logger.warning("%s: part %d: %s; is asked for again", wanted.key, asked.part, problem)
         heapq.heappush(self._again, asked)
-
-    def _slow_down(self) -> None:
-        if self._now() >= self._calm_until_seconds:
-            self._window = max(_LEAST_WINDOW, self._window / 2)
-            self._calm_until_seconds = self._now() + _CALM_SECONDS
 
     def _failure(self, wanted: LargeObject, what: str) -> StepError:
         return StepError(

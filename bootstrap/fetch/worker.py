@@ -3,8 +3,8 @@
 Each line of standard input is a JSON object: `id`, `url`, `headers` (signed), `path` of the file, `first` byte and
 `count` of bytes. Each line of standard output is the answer to one of them, in any order: `id`, and where it failed
 `problem` in words, with the HTTP `status`, the S3 error `code`, or the disk's `errno`. It ends when its input does. It
-needs the standard library alone, and so starts in no time; TLS holds the interpreter's lock for every 16 KiB, and so
-there is one such process for every core.
+needs the standard library alone, and so starts in no time. TLS takes the interpreter's lock for every 16 KiB, and so
+there are several such processes where there are many connections.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 from urllib.parse import SplitResult, urlsplit
 
-BUFFER_BYTES = 1024 * 1024
+BUFFER_BYTES = 256 * 1024
 RANGE_LIMIT_SECONDS = 120
 """One range may take this long, however steadily it trickles; another connection may be a better one."""
 _ERROR_BYTES = 64 * 1024
