@@ -21,6 +21,18 @@ HERE = Path(__file__).parent
 DEADLINE_SECONDS = 25.0
 
 
+COPIED_VOLUME = {
+    "kind": "checkpoint",
+    "device": "/dev/sdg",
+    "mount": "/proc",
+    "read_only": False,
+    "warm": False,
+    "volume_id": "vol-0123456789abcdef0",
+    "availability_zone": "us-east-1a",
+    "restored_elsewhere": True,
+}
+
+
 class Node:
     """One supervisor process and its machine."""
 
@@ -29,7 +41,7 @@ class Node:
         self.instance_id = f"i-{number:04d}"
         self.root = directory / self.instance_id
         self.root.mkdir()
-        (self.root / "node.json").write_text(json.dumps(account.node()))
+        (self.root / "node.json").write_text(json.dumps(account.node(volumes=[COPIED_VOLUME])))
         self.metadata = MetadataServer(self.instance_id, f"127.0.0.{10 + number}")
         self.environment = {
             **os.environ,
@@ -72,6 +84,7 @@ class Fleet:
         self.nodes: list[Node] = []
 
     def launch(self, *arguments: str) -> Node:
+        """Start a node; where a checkpoint volume would be mounted, something is that no save was ever written to."""
         node = Node(self.account, self._directory, self._shared, len(self.nodes) + 1, *arguments)
         self.nodes.append(node)
         return node
@@ -141,6 +154,7 @@ def test_run_finishes_and_nodes_wait_for_scale_in(fleet: Fleet) -> None:
     assert second.process.wait(DEADLINE_SECONDS) == 0
     assert (second.root / "shut-down").exists()
     assert first.process.poll() is None
+    assert not second.events("checkpoint_snapshot"), "the run is over: nobody needs what this node has"
     stream = fleet.account.logs.get_log_events(logGroupName=fleet.account.log_group, logStreamName="i-0002")
     assert "node_leaving" in [json.loads(event["message"])["event"] for event in stream["events"]]
 
@@ -155,7 +169,9 @@ def test_notice_saves_and_the_replacement_goes_on(fleet: Fleet) -> None:
     assert (leaving.root / "shut-down").exists()
     beside = ("trainer", "results_uploaded")
     names = [event["event"] for event in leaving.events() if event["event"] not in beside]
-    assert names[-3:] == ["interruption_notice", "generation_ended", "node_leaving"]
+    assert names[-4:] == ["interruption_notice", "generation_ended", "node_leaving", "checkpoint_snapshot"]
+    (snapshot,) = leaving.events("checkpoint_snapshot")
+    assert (snapshot["outcome"], snapshot["message"]) == ("not_needed", "no save is on the volume")
     assert leaving.events("generation_ended")[0]["outcome"] == "stopped"
     saved = fleet.saved_step
     assert saved > 20
@@ -221,8 +237,11 @@ def test_failing_trainer_is_given_up_after_three_tries(fleet: Fleet) -> None:
     outcome = fleet.outcome()
     assert outcome["outcome"] == "failed"
     assert "the loss is not a number" in outcome["message"]
-    tails = fleet.account.s3.list_objects_v2(Bucket=fleet.account.checkpoints, Prefix="nodes/")
-    assert any(item["Key"].endswith("trainer.log") for item in tails["Contents"])
+    prefix = f"runs/{fleet.account.run()['run']}/results/gen-1/"
+    logs = fleet.account.s3.list_objects_v2(Bucket=fleet.account.checkpoints, Prefix=prefix)["Contents"]
+    assert sorted(item["Key"] for item in logs if item["Key"].endswith("/trainer.log")) == [
+        f"{prefix}node-{rank}/trainer.log" for rank in (0, 1)
+    ]
 
 
 def test_a_real_torchrun_on_each_node(fleet: Fleet) -> None:
