@@ -31,6 +31,6 @@ class Progress:
             state="progress",
             bytes_done=self._there_bytes,
             bytes_total=self._total_bytes,
-            bytes_per_second=round(rate),
-            seconds_left=round((self._total_bytes - self._there_bytes) / rate, 1),
+            mib_per_second=round(rate / 1024**2, 1),
+            remaining_seconds=round((self._total_bytes - self._there_bytes) / rate, 1),
         )
