@@ -228,6 +228,14 @@ def test_a_node_of_another_zone_goes_without(tmp_path: Path) -> None:
     assert (system.commands, service.asked) == ([], [])
 
 
+def test_the_plan_says_what_other_zones_do(tmp_path: Path) -> None:
+    system, service, context = scene(tmp_path, {**KEPT, "restored_elsewhere": True}, SHARED)
+    kept, shared = Volumes().intent(context)
+    assert "on nodes in us-east-1a" in kept and "on others a copy from its newest snapshot" in kept
+    assert "copy" not in shared
+    assert (system.commands, service.asked) == ([], [])
+
+
 def test_a_checkpoint_volume_that_another_machine_has_is_left_to_it(tmp_path: Path) -> None:
     system, service, context = scene(tmp_path, KEPT)
     service.refusal = "VolumeInUse"

@@ -145,6 +145,17 @@ def test_a_refused_call_costs_the_copy_alone(deployment: Deployment, sid: str, o
         deployment.ec2.delete_volume(VolumeId=copy["VolumeId"])
 
 
+def test_a_copy_without_a_file_system_is_said_and_goes_with_the_machine_all_the_same(deployment: Deployment) -> None:
+    deployment.scheduled_snapshot()
+    node = deployment.node(1)
+    node.system.kind = None
+    node.boot()
+    assert node.event()["outcome"] == "without" and "is blank, and should hold data" in node.event()["message"]
+    assert not node.system.ran("mkfs.xfs")
+    deployment.terminate(node)
+    assert deployment.copies() == []
+
+
 def test_a_node_changes_no_other_node(deployment: Deployment) -> None:
     one, other = deployment.node(1), deployment.node(1)
     with pytest.raises(ClientError, match="ec2:ModifyInstanceAttribute"):
