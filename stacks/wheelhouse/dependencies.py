@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,12 +11,14 @@ from packaging.utils import canonicalize_name
 
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
-from stacks.wheelhouse.imports import distribution_of, imports_of
+from stacks.wheelhouse.imports import TRAINER, distribution_of, imports_of
 from stacks.wheelhouse.node_lock import pinned_versions
 from stacks.wheelhouse.wheels import NODE_PACKAGES, is_of_image
 
 REQUIREMENTS = "requirements.txt"
 KEY = "training.dependencies"
+TOKENIZING = ("pyarrow", "tiktoken", "tokenizers")
+"""What the trainer's own functions that prepare data import."""
 
 
 @dataclass
@@ -45,12 +47,21 @@ def dependencies_of(config: DeploymentConfig) -> Dependencies:
         if folder.is_dir():
             _add_file(result, folder / REQUIREMENTS)
             _add_imports(result, folder)
-    if config.training.config.observation.tensorboard and not _has(result, "tensorboard"):
-        # At the version with which the trainer is tested.
-        _add(result, f"tensorboard=={pinned_versions()['tensorboard']}", "training.config.observation.tensorboard")
+    if config.training.config.observation.tensorboard:
+        _add_tested(result, ["tensorboard"], "training.config.observation.tensorboard")
+    prepare = config.training.prepare
+    if prepare is not None and prepare.function.startswith(f"{TRAINER}."):
+        _add_tested(result, TOKENIZING, "training.prepare.function")
     result.requirements.sort()
     result.image.sort()
     return result
+
+
+def _add_tested(result: Dependencies, names: Sequence[str], source: str) -> None:
+    """Add what a part of the trainer imports that not every run needs, at the versions with which it is tested."""
+    for name in names:
+        if not _has(result, name):
+            _add(result, f"{name}=={pinned_versions()[name]}", source)
 
 
 def _add_file(result: Dependencies, path: Path) -> None:

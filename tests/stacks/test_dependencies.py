@@ -51,9 +51,9 @@ def code(tmp_path: Path) -> Path:
     return folder
 
 
-def dependencies(folder: Path, said: Any = "auto", **config: Any) -> Dependencies:
+def dependencies(folder: Path, said: Any = "auto", prepare: Any = None, **config: Any) -> Dependencies:
     file = folder.parent / "x.yaml"
-    training = {"dataset": "d", "code": str(folder), "dependencies": said, "config": config}
+    training = {"dataset": "d", "code": str(folder), "dependencies": said, "config": config, "prepare": prepare}
     file.write_text(yaml.safe_dump({"name": "x", "capacity": {"instance_types": ["g6.xlarge"]}, "training": training}))
     return dependencies_of(read(file))
 
@@ -124,6 +124,15 @@ def test_tensorboard_comes_with_its_setting(code: Path) -> None:
     assert found.requirements[0].startswith("tensorboard==")
     assert found.explanation[0][0] == "training.config.observation.tensorboard"
     assert dependencies(code, ["tensorboard>=2"], observation={"tensorboard": True}).requirements == ["tensorboard>=2"]
+
+
+def test_what_tokenizes_on_the_node_comes_with_preparing_by_the_trainers_own_function(code: Path) -> None:
+    prepare = {"source": "raw/d", "function": "training.data.preparation:tokenize"}
+    found = dependencies(code, ["tiktoken>=0.5"], prepare)
+    assert [line.partition("==")[0] for line in found.requirements] == ["pyarrow", "tiktoken>=0.5", "tokenizers"]
+    assert ("training.prepare.function", found.requirements[0], "is installed") in found.explanation
+    own = {"source": "raw/d", "function": "models.preparation:make"}
+    assert dependencies(code, "off", own).requirements == []
 
 
 @pytest.mark.parametrize(

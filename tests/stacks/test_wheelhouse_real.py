@@ -11,13 +11,16 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from stacks.wheelhouse.building import build
-from stacks.wheelhouse.resolving import WheelhouseError
-from stacks.wheelhouse.wheels import node_wheels
+from stacks.wheelhouse.dependencies import TOKENIZING
+from stacks.wheelhouse.node_lock import pinned_versions
+from stacks.wheelhouse.resolving import WheelhouseError, resolve
+from stacks.wheelhouse.wheels import Wheel, node_wheels
 from tests.bootstrap.test_documents import node
 
 from .conftest import ROOT
@@ -59,11 +62,19 @@ def python(image: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@cache
+def wheels(python: str) -> dict[str, Wheel]:
+    """Every node's, and those of one that prepares data by the trainer's own function."""
+    pinned, every = pinned_versions(), node_wheels()[python]
+    constraints = [f"{name}=={wheel.version}" for name, wheel in every.items()]
+    return {**resolve([f"{name}=={pinned[name]}" for name in TOKENIZING], python, constraints), **every}
+
+
 @pytest.fixture(scope="module")
 def archive(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheelhouse")
     try:
-        built = build({python: node_wheels()[python]}, ["torch>=2"], folder, print)
+        built = build({python: wheels(python)}, ["torch>=2"], folder, print)
     except WheelhouseError as error:
         if "Could not find" in str(error) or "Connection" in str(error):
             pytest.skip(f"the package index does not answer: {error}")
@@ -72,7 +83,7 @@ def archive(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_twice_from_the_index_the_digest_is_the_same(python: str, archive: Path, tmp_path: Path) -> None:
-    again = build({python: node_wheels()[python]}, ["torch>=2"], tmp_path, print)
+    again = build({python: wheels(python)}, ["torch>=2"], tmp_path, print)
     assert (again.sha256, again.path.read_bytes()) == (archive.stem, archive.read_bytes())
 
 
@@ -110,11 +121,12 @@ def test_offline_node_has_the_wheels_and_its_own_torch(image: str, archive: Path
 
 
 def train(python: str, root: Path) -> None:
-    """Train, save, and go on, in the environment that was made: all that a trainer imports is there."""
+    """Prepare data, train, save, and go on, in the environment that was made: all that a node imports is there."""
     (root / "text").mkdir()
     (root / "text" / "words.txt").write_text("loss of node is no work when each step was saved\n" * 2000)
-    # A dataset is made elsewhere, as a person does it.
-    run(sys.executable, root, "tokenize --input text --output . --name words --vocabulary-size 270")
+    (root / "options.json").write_text(json.dumps({"vocabulary_size": 270}))
+    function = "training.data.preparation:tokenize"
+    run(python, root, f"prepare --function {function} --options options.json --source text --target words")
     model = {"layers": 1, "heads": 1, "embedding": 16, "context": 16}
     for steps in (3, 5):
         config = {"steps": steps, "global_batch_sequences": 4, "micro_batch_sequences": 4, "model": model}
