@@ -89,13 +89,16 @@ def placement(config: DeploymentConfig) -> Iterator[Problem]:
 
 def one_zone(config: DeploymentConfig) -> Iterator[Problem]:
     """Storage of one zone is out of reach of machines elsewhere."""
-    storage = config.storage
-    volume = storage.checkpoint_volume
-    kept = volume if volume is not None and volume.other_zones == "without" else None
-    for name, section in {"checkpoint_volume": kept, "shared_volume": storage.shared_volume}.items():
-        if section is not None and config.capacity.zone_policy == "any":
-            rule = f"machines outside zone {section.zone} cannot attach storage.{name}"
-            yield Problem("capacity.zone_policy", "any", rule, "one_at_a_time, or leave it out")
+    if config.capacity.zone_policy != "any":
+        return
+    checkpoints, shared = config.storage.checkpoint_volume, config.storage.shared_volume
+    if checkpoints is not None and checkpoints.other_zones == "without":
+        rule = f"machines outside zone {checkpoints.zone} cannot attach storage.checkpoint_volume"
+        remedy = "one_at_a_time, or leave it out; or storage.checkpoint_volume.other_zones: restore"
+        yield Problem("capacity.zone_policy", "any", rule, remedy)
+    if shared is not None:
+        rule = f"machines outside zone {shared.zone} cannot attach storage.shared_volume"
+        yield Problem("capacity.zone_policy", "any", rule, "one_at_a_time, or leave it out")
 
 
 def gang(config: DeploymentConfig) -> Iterator[Problem]:

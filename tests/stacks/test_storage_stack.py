@@ -240,3 +240,21 @@ def test_nodes_are_told_of_all_of_it_and_may_attach_it(full: Assembly) -> None:
         "StringEquals": {"aws:ResourceTag/trainstack:deployment": "demo"}
     }
     assert statements["GrantKeyToVolumes"]["Condition"]["Bool"] == {"kms:GrantIsForAWSResource": "true"}
+
+
+def test_nodes_make_copies_where_the_file_says_so_and_of_tagged_things_only(
+    full: Assembly, synthesis: Synthesis
+) -> None:
+    asks = synthesis.of("single-node-8-gpu")
+    assert [volume.restored_elsewhere for volume in node_document(asks).volumes] == [True]
+    assert not any(volume.restored_elsewhere for volume in node_document(full).volumes)
+    statements = asks.statements("TrainingStack", node_role(asks))
+    without = full.statements("TrainingStack", node_role(full))
+    more = statements.keys() - without.keys()
+    assert {"ReadSnapshots", "MakeCopies", "TakeSnapshots", "RemoveOwnSnapshots"} <= more
+    for sid in more - {"FindSnapshots", "SnapshotVolume"}:
+        assert statements[sid]["Condition"], f"{sid} is for everything in the account"
+    name = {"aws:ResourceTag/trainstack:snapshots": "single-node-8-gpu"}
+    assert statements["ReadSnapshots"]["Condition"] == {"StringEquals": name}
+    taken = {**name, "aws:ResourceTag/trainstack:taken-by": "supervisor"}
+    assert statements["RemoveOwnSnapshots"]["Condition"] == {"StringEquals": taken}
