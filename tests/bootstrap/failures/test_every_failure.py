@@ -27,6 +27,9 @@ FAILURES = {
     "a volume attached elsewhere": (
         "bootstrap/test_volumes.py::test_a_checkpoint_volume_that_another_machine_has_is_left_to_it"
     ),
+    "a volume of another zone that cannot be copied": (
+        "localcloud/compute/test_volume_copies.py::test_a_refused_call_costs_the_copy_alone"
+    ),
     "a missing GPU": "bootstrap/test_instance_checks.py::test_another_number_of_gpus_and_no_report_at_all",
     "a wrong driver": (
         "bootstrap/test_gpu_links.py::test_a_driver_that_is_too_old_is_named_rather_than_the_gpus_that_torch_lacks"
