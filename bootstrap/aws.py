@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import boto3
 import botocore.session
@@ -50,6 +51,10 @@ class Aws:
                     read_timeout=IMPATIENT_READ_TIMEOUT_SECONDS if impatient else READ_TIMEOUT_SECONDS,
                     retries={"mode": "standard", "total_max_attempts": 2 if impatient else ATTEMPTS},
                     max_pool_connections=20,
+                    # Acceleration pays between regions, and a node is in its buckets' region, whatever the image's
+                    # configuration says. Source (2026-11):
+                    # https://docs.aws.amazon.com/AmazonS3/latest/userguide/transfer-acceleration.html
+                    s3={"use_accelerate_endpoint": False},
                 )
                 self._clients[service, impatient] = self._session.client(service, config=config)
             return self._clients[service, impatient]
@@ -61,7 +66,10 @@ class Aws:
             BotoCoreError: There are no credentials, or they cannot be renewed.
         """
         client = self.client("s3")
-        url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": key}).partition("?")[0]
+        scheme, _, host = client.meta.endpoint_url.rstrip("/").partition("://")
+        # As boto3 has it, but for its presigned URLs, which name no region: other servers know no names of buckets.
+        place = f"{bucket}.{host}" if ".amazonaws.com" in host and "." not in bucket else f"{host}/{bucket}"
+        url = f"{scheme}://{place}/{quote(key, safe='/~')}"
         credentials = self._session.get_credentials()
         if credentials is None:
             raise NoCredentialsError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import http.server
 import threading
@@ -21,7 +22,6 @@ class CountingProxy:
         self.ranges: list[tuple[int, int]] = []
         """First byte and count of each range that was passed on whole."""
         self.asked = 0
-        self.peak = 0
         self.under_way = 0
         self.changed = threading.Condition()
         self._released = threading.Event()
@@ -29,6 +29,10 @@ class CountingProxy:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def handle(self) -> None:
+                with contextlib.suppress(ConnectionError):  # the other side was killed
+                    super().handle()
 
             def do_GET(self) -> None:
                 proxy.answer(self, netloc)
@@ -52,6 +56,14 @@ class CountingProxy:
     def fetched_bytes(self) -> int:
         return sum(count for _, count in self.ranges)
 
+    def reset(self) -> None:
+        """Let go of what is held, wait until nothing is under way, and count anew; from now on all passes."""
+        self._released.set()
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.under_way == 0, timeout=60)
+            self.ranges.clear()
+            self.fate = lambda number, first: "pass"
+
     def wait_for_asked(self, count: int) -> None:
         with self.changed:
             assert self.changed.wait_for(lambda: self.asked >= count, timeout=60)
@@ -66,7 +78,6 @@ class CountingProxy:
             with self.changed:
                 self.asked += 1
                 self.under_way += 1
-                self.peak = max(self.peak, self.under_way)
                 fate = self.fate(self.asked, first)
                 self.changed.notify_all()
         try:
@@ -76,6 +87,7 @@ class CountingProxy:
         finally:
             with self.changed:
                 self.under_way -= 1 if count else 0
+                self.changed.notify_all()
 
     def _answer(self, handler: Any, netloc: str, fate: Fate, first: int, count: int) -> None:
         if fate == "hold":
