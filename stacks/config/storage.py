@@ -28,6 +28,14 @@ class DatasetVolumeConfig(Section):
         ge=100,
         le=300,
     )
+    warm_limit_mib_per_second: int | None = setting(
+        "MiB/s at which a node reads blocks at most, so that training keeps some of the volume's throughput; null: as "
+        "fast as they come.",
+        edit="replaces nodes",
+        default=None,
+        ge=1,
+        le=2000,
+    )
     mount: MountPoint = setting("Where nodes see it, read-only.", edit="replaces nodes", default="/mnt/dataset")
 
 

@@ -49,6 +49,7 @@ def dataset_volume(config: DatasetVolumeConfig) -> Volume:
         read_only=True,
         warm=config.warm == "blocks",
         initialization=config.warm if config.warm in ("provisioned_rate", "fast_snapshot_restore") else None,
+        warm_limit_mib_per_second=config.warm_limit_mib_per_second,
     )
 
 

@@ -36,6 +36,13 @@ def dataset_volume(config: DeploymentConfig) -> Iterator[Problem]:
     if volume.warm != "provisioned_rate" and volume.warm_mib_per_second is not None:
         rule = f"has a meaning for warm: provisioned_rate only, not {volume.warm}"
         yield Problem(f"{path}.warm_mib_per_second", volume.warm_mib_per_second, rule, "drop it, or change warm")
+    limit = volume.warm_limit_mib_per_second
+    if limit is not None and volume.warm == "off":
+        rule = "bounds how nodes read the blocks, and with warm: off they do not"
+        yield Problem(f"{path}.warm_limit_mib_per_second", limit, rule, "drop it, or warm: blocks")
+    if limit is not None and limit >= volume.throughput:
+        rule = f"is no limit: the volume gives {volume.throughput} MiB/s (throughput)"
+        yield Problem(f"{path}.warm_limit_mib_per_second", limit, rule, "drop it, or give less than that")
     if volume.warm != "fast_snapshot_restore":
         return
     if volume.gib > FAST_RESTORE_GIB:

@@ -109,6 +109,7 @@ EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "storage.dataset_volume.throughput": (STORAGE, 300),
     "storage.dataset_volume.warm": (STORAGE, "off"),
     "storage.dataset_volume.warm_mib_per_second": (RATED, 300),
+    "storage.dataset_volume.warm_limit_mib_per_second": (STORAGE, 100),
     "storage.dataset_volume.mount": (STORAGE, "/mnt/other"),
     "storage.checkpoint_volume.zone": (base(storage={"checkpoint_volume": {"zone": "a"}}), "b"),
     "storage.checkpoint_volume.mount": (STORAGE, "/mnt/other"),

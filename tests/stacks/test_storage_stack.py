@@ -183,6 +183,7 @@ def test_the_dataset_volume_comes_with_the_machine(full: Assembly, synthesis: Sy
                 **ALL_STORAGE["storage.dataset_volume"],
                 "warm": "provisioned_rate",
                 "warm_mib_per_second": 200,
+                "warm_limit_mib_per_second": 150,
             }
         },
     )
@@ -193,6 +194,8 @@ def test_the_dataset_volume_comes_with_the_machine(full: Assembly, synthesis: Sy
         assert made["Ebs"].get("VolumeInitializationRate") == rate
         assert made["Ebs"]["DeleteOnTermination"] is True
     assert not rated.of_type(STACK, "Custom::FastSnapshotRestore")
+    limits = [node_document(each).volumes[0].warm_limit_mib_per_second for each in (full, rated)]
+    assert limits == [None, 150]
 
 
 def test_fast_restore_is_asked_for_in_each_zone(full: Assembly) -> None:
