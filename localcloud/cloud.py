@@ -26,6 +26,8 @@ from localcloud.storage.fsx_service import FsxService
 
 logger = logging.getLogger(__name__)
 
+MANAGED_POLICIES = "MOTO_IAM_LOAD_MANAGED_POLICIES"
+
 
 class LocalCloud:
     """An AWS account on this machine.
@@ -40,10 +42,10 @@ class LocalCloud:
         self.state_directory = state_directory.resolve()
         self.state_directory.mkdir(parents=True, exist_ok=True)
         self.region = region
-        # moto reads it when its IAM store is made: AWS's managed policies exist in every account.
-        os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
         # moto keeps its stores per process: a second cloud in this process starts empty as well.
         moto_api_backend.reset()
+        # moto reads it when its IAM store is made: AWS's managed policies exist in every account.
+        os.environ[MANAGED_POLICIES] = "true"
         self._server = listen(port)
         self.endpoint_url = f"http://{ADDRESS}:{self._server.bind_addr[1]}"
         self.identity = Identity()
@@ -86,3 +88,4 @@ class LocalCloud:
             service.close()
         self._server.stop()
         self._thread.join(timeout=5)
+        os.environ.pop(MANAGED_POLICIES, None)

@@ -10,6 +10,8 @@ from moto.iam.models import SERVICE_NAME_CONVERSION
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import FakeBucket, S3Backend
 
+from localcloud.identity import ACCOUNT
+
 # What Flask answers when no route fits: moto has the service, but not the operation.
 NO_ROUTE = b"<!doctype html>"
 # The names that AWS gives to service-linked roles (AWSServiceRoleFor...), where moto would use the service's own.
@@ -47,6 +49,8 @@ class Moto(DomainDispatcherApplication):
         Raises:
             NotImplementedError: moto has no such service or operation.
         """
+        # Not told whose account it is, moto looks for the key in every partition, and makes an IAM store of each.
+        environ["HTTP_X_MOTO_ACCOUNT_ID"] = ACCOUNT
         begun: list[tuple[Any, ...]] = []
 
         def keep(*arguments: Any) -> Callable[[bytes], object]:
