@@ -53,6 +53,11 @@ RATED = base(
         "dataset_volume": {"snapshot_id": SNAPSHOT, "gib": 500, "warm": "provisioned_rate", "warm_mib_per_second": 200}
     }
 )
+PREPARED = base(
+    training={
+        "prepare": {"source": "raw/text", "function": "training.data.preparation:tokenize", "timeout_minutes": 60}
+    }
+)
 AUTO_WORK = {"gpus": 4, "gpu_memory_gib": 20.0, "max_usd_per_hour": 9.0, "types": 1}
 AUTO: dict[str, Any] = {**BASE, "capacity": {"auto": AUTO_WORK, "nodes": 2}}
 RESERVED = base(
@@ -161,6 +166,10 @@ EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "node.supervise.heartbeat_timeout_seconds": (BASE, 20.0),
     "training.run": (BASE, "run-2"),
     "training.dataset": (BASE, "other"),
+    "training.prepare.function": (PREPARED, "own.preparation:make"),
+    "training.prepare.source": (PREPARED, "raw/other"),
+    "training.prepare.options": (PREPARED, {"vocabulary_size": 4000}),
+    "training.prepare.timeout_minutes": (PREPARED, 30),
     "training.dependencies": (BASE, ["einops>=0.8"]),
     "training.processes_per_node": (BASE, 2),
     "training.config.seed": (BASE, 1),
