@@ -24,6 +24,8 @@ PLUGIN_DIRECTORIES = (
 # In containers the installer lays down this name alone, which NCCL only loads when it is told `ofi`.
 # Source (2026-11): https://github.com/aws/aws-ofi-nccl/blob/master/src/Makefile.am
 NAMED_PLUGIN, PLUGIN_NAME = "libnccl-net-ofi.so", "ofi"
+RECORDS_PREFIX, PIPE_PREFIX = "collectives-rank-", "collectives-pipe-"
+"""In a run directory, before the number of the rank: its records of collectives, and the pipe that asks for them."""
 _PLUGIN_SOURCE = "https://github.com/aws/aws-ofi-nccl/blob/master/src/platform-aws.cpp"
 _NCCL_SOURCE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
@@ -93,11 +95,12 @@ def collective_variables(*, fabric: str, run_directory: Path, interface: str | N
 
     Args:
         fabric: of the node document, `efa` or `tcp`.
-        run_directory: where a hanging rank leaves the record of its collectives.
+        run_directory: where a hanging rank leaves the record of its collectives, and is asked for it.
         interface: the network interface of the node's address, None when it is not known.
     """
     variables = {each.name: each.value for each in (*ALWAYS, *(WITH_EFA if fabric == "efa" else ()))}
-    variables["TORCH_FR_DUMP_TEMP_FILE"] = str(run_directory / "collectives-rank-")
+    variables["TORCH_FR_DUMP_TEMP_FILE"] = str(run_directory / RECORDS_PREFIX)
+    variables["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(run_directory / PIPE_PREFIX)
     if interface is not None:
         variables["GLOO_SOCKET_IFNAME"] = interface
         # Without the sign NCCL takes each interface whose name begins so.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bootstrap.aws import AWS_ERRORS
 from bootstrap.documents import RunDocument
 from bootstrap.errors import ControlStoreError
 from bootstrap.imds import InstanceIdentity
@@ -52,7 +50,6 @@ logger = logging.getLogger(__name__)
 
 RUN_DIRECTORIES_KEPT = 5
 UPLOAD_LIMIT_SECONDS = 10.0
-EVIDENCE_LIMIT_BYTES = 16 * 1024**2
 
 
 class Actor:
@@ -73,7 +70,6 @@ class Actor:
         self._preparation = preparation
         self._command = command
         self._standby = Standby(context.layout.root / "standby.log") if command is torchrun_command else None
-        self._uploading: threading.Thread | None = None
         self._results = Results(context)
         self._not_before = 0.0
         self._lost_election = 0
@@ -140,8 +136,6 @@ class Actor:
         """Kill the trainers, if there are any: the supervisor itself ends."""
         if self.trainer is not None and self.active is not None and self.active.result is None:
             self.trainer.kill("failed", "the supervisor ended")
-        if self._uploading is not None:
-            self._uploading.join(UPLOAD_LIMIT_SECONDS)
         self._results.finish(UPLOAD_LIMIT_SECONDS)
         if self._standby is not None:
             self._standby.end()
@@ -270,7 +264,6 @@ class Actor:
 
     def _kill(self, action: Kill) -> None:
         assert self.trainer is not None
-        self.trainer.dump_stacks()
         self.trainer.kill(action.outcome, action.message)
 
     def _conclude(self, action: Conclude) -> None:
@@ -287,8 +280,6 @@ class Actor:
             remedy=GENERATION_REMEDIES.get(result.outcome),
         )
         self._results.upload(self._run.run, record.generation, active.rank)
-        if result.outcome in ("failed", "lost_peer"):
-            self._upload_evidence(record.generation, self.trainer)
         if active.rank == 0:  # one node counts: the others do not know what was saved
             saved_step = self.trainer.saved_step
             self.memory = self.memory.after_generation(record.run_digest, failed=failed, saved_step=saved_step)
@@ -326,24 +317,6 @@ class Actor:
     def _leave(self, action: Leave) -> None:
         self._context.events.emit("node_leaving", reason=action.reason)
         self.left = action
-
-    def _upload_evidence(self, generation: int, trainer: Trainer) -> None:
-        """Upload the last lines, the stacks and the collectives of trainers, beside the next generation's start."""
-        folder = f"nodes/{self._identity.instance_id}"
-        bodies = {f"{folder}/gen-{generation}-trainer.log": trainer.log_tail().encode()}
-        for path in trainer.evidence():
-            with path.open("rb") as stream:
-                bodies[f"{folder}/gen-{generation}-{path.name}"] = stream.read(EVIDENCE_LIMIT_BYTES)
-        self._uploading = threading.Thread(target=self._upload, args=(bodies,), name="evidence", daemon=True)
-        self._uploading.start()
-
-    def _upload(self, bodies: Mapping[str, bytes]) -> None:
-        bucket = self._context.node.checkpoint_bucket
-        for key, body in bodies.items():
-            try:
-                self._context.aws.client("s3", impatient=True).put_object(Bucket=bucket, Key=key, Body=body)
-            except AWS_ERRORS as error:
-                logger.warning("%s: is not uploaded: %s", key, error)
 
     def _must_wait(self) -> bool:
         """Return whether a write was tried a moment ago, so that a refusing bucket is not asked ten times a second."""

@@ -1,4 +1,5 @@
-"""Uploads what a generation leaves beside its checkpoints: metrics, outcomes, profiles, logs, what a script wrote.
+"""Uploads what a generation leaves beside its checkpoints: metrics, outcomes, profiles, logs, what a script wrote, and
+the stacks and records of collectives of ranks that hung.
 
 Everything in the run directory, which is the trainers' working directory, goes to `runs/<run>/results/` when the
 generation has ended, however it did: the smallest files first, up to a bound, beside the next generation's start.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -81,12 +83,14 @@ def choose(directory: Path) -> tuple[list[tuple[Path, int]], list[str]]:
     for parent, _, names in os.walk(directory):
         for name in names:
             path = Path(parent) / name
-            if path.is_symlink() or (path.parent == directory and (name in _REQUESTS or name.startswith("."))):
+            if path.parent == directory and (name in _REQUESTS or name.startswith(".")):
                 continue
             try:
-                found.append((path.stat().st_size, path))
+                status = path.lstat()
             except FileNotFoundError:
                 continue
+            if stat.S_ISREG(status.st_mode):  # reading a pipe of NCCL's would never end
+                found.append((status.st_size, path))
     chosen: list[tuple[Path, int]] = []
     left_out: list[str] = []
     total_bytes = 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.supervise import guardian
+from bootstrap.supervise.dumps import dump
 from bootstrap.supervise.launch import TRAINER_MARK
 from bootstrap.supervise.records import GenerationOutcome
 from bootstrap.supervise.situation import Result
@@ -28,7 +29,6 @@ SIBLING_GRACE_SECONDS = 5.0
 # All ranks have said how they ended: torchrun itself waits minutes for agents that may be gone.
 EXIT_GRACE_SECONDS = 10.0
 KILL_LIMIT_SECONDS = 10.0
-DUMP_LIMIT_SECONDS = 0.5
 
 WarmStart = Callable[[Path, Path], "subprocess.Popen[bytes] | None"]
 """Lets a standby become the trainers, in a directory, with a log; returns its guardian, None if there is no standby."""
@@ -96,26 +96,9 @@ class Trainer:
         """Ask the ranks for an extra checkpoint."""
         self._system.write_atomic(self._directory / "save", "{}")
 
-    def dump_stacks(self) -> None:
-        """Ask each rank where its threads stand, in `stacks/`, and wait a moment for the answers."""
-        asked = []
-        for path in (self._directory / "stacks").glob("rank-*-pid-*.txt"):
-            pid = path.stem.rpartition("-")[2]
-            with contextlib.suppress(OSError):  # it has ended, or this system has no /proc to tell whose it is
-                if TRAINER_MARK.encode() in Path("/proc", pid, "environ").read_bytes():
-                    os.kill(int(pid), signal.SIGUSR2)
-                    asked.append(path)
-        deadline = self._system.monotonic_seconds() + DUMP_LIMIT_SECONDS
-        while any(path.stat().st_size == 0 for path in asked) and self._system.monotonic_seconds() < deadline:
-            self._system.sleep(0.01)
-
-    def evidence(self) -> list[Path]:
-        """Return what tells why ranks hang: their threads' stacks, and NCCL's records of collectives."""
-        found = [*self._directory.glob("stacks/*.txt"), *self._directory.glob("collectives-rank-*")]
-        return sorted(path for path in found if path.stat().st_size > 0)
-
     def kill(self, outcome: GenerationOutcome, message: str) -> None:
-        """End every process at once; the result is then the given one."""
+        """Ask the ranks where they stand, and end every process; the result is then the given one."""
+        dump(self._system, self._directory)
         self._end()
         self._killed = Result(outcome, self._last_step(self._outcomes()), message)
 

@@ -18,7 +18,7 @@ ELECTION_REMEDY = (
     "other's heart-beats (runs/<run>/control/heartbeats/) in time"
 )
 _EVIDENCE = (
-    "see gen-<generation>-* in nodes/<instance id>/ of the checkpoint bucket: the trainers' last lines and stacks"
+    "see runs/<run>/results/gen-<generation>/node-<rank>/ of the checkpoint bucket: trainer.log, stacks/, collectives-*"
 )
 GENERATION_REMEDIES: Mapping[str, str] = {
     "lost_peer": "none where a machine was taken or frozen: the others go on from the last checkpoint, and what this "

@@ -109,7 +109,8 @@ def test_variables_of_efa_and_of_tcp(tmp_path: Path) -> None:
     with_efa = collective_variables(fabric="efa", run_directory=tmp_path, interface="ens32")
     assert with_efa["NCCL_NET"] == "AWS Libfabric" and with_efa["FI_PROVIDER"] == "efa"
     assert with_efa["NCCL_SOCKET_IFNAME"] == "=ens32" and with_efa["GLOO_SOCKET_IFNAME"] == "ens32"
-    assert with_efa["TORCH_FR_DUMP_TEMP_FILE"].startswith(str(tmp_path))
+    for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"):
+        assert with_efa[name].startswith(str(tmp_path))
     with_tcp = collective_variables(fabric="tcp", run_directory=tmp_path, interface=None)
     assert not {"NCCL_NET", "FI_PROVIDER", "NCCL_SOCKET_IFNAME"} & set(with_tcp)
     assert not set(NOT_SET) & set(with_efa)

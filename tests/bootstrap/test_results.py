@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def written(context: Context) -> Path:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(content)
     (directory / "link").symlink_to("/etc/hostname")
+    os.mkfifo(directory / "collectives-pipe-0.pipe")  # which nobody writes to: reading it would not end
     return directory
 
 
