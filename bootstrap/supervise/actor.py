@@ -147,8 +147,10 @@ class Actor:
             return
         if board.notice is not None or board.scale_in_since_unix is not None or self.judgement is not None:
             return
-        if active is not None and self._context.system.monotonic_seconds() - active.started_at < PAUSE_SECONDS:
-            return
+        if active is not None:
+            starts_until = max(active.started_at, self._standby.imported_at())
+            if self._context.system.monotonic_seconds() - starts_until < PAUSE_SECONDS:
+                return
         kind = _kind(run)
         if not self._standby.lacks(kind):
             return

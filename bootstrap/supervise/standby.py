@@ -22,7 +22,8 @@ from bootstrap.supervise import guardian
 logger = logging.getLogger(__name__)
 
 DESCRIPTOR_VARIABLE = "TRAINSTACK_STANDBY_FD"
-# A new one imports while the generation that took the last one trains: not while that one starts, on the same cores.
+# A new one imports while the generation that took the last one trains: not while that one starts, or still imports, on
+# the same cores.
 PAUSE_SECONDS = 10.0
 # A node that joins a gang that trains is not ready before its standby is: the others train on meanwhile. Not for ever.
 WARMING_LIMIT_SECONDS = 120.0
@@ -46,6 +47,8 @@ class Standby:
         self._socket: socket.socket | None = None
         self._used: socket.socket | None = None
         self._said = b""
+        self._used_imports = False
+        self._imported_at = 0.0
         self._made_at = 0.0
         self._kind: Kind | None = None
         self._failed: Kind | None = None
@@ -86,6 +89,19 @@ class Standby:
             return self._failed is None
         return not self._is_late() and not self._hear()
 
+    def imported_at(self) -> float:
+        """Return when the one that was started last had imported (monotonic seconds): now, as long as it does."""
+        if self._used is not None and self._used_imports:
+            self._imported_at = time.monotonic()
+            try:
+                self._used.recv(16)  # that it is ready, or its end
+                self._used_imports = False
+            except BlockingIOError:
+                self._used_imports = not self._is_late()
+            except ConnectionResetError:
+                self._used_imports = False
+        return self._imported_at
+
     def start(
         self, kind: Kind, arguments: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
     ) -> subprocess.Popen[bytes] | None:
@@ -106,11 +122,12 @@ class Standby:
         if self._used is not None:
             self._used.close()
         # Open until then: one that still imports has a word to say, and would fail at a socket that is closed.
-        self._used = ours
+        self._used, self._used_imports = ours, _READY not in self._said
         try:
             ours.setblocking(True)
             ours.sendall(json.dumps(start).encode())
             ours.shutdown(socket.SHUT_WR)
+            ours.setblocking(False)
         except OSError as error:  # it has just ended
             logger.warning("the standby is gone (%s): a cold start", error)
             _end(process)

@@ -96,7 +96,10 @@ def test_one_that_still_imports_starts_when_it_has(standby: Standby, tmp_path: P
         return process is not None
 
     wait(takes_it)  # as soon as it has said that it imports
+    before = time.monotonic()
+    assert standby.imported_at() >= before  # so that no other one competes with it
     (tmp_path / "slow").unlink()
+    wait(lambda: standby.imported_at() == standby.imported_at())
 
     assert started[0].wait(20) == 0
     assert json.loads((tmp_path / "got").read_text())["arguments"] == ["--nnodes=1"]
