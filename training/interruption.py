@@ -39,10 +39,12 @@ class Interruption:
 
     def __init__(self) -> None:
         self._signalled: int | None = None
-        self._signalled_unix_seconds = 0.0
+        self._signalled_at = 0.0
         self._stop_file: str | None = None
         self._save_file: str | None = None
         self._stop_request: tuple[tuple[int, int], dict[str, object]] | None = None
+        # Monotonic seconds, from when the stop file was read: the machine's clock may be set after that.
+        self._deadline: float | None = None
         self._train_on_until: float | None = None
         self._is_insured = False
         self.last_save_seconds: float | None = None
@@ -53,7 +55,7 @@ class Interruption:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A second signal changes nothing: the save that the first one asked for is on its way.
         if self._signalled is None:
-            self._signalled, self._signalled_unix_seconds = number, time.time()
+            self._signalled, self._signalled_at = number, time.monotonic()
 
     def watch(self, run_directory: Path) -> None:
         """Look for `stop` and `save` in this directory."""
@@ -101,16 +103,18 @@ class Interruption:
         reason = (self._stop_document() or {}).get("reason")
         return str(reason) if reason else f"found the file {self._stop_file}"
 
-    def deadline_unix_seconds(self) -> float | None:
-        """When the save at the stop has to be done; None if nobody said."""
-        return _deadline(self._stop_document() or {})
+    def seconds_to_deadline(self) -> float | None:
+        """How long the save at the stop may take from now on; None if nobody said."""
+        if self._stop_document() is None or self._deadline is None:
+            return None
+        return self._deadline - time.monotonic()
 
-    def expected_kill_unix_seconds(self) -> float | None:
-        """When this process will probably be killed: deadline, or end of torchrun's patience; None: not soon."""
-        deadline = self.deadline_unix_seconds()
-        if deadline is None and self._signalled is not None and "TORCHELASTIC_RUN_ID" in os.environ:
-            return self._signalled_unix_seconds + TORCHRUN_GRACE_SECONDS
-        return deadline
+    def seconds_to_expected_kill(self) -> float | None:
+        """How long this process will probably live: to the deadline, or torchrun's patience; None: nobody knows."""
+        left_seconds = self.seconds_to_deadline()
+        if left_seconds is None and self._signalled is not None and "TORCHELASTIC_RUN_ID" in os.environ:
+            return self._signalled_at + TORCHRUN_GRACE_SECONDS - time.monotonic()
+        return left_seconds
 
     def _stop_document(self) -> dict[str, object] | None:
         """The stop file, read again when it is another; None without one."""
@@ -124,16 +128,18 @@ class Interruption:
         if self._stop_request is None or self._stop_request[0] != version:
             document = _read(Path(self._stop_file))
             self._stop_request = (version, document)
-            self._train_on_until = self._train_on_limit(document)
+            self._note_times(document)
         return self._stop_request[1]
 
-    def _train_on_limit(self, document: dict[str, object]) -> float | None:
-        deadline, reserve_seconds = _deadline(document), self.last_save_seconds
-        if document.get("train_on") is not True or deadline is None or reserve_seconds is None:
-            return None
-        left_seconds = deadline - time.time()
-        # From here on by a clock that nobody sets.
-        return time.monotonic() + left_seconds if 2 * reserve_seconds < left_seconds else None
+    def _note_times(self, document: dict[str, object]) -> None:
+        deadline, reserve_seconds = document.get("deadline_unix_seconds"), self.last_save_seconds
+        self._deadline = self._train_on_until = None
+        if not isinstance(deadline, (int, float)):
+            return
+        left_seconds = float(deadline) - time.time()
+        self._deadline = time.monotonic() + left_seconds
+        if document.get("train_on") is True and reserve_seconds is not None and 2 * reserve_seconds < left_seconds:
+            self._train_on_until = self._deadline
 
 
 def _read(stop_file: Path) -> dict[str, object]:
@@ -143,11 +149,6 @@ def _read(stop_file: Path) -> dict[str, object]:
         # Any content, or none, is a request; only JSON says more.
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _deadline(document: dict[str, object]) -> float | None:
-    deadline = document.get("deadline_unix_seconds")
-    return float(deadline) if isinstance(deadline, (int, float)) else None
 
 
 def ignore_stop_signals(worker: int = 0) -> None:

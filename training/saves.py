@@ -110,10 +110,12 @@ class Saves:
         run = self._run
         asked, wanted = run.interruption, run.interruption.wants_stop
         reasons = [reason for reason in run.gang.gather(asked.reason() if wanted else None) if reason is not None]
-        deadline = _earliest(run, asked.deadline_unix_seconds())
-        expected_kill = _earliest(run, asked.expected_kill_unix_seconds())
+        # The time that is left, not a moment: machines' clocks differ, and a clock may be set.
+        left_seconds = _least(run, asked.seconds_to_deadline())
+        deadline = None if left_seconds is None else time.monotonic() + left_seconds
+        left_to_kill_seconds = _least(run, asked.seconds_to_expected_kill())
         message = f"{reasons[0] if reasons else 'asked to stop'}; stopped after step {run.state.step}"
-        choice = run.gang.ask_rank_zero(lambda: choose_last_save(self._times(expected_kill)))
+        choice = run.gang.ask_rank_zero(lambda: choose_last_save(self._times(left_to_kill_seconds)))
         logger.info("%s; last save: %s", message, choice)
         try:
             if choice == "under way":
@@ -131,44 +133,43 @@ class Saves:
             )
         return "stopped", message
 
-    def _times(self, expected_kill_unix_seconds: float | None) -> SaveTimes:
+    def _times(self, left_seconds: float | None) -> SaveTimes:
         writer = self._run.writer
         under_way = writer.is_busy and writer.last_started_step != self._run.state.step
         return SaveTimes(
-            now_unix_seconds=time.time(),
             usual_seconds=self._usual_seconds,
             under_way_seconds=time.monotonic() - self._saving_since if under_way else None,
-            expected_kill_unix_seconds=expected_kill_unix_seconds,
+            left_seconds=left_seconds,
         )
 
-    def _save_and_wait(self, reason: str, deadline_unix_seconds: float | None) -> None:
+    def _save_and_wait(self, reason: str, deadline: float | None) -> None:
         """Save this very step and see it committed; a save of an earlier step makes room at a stop."""
         run, writer = self._run, self._run.writer
         if reason == "stop" and writer.last_started_step != run.state.step:
             writer.cancel()
-        idle = writer.wait(deadline_unix_seconds)
+        idle = writer.wait(deadline)
         earlier = None if isinstance(writer.error, SaveCancelledError) else writer.error
         run.gang.raise_together(earlier if idle else _hanging())
         if run.gang.ask_rank_zero(lambda: writer.committed_step) == run.state.step:
             return
         _begin(run, reason)
-        self._wait_for_save(deadline_unix_seconds)
+        self._wait_for_save(deadline)
 
-    def _wait_for_save(self, deadline_unix_seconds: float | None) -> None:
+    def _wait_for_save(self, deadline: float | None) -> None:
         """See the save in flight through; what becomes of it on one rank is raised on all."""
-        idle = self._run.writer.wait(deadline_unix_seconds)
+        idle = self._run.writer.wait(deadline)
         self._run.gang.raise_together(self._run.writer.error if idle else _hanging())
 
     def _raise_failure(self) -> None:
         writer = self._run.writer
-        writer.wait(time.time() + FAILURE_SECONDS)
+        writer.wait(time.monotonic() + FAILURE_SECONDS)
         self._run.gang.raise_together(None if isinstance(writer.error, SaveCancelledError) else writer.error)
         raise PeerError("a rank voted that its save failed, and then had no error; this is a bug")
 
 
 def _begin(run: Run, reason: str) -> None:
     # A deadline is that of this node; others may stay.
-    node_leaves = reason == "stop" and run.interruption.deadline_unix_seconds() is not None
+    node_leaves = reason == "stop" and run.interruption.seconds_to_deadline() is not None
     run.writer.begin(run.state.tensors(), run.own_tensors(), run.manifest(), reason, node_leaves)
     run.interruption.save_taken()
 
@@ -177,8 +178,8 @@ def _is_multiple(step: int, interval_steps: int | Literal["auto"]) -> bool:
     return interval_steps != "auto" and step % interval_steps == 0
 
 
-def _earliest(run: Run, unix_seconds: float | None) -> float | None:
-    return min((each for each in run.gang.gather(unix_seconds) if each is not None), default=None)
+def _least(run: Run, seconds: float | None) -> float | None:
+    return min((each for each in run.gang.gather(seconds) if each is not None), default=None)
 
 
 def _hanging() -> SaveCancelledError:

@@ -27,16 +27,14 @@ class SaveTimes:
     """What rank 0 knows about saving.
 
     Attributes:
-        now_unix_seconds: its clock.
         usual_seconds: what the last save took from wish to commit; None before the first.
         under_way_seconds: age of the save in flight; None if there is none.
-        expected_kill_unix_seconds: when the first rank will be killed; None if nobody said.
+        left_seconds: until the first rank will be killed; None if nobody said.
     """
 
-    now_unix_seconds: float
     usual_seconds: float | None
     under_way_seconds: float | None
-    expected_kill_unix_seconds: float | None
+    left_seconds: float | None
 
 
 def last_save_seconds(usual_seconds: float, step_seconds: float) -> float:
@@ -55,10 +53,9 @@ def choose_last_save(times: SaveTimes) -> LastSave:
     A save of this very step loses nothing, and is what a stop wants. Where it would not be through in time but one that
     is under way would, that one is better: the steps after it can be computed again, a save cut off is worth nothing.
     """
-    if times.expected_kill_unix_seconds is None or times.usual_seconds is None or times.under_way_seconds is None:
+    if times.left_seconds is None or times.usual_seconds is None or times.under_way_seconds is None:
         return "this step"
-    left_seconds = times.expected_kill_unix_seconds - times.now_unix_seconds
     expected_seconds = times.usual_seconds * SLOWER_THAN_BEFORE
-    if expected_seconds > left_seconds >= expected_seconds - times.under_way_seconds:
+    if expected_seconds > times.left_seconds >= expected_seconds - times.under_way_seconds:
         return "under way"
     return "this step"

@@ -479,7 +479,7 @@ def test_store_that_never_answers_does_not_hold_a_stop(tmp_path: Path, monkeypat
     writer = writer_on(Silent(tmp_path))
     writer.begin(tensors_of(1), {}, manifest(1), "stop")
     assert asked.wait(60)
-    assert not writer.wait(deadline_unix_seconds=0.0)
+    assert not writer.wait(deadline=0.0)
     answered.set()
     assert writer.wait()
     assert isinstance(writer.error, SaveCancelledError)

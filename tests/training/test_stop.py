@@ -56,15 +56,30 @@ print(Interruption().reason())
 def test_torchruns_patience_is_a_time_to_reckon_with_but_no_deadline(
     interruption: Interruption, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before = time.time()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     signal.raise_signal(signal.SIGTERM)
-    assert interruption.expected_kill_unix_seconds() is None, "alone, nobody kills"
+    assert interruption.seconds_to_expected_kill() is None, "alone, nobody kills"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    expected = interruption.expected_kill_unix_seconds()
-    assert expected is not None and before <= expected - TORCHRUN_GRACE_SECONDS <= time.time()
-    assert interruption.deadline_unix_seconds() is None, "a save is not given up for a guess"
+    assert interruption.seconds_to_expected_kill() == TORCHRUN_GRACE_SECONDS
+    assert interruption.seconds_to_deadline() is None, "a save is not given up for a guess"
+    monkeypatch.setattr(time, "time", lambda: 10.0)
     (tmp_path / "stop").write_text('{"deadline_unix_seconds": 12.5}')
-    assert interruption.expected_kill_unix_seconds() == interruption.deadline_unix_seconds() == 12.5
+    assert interruption.seconds_to_expected_kill() == interruption.seconds_to_deadline() == 2.5
+
+
+@pytest.mark.parametrize("jump_seconds", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_after_the_request_moves_no_deadline(
+    interruption: Interruption, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, jump_seconds: float
+) -> None:
+    now, unix = time.monotonic(), time.time()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: unix)
+    ask_to_stop(tmp_path, 30)
+    assert interruption.wants_stop
+    monkeypatch.setattr(time, "time", lambda: unix + jump_seconds)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 10)
+    assert interruption.seconds_to_deadline() == interruption.seconds_to_expected_kill() == pytest.approx(20)
 
 
 def ask_to_stop(directory: Path, seconds_left: float, **more: object) -> None:
@@ -179,7 +194,7 @@ def test_script_measures_its_saves_and_saves_what_is_near_only(
     ],
 )
 def test_last_save(usual: float | None, under_way: float | None, left: float | None, expected: str) -> None:
-    assert choose_last_save(SaveTimes(100.0, usual, under_way, None if left is None else 100.0 + left)) == expected
+    assert choose_last_save(SaveTimes(usual, under_way, left)) == expected
 
 
 def test_workers_of_a_data_loader_outlive_a_signal_to_the_group() -> None:

@@ -182,14 +182,17 @@ class CheckpointWriter:
             self._await_copy()
             self._host.cancel()
 
-    def wait(self, deadline_unix_seconds: float | None = None) -> bool:
+    def wait(self, deadline: float | None = None) -> bool:
         """Wait until no save is in flight; past the deadline the save is given up.
+
+        Args:
+            deadline: in seconds of `time.monotonic()`, for the machine's clock may be set meanwhile; None: no deadline.
 
         Returns:
             Whether none is in flight now. False: a request hangs; it is left behind.
         """
         while self._in_flight is not None:
-            left_seconds = math.inf if deadline_unix_seconds is None else deadline_unix_seconds - time.time()
+            left_seconds = math.inf if deadline is None else deadline - time.monotonic()
             if left_seconds <= 0:
                 self.cancel()
                 self._look(CANCEL_SECONDS)
