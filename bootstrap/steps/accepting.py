@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from bootstrap.dataset_index import DatasetFile
 from bootstrap.errors import CommandError, StepError
@@ -20,6 +20,7 @@ from bootstrap.steps.interpreter import find_interpreter
 
 PART = ".part"
 PLAIN = ".plain"
+_READ_BYTES = 1024 * 1024
 
 # Runs in the training interpreter: hashes each [path, path for its plain bytes, or null] of the JSON list that the
 # command line names, and expands it there. Prints a JSON list of a hash, or null where it cannot be expanded.
@@ -125,7 +126,7 @@ class Acceptance:
         if any(each.encoding for each in shards):
             return self._hashes_elsewhere(shards)
         try:
-            return [blake3(max_threads=blake3.AUTO).update_mmap(self._part(each)).hexdigest() for each in shards]
+            return [_digest(blake3, self._part(each)) for each in shards]
         except OSError as error:
             reason = f"{errno.errorcode.get(error.errno or 0, 'error')}: {error}"
             raise StepError(f"{self._directory}: cannot be read ({reason})", remedy="check the disk") from error
@@ -152,6 +153,15 @@ class Acceptance:
             listing.unlink(missing_ok=True)
         hashes: list[Optional[str]] = json.loads(answer)  # noqa: UP045
         return hashes
+
+
+def _digest(blake3: Any, path: Path) -> str:
+    """Return the hash of a file; a small one is read, for to map it, and to wake other cores, takes longer."""
+    if path.stat().st_size <= _READ_BYTES:
+        digest: str = blake3(path.read_bytes()).hexdigest()
+    else:
+        digest = blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
+    return digest
 
 
 def part_name(each: DatasetFile) -> str:

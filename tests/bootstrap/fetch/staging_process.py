@@ -12,9 +12,12 @@ from bootstrap.steps import transfer
 from bootstrap.steps.staging import stage_dataset
 from tests.bootstrap.prepared_node import node_context
 
+CONNECTIONS = 16
+
 
 def main(root: Path, part_bytes: int) -> None:
     large.PART_BYTES = transfer.LARGE_BYTES = part_bytes
+    large.LEAST_CONNECTIONS = CONNECTIONS
     node = NodeDocument.from_json(json.loads((root / "node.json").read_text()))
     run = RunDocument.from_json(json.loads((root / "run.json").read_text()))
     stage_dataset(node_context(root, "i-1", node, run), run)

@@ -20,6 +20,7 @@ from bootstrap.steps import transfer
 from bootstrap.steps.staging import Staging
 from tests.bootstrap.account import Account
 from tests.bootstrap.fetch.counting_proxy import CountingProxy
+from tests.bootstrap.fetch.staging_process import CONNECTIONS
 from tests.bootstrap.test_steps import failure, real
 
 PART = 64 * 1024
@@ -32,6 +33,7 @@ NAME = "train-00000.bin"
 def proxy(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
     monkeypatch.setattr(transfer, "LARGE_BYTES", PART)
     monkeypatch.setattr(large, "PART_BYTES", PART)
+    monkeypatch.setattr(large, "LEAST_CONNECTIONS", CONNECTIONS)
     monkeypatch.setattr(large, "LONGEST_WAIT_SECONDS", 0.05)
     account.put_dataset({NAME: SHARD, "train-00001.bin": b"\1\0" * 100})
     proxy = CountingProxy(account.endpoint, NAME)
@@ -114,7 +116,7 @@ def test_after_a_sigkill_only_the_missing_ranges_are_fetched(
     command = [sys.executable, "-m", "tests.bootstrap.fetch.staging_process", str(tmp_path), str(PART)]
     process = psutil.Process(subprocess.Popen(command).pid)
     # All connections of the first process wait: more were asked for than at first, so some answers were taken.
-    asked_at_first = int(large.CONNECTIONS_A_PROCESS * large._QUEUED)
+    asked_at_first = int(CONNECTIONS * large._QUEUED)
     proxy.wait_for_asked(asked_at_first + 2)
     family = process.children(recursive=True)
     process.kill()
