@@ -18,6 +18,8 @@ AGAINST ?= deployed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export AWS_CDK_DISABLE_VERSION_CHECK := true
 export CDK_DISABLE_CLI_TELEMETRY := true
+# Set by some images: each of the many processes of tests and demo would compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## print this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +27,9 @@ help: ## print this list
 $(VENV)/.installed: requirements.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v[0]}.{v[1]}: make PYTHON=/path/to/python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement requirements.txt
+	@# On every core, where pip compiles on one. Some files of torch are for a newer Python only: they are not imported.
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $@
 
 node_modules/.installed: package-lock.json $(VENV)/.installed
@@ -112,7 +116,7 @@ perf-gate: install ## compare the working tree's speed with another revision [BA
 check: install ## lint, format, types, shell
 	ruff check .
 	ruff format --check .
-	mypy app.py stacks bootstrap training localcloud benchmarks
+	mypy --num-workers auto app.py stacks bootstrap training localcloud benchmarks
 	mypy examples/vision/shapes.py examples/language_model/recurrent.py examples/script/train.py
 	shellcheck stacks/shim.sh .ci/run
 
