@@ -47,14 +47,15 @@ class Workplace:
     cloud: Cli
     context: Mapping[str, str] = field(default_factory=lambda: {"allow-destroy": "true"})
 
-    def cdk(self, verb: str, *arguments: str) -> Outcome:
-        """Run the CDK on the deployment file as it is now."""
+    def cdk(self, verb: str, *arguments: str, synthesise: bool = True) -> Outcome:
+        """Run the CDK on the deployment file as it is now, or on what was synthesised of it last."""
         reach = json.loads(self.cloud.good("env", "--json"))
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**NO_MARK, **reach, "PATH": path, "CDK_DISABLE_CLI_TELEMETRY": "true", "NO_COLOR": "1"}
         context = [f"--context={key}={value}" for key, value in self.context.items()]
+        app = ["--context", "config=config/deployed.yaml"] if synthesise else ["--app", "build/cdk.out"]
         done = subprocess.run(
-            [str(CDK), verb, *arguments, "--context", "config=config/deployed.yaml", *context],
+            [str(CDK), verb, *arguments, *app, *context],
             cwd=self.project,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -72,7 +73,7 @@ class Workplace:
 
     def destroy(self) -> Outcome:
         """Destroy every stack, the buckets emptied in between as a person has to, once nothing writes to them."""
-        first = self.cdk("destroy", "ObservabilityStack", "TrainingStack", "--force")
+        first = self.cdk("destroy", "ObservabilityStack", "TrainingStack", "--force", synthesise=False)
         if first.exit_code != 0:
             return first
         s3 = self.cloud.client("s3")
@@ -82,7 +83,7 @@ class Workplace:
                     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
                         for item in page.get("Contents", []):
                             s3.delete_object(Bucket=bucket, Key=item["Key"])
-        return self.cdk("destroy", "--all", "--force")
+        return self.cdk("destroy", "--all", "--force", synthesise=False)
 
     def no_machines(self, instance_types: list[str], region: str) -> None:
         """Take the capacity of these types away: what is deployed is looked at, nothing is booted."""
