@@ -219,6 +219,13 @@ def _table(figures: Mapping[str, Any]) -> str:
                 f"{nodes + ' ' + name:34}{found['detection_seconds']:9.1f}{found['restart_seconds']:13.1f}"
                 f"{found['steps_lost']:12.0f}"
             )
+    lines += ["", "what growth by a node goes into, one after the other:"]
+    for nodes, losses in figures["losses"].items():
+        if "grow" in losses:
+            parts = losses["grow"]["also"]
+            lines.append(
+                f"{nodes}: " + ", ".join(f"{name[:-8].replace('_', ' ')} {parts[name]:.1f} s" for name in parts)
+            )
     lines += [f"stale commit: {told}" for told in figures["stale_commits"]]
     return "\n".join(lines) + "\n"
 

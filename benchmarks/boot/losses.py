@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.boot.gang import Gang, events
 from benchmarks.chaos.nodes import Node
+from benchmarks.chaos.supervised import RUN
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,42 @@ def lose_first(gang: Gang, generation: int) -> tuple[Loss, int]:
 def grow(gang: Gang, generation: int) -> tuple[Loss, int]:
     """A machine joins: from the start of its supervisor, which has code and data still to fetch."""
     members = len(gang.nodes)
+    first = gang.first(generation)
     disturbed = time.time()
-    gang.launch()
+    node = gang.launch()
     heir = gang.wait("a generation with the new node", lambda: gang.training(generation, members + 1))
-    return _cost(gang, generation, heir, disturbed), heir
+    loss = _cost(gang, generation, heir, disturbed)
+    loss.also.update(_growth(gang, node, first, generation, heir, disturbed))
+    return loss, heir
+
+
+def _growth(gang: Gang, node: Node, first: Node, generation: int, heir: int, disturbed: float) -> dict[str, float]:
+    """Return what the time from a new node's start to the first step with it went into, one after the other."""
+    ready = events(node, "standby_ready")[0]
+    moments = {
+        "supervisor_starts": events(node, "supervisor_started")[0]["unix_seconds"],
+        "code_and_data_are_fetched": ready["unix_seconds"] - ready["seconds"],
+        "standby_imports": ready["unix_seconds"],
+        "first_node_sees_it": (first.run_directory(RUN, generation) / "stop").stat().st_mtime,
+        "others_stop_and_save": max(_when(gang, "generation_ended", generation)),
+        "election": max(_when(gang, "generation_started", heir)),
+        "trainers_start": gang.records(heir, "start")[0]["unix_seconds"],
+        "first_step": gang.records(heir, "step")[0]["unix_seconds"],
+    }
+    parts, before = {}, disturbed
+    for name, moment in moments.items():
+        parts[f"{name}_seconds"] = moment - before
+        before = moment
+    return parts
+
+
+def _when(gang: Gang, name: str, generation: int) -> list[float]:
+    return [
+        event["unix_seconds"]
+        for node in gang.nodes
+        for event in events(node, name)
+        if event["generation"] == generation
+    ]
 
 
 def freeze_last(gang: Gang, generation: int) -> tuple[Loss, int]:

@@ -143,6 +143,8 @@ class Actor:
     def keep_standby(self) -> None:
         """Let a process import torch and wait for the next generation, once nothing more urgent wants the cores."""
         run, board, active = self._board.run, self._board, self.active
+        if self._standby is not None and (seconds := self._standby.news()) is not None:
+            self._context.events.emit("standby_ready", seconds=round(seconds, 3))
         if self._standby is None or run is None or self._preparation.prepared_digest != run.digest():
             return
         if board.notice is not None or board.scale_in_since_unix is not None or self.judgement is not None:

@@ -47,6 +47,7 @@ class Standby:
         self._socket: socket.socket | None = None
         self._used: socket.socket | None = None
         self._said = b""
+        self._is_told = False
         self._used_imports = False
         self._imported_at = 0.0
         self._made_at = 0.0
@@ -77,7 +78,7 @@ class Standby:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        self._kind, self._said, self._made_at = kind, b"", time.monotonic()
+        self._kind, self._said, self._made_at, self._is_told = kind, b"", time.monotonic(), False
 
     def is_warming(self) -> bool:
         """Return whether one is there that still imports, and may be waited for."""
@@ -88,6 +89,13 @@ class Standby:
         if self._socket is None:
             return self._failed is None
         return not self._is_late() and not self._hear()
+
+    def news(self) -> float | None:
+        """Return, once for each that is made, how many seconds it took to import everything; else None."""
+        if self._socket is None or self._is_told or _READY not in self._hear():
+            return None
+        self._is_told = True
+        return time.monotonic() - self._made_at
 
     def imported_at(self) -> float:
         """Return when the one that was started last had imported (monotonic seconds): now, as long as it does."""

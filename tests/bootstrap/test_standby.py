@@ -68,6 +68,7 @@ def test_it_is_told_what_to_become_once(standby: Standby, tmp_path: Path) -> Non
     make(standby, tmp_path, WAITS)
     assert not standby.lacks(KIND)
     wait(lambda: not standby.is_warming())
+    assert (standby.news() or 0) > 0 and standby.news() is None
 
     process = standby.start(KIND, ["--nnodes=1"], {"RUN": "x"}, tmp_path, tmp_path / "log")
 
