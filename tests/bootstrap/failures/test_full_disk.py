@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from bootstrap.errors import StepError
+from bootstrap.fetch import large
+from bootstrap.steps import transfer
 from bootstrap.steps.staging import stage_dataset
 from tests.bootstrap.account import Account
 from tests.bootstrap.test_steps import SHARDS, real
@@ -26,9 +28,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("large_bytes", [None, 1024])
 def test_a_disk_that_fills_up_in_mid_staging_is_named(
-    account: Account, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    account: Account, small_disk: Path, monkeypatch: pytest.MonkeyPatch, large_bytes: int | None
 ) -> None:
+    if large_bytes is not None:
+        monkeypatch.setattr(transfer, "LARGE_BYTES", large_bytes)
+        monkeypatch.setattr(large, "PART_BYTES", 16 * 1024)
     account.put_dataset(SHARDS)
     context = real(account, small_disk)
     monkeypatch.setattr(context.system, "free_bytes", lambda path: 1 << 40)
