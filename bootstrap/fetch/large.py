@@ -80,7 +80,6 @@ class _Range:
     copy: _Copy = field(compare=False)
     part: int = field(compare=False)
     attempts: int = field(default=0, compare=False)
-    child: Child | None = field(default=None, compare=False)
 
 
 def copy_large(
@@ -193,7 +192,7 @@ class _Copies:
             raise self._failure(copy.wanted, f"no request can be signed: {error}") from error
         self._count += 1
         self._asked[self._count] = asked
-        asked.child, asked.attempts = child, asked.attempts + 1
+        asked.attempts += 1
         child.asked += 1
         task = {"id": self._count, "url": url, "headers": headers, "path": str(copy.partial.path)}
         child.send({**task, "first": first, "count": count})
