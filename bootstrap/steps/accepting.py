@@ -100,7 +100,8 @@ class Acceptance:
                 self._refuse(each, f"has not the SHA-256 of the index, {each.sha256}")
             else:
                 path.rename(self._directory / each.name)
-                self._remove(each)
+                if each.encoding:
+                    self._part(each).unlink()
 
     def _refuse(self, each: DatasetFile, why: str) -> None:
         self.wrong[each.name] = why
