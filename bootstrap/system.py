@@ -179,8 +179,7 @@ class System:
     def list_directory(self, path: Path) -> list[str]:
         """Return the sorted names in a directory; empty when there is none."""
         try:
-            with os.scandir(path) as entries:  # a tenth of the time of iterdir
-                return sorted(entry.name for entry in entries)
+            return sorted(entry.name for entry in path.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
