@@ -3,7 +3,8 @@
 Stacks come by a signal (training/stack_dump.py). NCCL's flight recorder is asked through a pipe of each rank: it is
 made with the rank's first NCCL group, looked at once a second, and the records go to the file that
 `TORCH_FR_DUMP_TEMP_FILE` names. Ranks without NCCL have no pipe. Everything is in the generation's run directory.
-Source: ProcessGroupNCCL.hpp of torch 2.13, `DumpPipe`, which is the same from 2.5 on (2026-11).
+Releases of torch whose recorder is off by default make no pipe, and are not waited for.
+Source: ProcessGroupNCCL.hpp of torch 2.13, `DumpPipe` (2026-11).
 """
 
 from __future__ import annotations
