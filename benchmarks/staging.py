@@ -212,7 +212,8 @@ class Rounds:
 
     def speed(self, scenario: str, over: str) -> float:
         """Return how many times as fast as another tool ours is: the median of the rounds' ratios."""
-        ours, others = (self.figures[scenario][tool]["rounds_seconds"] for tool in ("ours", over))
+        ours: list[float] = self.figures[scenario]["ours"]["rounds_seconds"]
+        others: list[float] = self.figures[scenario][over]["rounds_seconds"]
         return statistics.median(other / our for our, other in zip(ours, others, strict=True))
 
 
