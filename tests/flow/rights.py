@@ -23,6 +23,9 @@ UNEXERCISED: dict[Right, str] = {
     ("node", "KeepRuns", "s3:AbortMultipartUpload"): (
         "an upload that fails in mid-part is abandoned (tests/training/complaints/test_storing.py); none fails here"
     ),
+    ("node", "ReportFailures", "s3:PutObject"): (
+        "nothing fails to boot or to supervise in this run; tests/bootstrap/failures lets both fail, and report"
+    ),
     ("controller", "ReadFailures", "s3:GetObject"): (
         "no machine of this run fails to boot; tests/stacks/run_controller/test_handler.py lets some"
     ),
