@@ -8,6 +8,7 @@ multiprocessing's fork server, which has imported the same, holds no thread and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -43,7 +44,8 @@ def run_standby() -> int:
     first = context.Process(target=os.getpid)
     first.start()
     first.join()  # it could only be forked when the fork server had imported everything
-    supervisor.sendall(READY)
+    with contextlib.suppress(OSError):  # a supervisor that has started this one need not listen any more
+        supervisor.sendall(READY)
     with supervisor, supervisor.makefile("rb") as stream:
         text = stream.read()
     if not text:

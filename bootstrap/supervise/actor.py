@@ -42,7 +42,7 @@ from bootstrap.supervise.situation import (
     Result,
     Start,
 )
-from bootstrap.supervise.standby import PAUSE_SECONDS, Kind, Standby
+from bootstrap.supervise.standby import PAUSE_SECONDS, STANDBY_LOG, Kind, Standby
 from bootstrap.supervise.trainer import Trainer, WarmStart, remove_old_directories
 from bootstrap.supervise.troubles import ELECTION_REMEDY, GENERATION_REMEDIES
 
@@ -69,7 +69,7 @@ class Actor:
         self._identity = identity
         self._preparation = preparation
         self._command = command
-        self._standby = Standby(context.layout.root / "standby.log") if command is torchrun_command else None
+        self._standby = Standby(context.layout.root / STANDBY_LOG) if command is torchrun_command else None
         self._results = Results(context)
         self._not_before = 0.0
         self._lost_election = 0

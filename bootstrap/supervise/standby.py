@@ -21,6 +21,8 @@ from bootstrap.supervise import guardian
 
 logger = logging.getLogger(__name__)
 
+STANDBY_LOG = "standby.log"
+"""What it says until it writes to the trainers' log; in the generation's directory, once it was started."""
 DESCRIPTOR_VARIABLE = "TRAINSTACK_STANDBY_FD"
 # A new one imports while the generation that took the last one trains: not while that one starts, or still imports, on
 # the same cores.
@@ -59,12 +61,12 @@ class Standby:
         if self._process is not None and self._process.poll() is not None:
             logger.warning("the standby ended (exit code %s), see %s: starts cold", self._process.returncode, self._log)
             self._failed = self._kind
-            self.end()
+            self._end_waiting()
         return kind not in (self._kind, self._failed)
 
     def make(self, kind: Kind, interpreter: str, environment: Mapping[str, str], directory: Path) -> None:
-        """Start one that imports, and then waits, in place of any other."""
-        self.end()
+        """Start one that imports, and then waits, in place of any other that waits."""
+        self._end_waiting()
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         with theirs, self._log.open("wb") as log:
@@ -127,6 +129,8 @@ class Standby:
             "log": str(log),
         }
         self._process, self._socket, self._kind = None, None, None
+        with contextlib.suppress(FileNotFoundError):  # what it says before it writes to the trainers' log
+            self._log.replace(directory / STANDBY_LOG)
         if self._used is not None:
             self._used.close()
         # Open until then: one that still imports has a word to say, and would fail at a socket that is closed.
@@ -143,13 +147,18 @@ class Standby:
         return process
 
     def end(self) -> None:
-        """End it, if there is one."""
-        for each in (self._socket, self._used):
-            if each is not None:
-                each.close()
+        """End what waits, and listen no longer to the one that was started."""
+        self._end_waiting()
+        if self._used is not None:
+            self._used.close()
+        self._used = None
+
+    def _end_waiting(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
         if self._process is not None:
             _end(self._process)
-        self._process, self._socket, self._used, self._kind = None, None, None, None
+        self._process, self._socket, self._kind = None, None, None
 
     def _is_late(self) -> bool:
         return time.monotonic() - self._made_at > WARMING_LIMIT_SECONDS

@@ -19,6 +19,7 @@ from bootstrap.supervise.dumps import dump
 from bootstrap.supervise.launch import TRAINER_MARK
 from bootstrap.supervise.records import GenerationOutcome
 from bootstrap.supervise.situation import Result
+from bootstrap.supervise.standby import STANDBY_LOG
 from bootstrap.system import System
 
 logger = logging.getLogger(__name__)
@@ -151,6 +152,10 @@ class Trainer:
         except FileNotFoundError:
             return ""
 
+    def _standby_log(self) -> str:
+        """Return what a standby wrote that ended before it was torchrun."""
+        return self._system.read(self._directory / STANDBY_LOG) or ""
+
     def _note(self, record: Mapping[str, Any]) -> None:
         step, kind = record.get("step"), record.get("record")
         if isinstance(step, int):
@@ -195,7 +200,7 @@ class Trainer:
             return Result("failed", step, self._message(outcomes, "failed"))
         if len(said) < len(self._ranks):
             silent = sorted(set(self._ranks) - set(outcomes))
-            tail = self.log_tail()[-2000:]
+            tail = (self.log_tail() or self._standby_log())[-2000:]
             return Result("failed", step, f"ranks {silent} ended without a word (exit code {exit_code}): {tail}")
         if all(outcome == "finished" for outcome in said):
             return Result("finished", step, "")

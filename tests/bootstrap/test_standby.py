@@ -106,6 +106,23 @@ def test_one_that_still_imports_starts_when_it_has(standby: Standby, tmp_path: P
     assert json.loads((tmp_path / "got").read_text())["arguments"] == ["--nnodes=1"]
 
 
+def test_one_that_was_started_may_still_import_when_the_next_is_made(standby: Standby, tmp_path: Path) -> None:
+    generation = tmp_path / "gen-1"
+    generation.mkdir()
+    (tmp_path / "slow").touch()
+    make(standby, tmp_path, 'print("imports", flush=True)\n' + WAITS)
+    wait(lambda: standby._hear() != b"")
+    process = standby.start(KIND, ["--nnodes=1"], {}, generation, generation / "log")
+    assert process is not None
+
+    make(standby, tmp_path, "import time\ntime.sleep(60)\n")
+    (tmp_path / "slow").unlink()
+
+    assert process.wait(20) == 0, (generation / "standby.log").read_text()
+    assert json.loads((tmp_path / "got").read_text())["arguments"] == ["--nnodes=1"]
+    assert (generation / "standby.log").read_text() == "imports\n"
+
+
 def test_one_of_other_code_is_no_use(standby: Standby, tmp_path: Path) -> None:
     make(standby, tmp_path, WAITS)
     wait(lambda: not standby.is_warming())

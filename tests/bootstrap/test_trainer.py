@@ -161,6 +161,13 @@ def test_a_rank_without_a_word_is_a_failure_with_its_last_lines(tmp_path: Path) 
     assert "ranks [1] ended without a word (exit code 9)" in result.message and "out of memory" in result.message
 
 
+def test_a_standby_that_fails_before_it_is_torchrun_is_quoted(tmp_path: Path) -> None:
+    trainer = make(tmp_path, 0)
+    begin(trainer, "import pathlib; pathlib.Path('standby.log').write_text('no module named torch'); exit(1)")
+    result = wait(trainer.poll, "the end")
+    assert "ranks [0] ended without a word (exit code 1): no module named torch" in result.message
+
+
 def test_outcomes_of_an_older_generation_do_not_count(tmp_path: Path) -> None:
     trainer = make(tmp_path)
     begin(trainer, (SAY % [[0, "finished", 4, 4]]).replace("generation=3", "generation=2"))
