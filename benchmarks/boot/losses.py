@@ -56,12 +56,13 @@ def grow(gang: Gang, generation: int) -> tuple[Loss, int]:
 def _growth(gang: Gang, node: Node, first: Node, generation: int, heir: int, disturbed: float) -> dict[str, float]:
     """Return what the time from a new node's start to the first step with it went into, one after the other."""
     ready = events(node, "standby_ready")[0]
+    ended, stop = max(_when(gang, "generation_ended", generation)), first.run_directory(RUN, generation) / "stop"
     moments = {
         "supervisor_starts": events(node, "supervisor_started")[0]["unix_seconds"],
         "code_and_data_are_fetched": ready["unix_seconds"] - ready["seconds"],
         "standby_imports": ready["unix_seconds"],
-        "first_node_sees_it": (first.run_directory(RUN, generation) / "stop").stat().st_mtime,
-        "others_stop_and_save": max(_when(gang, "generation_ended", generation)),
+        "first_node_sees_it": stop.stat().st_mtime if stop.exists() else ended,
+        "others_stop_and_save": ended,
         "election": max(_when(gang, "generation_started", heir)),
         "trainers_start": gang.records(heir, "start")[0]["unix_seconds"],
         "first_step": gang.records(heir, "step")[0]["unix_seconds"],
