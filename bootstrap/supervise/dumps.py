@@ -22,6 +22,8 @@ STACKS_LIMIT_SECONDS = 0.5
 RECORDS_LIMIT_SECONDS = 3.0
 """A look at the pipe is up to a second away, and the records of some thousand collectives take a moment to write."""
 _LOOK_SECONDS = 0.02
+_STILL_SECONDS = 0.3
+"""A file that did not grow for so long is whole; on a busy machine its writer may pause for longer than a look."""
 
 _Version = tuple[int, int]
 
@@ -69,7 +71,7 @@ def _wait_for_records(system: System, before: dict[Path, _Version]) -> None:
     deadline = system.monotonic_seconds() + RECORDS_LIMIT_SECONDS
     last, missing = dict(before), set(before)
     while missing and system.monotonic_seconds() < deadline:
-        system.sleep(_LOOK_SECONDS)
+        system.sleep(_STILL_SECONDS)
         for path in list(missing):
             version = _version(path)
             if version != before[path] and version == last[path] and version[1] > 0:
