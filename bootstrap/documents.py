@@ -30,7 +30,8 @@ SNAPSHOTS_TAG = "trainstack:snapshots"
 COPY_TAG = "trainstack:copy-of"
 """On copies of the checkpoint volume; value: its id. Not SNAPSHOTS_TAG: the schedule has no right to a copy."""
 TAKER_TAG = "trainstack:taken-by"
-"""On snapshots that nodes take; value: supervisor. Nodes may remove no others."""
+TAKER = "supervisor"
+"""Tag of snapshots that nodes take, and its value. Nodes may remove no others."""
 
 _Sha256 = Annotated[str, Matches(r"[0-9a-f]{64}", "must be 64 lower-case hexadecimal digits")]
 _Name = Annotated[str, Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "must be 1 to 64 letters, digits, '.', '_' and '-'")]

@@ -165,7 +165,7 @@ class SupervisedRun:
         if started is None:
             self.report.note(name, "hangs", f"no generation after {before} trains:\n{self._consoles()}")
             return 0
-        known = max((entry.sequence for entry in checkpoint_entries(self.backend)), default=0)
+        known = next((entry.sequence for entry in checkpoint_entries(self.backend)), 0)
         disturbed = time.time()
         tally = self.report.of(name)
         tally.cycles += 1

@@ -130,10 +130,9 @@ class _Copies:
 
     def run(self) -> None:
         """Copy everything."""
-        self._start_workers()  # they come up while the first object is looked at
         deadline = self._now() + self._context.node.supervise.boot_timeout_seconds
         while True:
-            self._start_workers()
+            self._start_workers()  # the first come up while the first object is looked at
             while len(self._asked) < self._window.size * _QUEUED and (following := self._next()) is not None:
                 self._ask(following, min(self._workers, key=lambda child: child.asked))
             if not (self._open or self._asked or self._again):

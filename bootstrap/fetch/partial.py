@@ -19,6 +19,11 @@ JOURNAL = ".journal"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+def hidden_names(name: str) -> tuple[str, str]:
+    """Return the names of the partial file and the journal of an object of this name."""
+    return f".{name}{RANGES}", f".{name}{JOURNAL}"
+
+
 @dataclass(frozen=True)
 class Origin:
     """Which bytes a partial file is made of; parts of another origin are worth nothing."""
@@ -43,8 +48,7 @@ class Partial:
         Raises:
             OSError: The files cannot be written; ENOSPC when the disk is full.
         """
-        self.path = directory / f".{name}{RANGES}"
-        self._journal_path = directory / f".{name}{JOURNAL}"
+        self.path, self._journal_path = (directory / each for each in hidden_names(name))
         self.origin = origin
         self.count = -(-origin.size // origin.part_bytes)
         self._front = 0

@@ -19,7 +19,7 @@ from bootstrap.aws import AWS_ERRORS
 from bootstrap.dataset_index import INDEX, DatasetFile, index_files
 from bootstrap.documents import RunDocument
 from bootstrap.errors import StepError
-from bootstrap.fetch.partial import JOURNAL, RANGES
+from bootstrap.fetch.partial import JOURNAL, RANGES, hidden_names
 from bootstrap.plan import Context, Step
 from bootstrap.prepared.dataset import find_prepared
 from bootstrap.steps.accepting import PART, PLAIN, Acceptance, part_name
@@ -132,7 +132,7 @@ def _bring(context: Context, source: str, directory: Path, missing: Sequence[Dat
     names = {each.name for each in kept}
     absent = [each for each in missing if each.name not in names]
     _check_disk(context, directory, missing, kept)
-    begun = [each for each in absent if (directory / f".{each.object_name}{RANGES}").exists()]
+    begun = [each for each in absent if (directory / hidden_names(each.object_name)[0]).exists()]
     refused = _copy_and_accept(context, source, directory, absent, kept)
     again = [each for each in (*kept, *begun) if each.name in refused]
     if again:
@@ -169,7 +169,7 @@ def _copied_whole(directory: Path, missing: Sequence[DatasetFile]) -> list[Datas
     if not directory.is_dir():
         return []
     parts = {part_name(each): each for each in missing}
-    begun = {f".{each.object_name}{ending}" for each in missing for ending in (RANGES, JOURNAL)}
+    begun = {hidden for each in missing for hidden in hidden_names(each.object_name)}
     whole: list[DatasetFile] = []
     for entry in os.scandir(directory):
         each = parts.get(entry.name)

@@ -50,7 +50,7 @@ def have_copy(context: Context, volume: Volume) -> Copy:
     here = {"Name": "availability-zone", "Values": [zone]}
     found = _ask(context, "describe_volumes", "Volumes", Filters=[of_volume, here])
     found = [one for one in found if one["State"] in ("creating", "available", "in-use")]
-    usable = [one for one in found if _is_mine(context, one)] or [one for one in found if one["State"] != "in-use"]
+    usable = [one for one in found if is_attached(context, one)] or [one for one in found if one["State"] != "in-use"]
     if found and not usable:
         held = ", ".join(str(one["VolumeId"]) for one in found)
         raise StepError(f"another machine in {zone} has the copy {held}", remedy=NO_COPY_NEEDED)
@@ -173,7 +173,8 @@ def _wait_until_made(context: Context, volume_id: str) -> None:
         context.system.sleep(POLL_SECONDS)
 
 
-def _is_mine(context: Context, found: Mapping[str, Any]) -> bool:
+def is_attached(context: Context, found: Mapping[str, Any]) -> bool:
+    """Return whether a volume, as EC2 describes it, is attached to this machine."""
     assert context.identity is not None
     return any(link["InstanceId"] == context.identity.instance_id for link in found.get("Attachments", []))
 

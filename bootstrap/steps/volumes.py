@@ -22,7 +22,7 @@ from bootstrap.errors import BootstrapError, CommandError, StepError
 from bootstrap.plan import Context, Step
 from bootstrap.steps.disks import BLOCK_DEVICES, DEVICES, NOTHING_FOUND, contents
 from bootstrap.steps.mounting import mount, mounted_source
-from bootstrap.steps.volume_copy import NO_COPY_NEEDED, have_copy, let_go_with_machine, tell
+from bootstrap.steps.volume_copy import NO_COPY_NEEDED, have_copy, is_attached, let_go_with_machine, tell
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def bring(context: Context, volume: Volume, on_disk: Callable[[], None] = lambda
     """
     found = _describe(context, volume)
     volume_id = str(found["VolumeId"])
-    if not _is_attached(context, found) and not _attach(context, volume, found):
+    if not is_attached(context, found) and not _attach(context, volume, found):
         logger.warning("volume %s: another machine has it; this node goes without %s", volume_id, volume.mount)
         return False
     _check_initialization(context, volume, found)
@@ -180,11 +180,6 @@ def _describe(context: Context, volume: Volume) -> Mapping[str, Any]:
             remedy="launch it from the deployment's launch template, which makes that volume",
         )
     return found[0]
-
-
-def _is_attached(context: Context, found: Mapping[str, Any]) -> bool:
-    assert context.identity is not None
-    return any(link["InstanceId"] == context.identity.instance_id for link in found.get("Attachments", []))
 
 
 def _attach(context: Context, volume: Volume, found: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.aws import AWS_ERRORS
-from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG, TAKER_TAG, Volume
+from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG, TAKER, TAKER_TAG, Volume
 from bootstrap.plan import Context
 from bootstrap.steps.mounting import mounted_source
 from bootstrap.steps.volume_copy import newest_snapshot
@@ -24,7 +24,6 @@ from bootstrap.steps.volume_copy import newest_snapshot
 ANSWER_SECONDS = 5.0
 KEPT = 2
 """Snapshots of leaving nodes that are kept: the newest may not be complete yet. The schedule counts its own."""
-TAKER = "supervisor"
 _REMEDY = "S3 has every durable checkpoint; check the ec2 endpoint, and the node role's rights to snapshots"
 
 

@@ -6,7 +6,7 @@ from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
-from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG, TAKER_TAG
+from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG, TAKER, TAKER_TAG
 
 
 def copy_statements(stack: Stack, deployment: str, volume_id: str, key: kms.IKey) -> list[iam.PolicyStatement]:
@@ -23,7 +23,7 @@ def copy_statements(stack: Stack, deployment: str, volume_id: str, key: kms.IKey
     """
     here = f"arn:{stack.partition}:ec2:{stack.region}"
     volumes, snapshots = f"{here}:{stack.account}:volume/*", f"{here}::snapshot/*"
-    ours, taken = {SNAPSHOTS_TAG: deployment}, {SNAPSHOTS_TAG: deployment, TAKER_TAG: "supervisor"}
+    ours, taken = {SNAPSHOTS_TAG: deployment}, {SNAPSHOTS_TAG: deployment, TAKER_TAG: TAKER}
     return [
         # No resource level: IAM ignores statements about this call that name a resource.
         _allow("FindSnapshots", ["ec2:DescribeSnapshots"], ["*"]),

@@ -20,6 +20,8 @@ from training.checkpoint.store import checkpoint_entries
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
+    from training.distributed import Gang
+
 WORDS = "loss of node is no work when every step saved and read again in the same order".split()  # noqa: SIM905
 
 TINY = {
@@ -31,6 +33,16 @@ TINY = {
     "validation": {"interval_steps": 20, "batches": 2},
     "threads": 1,
 }
+
+
+@pytest.fixture
+def alone() -> Iterator[Gang]:
+    """A gang of this process alone."""
+    from training.distributed import join_gang  # imports torch, which most tests leave to their processes
+
+    gang = join_gang()
+    yield gang
+    gang.leave()
 
 
 def write_text(folder: Path, files: int = 30) -> None:

@@ -24,17 +24,10 @@ from training.checkpoint.resume import resume
 from training.checkpoint.state import TrainingState
 from training.checkpoint.store import checkpoint_entries, list_checkpoints
 from training.checkpoint.tiers import TieredBackend
-from training.distributed import Gang, join_gang
+from training.distributed import Gang
 from training.errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
-
-
-@pytest.fixture
-def alone() -> Iterator[Gang]:
-    gang = join_gang()
-    yield gang
-    gang.leave()
 
 
 class Gate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,9 @@ from training.checkpoint.inspection import Verifier
 from training.checkpoint.near import read_record
 from training.checkpoint.store import list_checkpoints
 from training.checkpoint.tiers import TieredBackend
-from training.distributed import Gang, join_gang
+from training.distributed import Gang
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
-
-
-@pytest.fixture
-def alone() -> Iterator[Gang]:
-    gang = join_gang()
-    yield gang
-    gang.leave()
 
 
 def on(volume: Path, durable: MemoryBackend) -> TieredBackend:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from training.config import ModelShape, TrainingConfig
 from training.data.batches import TrainBatches
 from training.data.dataset import open_dataset
 from training.data.samples import Windows
-from training.distributed import Gang, join_gang
+from training.distributed import Gang
 from training.model import GPT
 from training.optimization import build_optimizer, learning_rate
 from training.precision import Precision
@@ -28,13 +27,6 @@ from training.step import take_step
 
 SHAPE = ModelShape(layers=2, heads=2, embedding=32, context=32)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
-
-
-@pytest.fixture
-def alone() -> Iterator[Gang]:
-    gang = join_gang()
-    yield gang
-    gang.leave()
 
 
 def state_of(device: str = "cpu", scaler: torch.amp.GradScaler | None = None) -> TrainingState:

@@ -23,7 +23,7 @@ from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environm
 from bootstrap.supervise.launch import torchrun_command
 from tests.training.conftest import free_port
 from training import assembly
-from training.distributed import Gang, join_gang
+from training.distributed import Gang
 from training.parallel_settings import ParallelConfig
 from training.precision import Precision
 from training.stopping import StopBeforeStepsError
@@ -152,13 +152,6 @@ def test_gangs_are_static() -> None:
     command = torchrun_command(launch)  # type: ignore[arg-type]
     assert {"--nnodes=2", "--node-rank=1", "--max-restarts=0"} <= set(command)
     assert not any("c10d" in argument or "--rdzv-endpoint" in argument for argument in command)
-
-
-@pytest.fixture
-def alone() -> Iterator[Gang]:
-    gang = join_gang()
-    yield gang
-    gang.leave()
 
 
 def test_stop_is_noticed_between_the_passes_that_warm_up_and_compile(alone: Gang) -> None:
