@@ -13,7 +13,7 @@ give_back() {
   timeout 30 aws s3 cp --quiet "$root/shim.log" "s3://@LOGS@/nodes/$id/shim.log" || :
   shutdown -h now
 }
-trap 'echo "line $LINENO failed"; give_back' ERR
+trap 'echo "line $LINENO failed"; exec &>/dev/null; wait $! || :; give_back' ERR # the log is whole when tee has ended
 for pause in 1 2 4 8 0; do
   if timeout 120 aws s3 cp --quiet s3://@BUNDLE@ b.zip; then break; fi
   sleep $pause

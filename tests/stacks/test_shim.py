@@ -107,6 +107,14 @@ def test_it_gives_up_after_five_tries(machine: Machine) -> None:
     machine.assert_given_back()
 
 
+def test_the_log_that_is_uploaded_is_whole_however_late_it_is_written(machine: Machine) -> None:
+    # The lateness is what is tested: on a busy machine tee runs when the upload has begun.
+    (machine.stub / "tee").write_text(f'#!/bin/sh\n{shutil.which("sleep")} 0.5\nexec {shutil.which("tee")} "$@"\n')
+    (machine.stub / "tee").chmod(0o755)
+    assert machine.run(fail_times=99).returncode != 0
+    machine.assert_given_back()
+
+
 def test_another_bundle_than_named_is_not_run(machine: Machine) -> None:
     with zipfile.ZipFile(machine.stub / "bundle.zip", "a") as archive:
         archive.writestr("extra", "")
