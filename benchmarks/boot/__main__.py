@@ -22,13 +22,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import boto3
+from moto.moto_api._internal.models import moto_api_backend
 from moto.server import ThreadedMotoServer
 
 from benchmarks.boot.critical_path import critical_path
@@ -109,28 +110,36 @@ def _parser() -> argparse.ArgumentParser:
 @contextmanager
 def _gang(folder: Path, dataset: Path, nodes: int) -> Iterator[tuple[Gang, Backend]]:
     folder.mkdir()
-    network = Network() if can_cut() else None
-    server = ThreadedMotoServer(ip_address=network.address if network else "127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    keys = client_options(url)
-    account = Account(
-        boto3.client("s3", **keys), boto3.client("ssm", **keys), boto3.client("logs", **keys), BUCKET, url
-    )
-    account.s3.create_bucket(Bucket=BUCKET)
-    config = {**CONFIG, "steps": STEPS_WITHOUT_END}
-    supervise = SuperviseConfig().model_dump()
-    gang = Gang(folder, account, account.fill(dataset), dataset.name, nodes, config, supervise, network)
-    try:
+    with ExitStack() as stack:
+        network = Network() if can_cut() else None
+        if network:
+            stack.callback(network.close)
+        account = stack.enter_context(_account(network.address if network else "127.0.0.1"))
+        config = {**CONFIG, "steps": STEPS_WITHOUT_END}
+        supervise = SuperviseConfig().model_dump()
+        gang = Gang(folder, account, account.fill(dataset), dataset.name, nodes, config, supervise, network)
+        stack.callback(gang.close)
         for _ in range(nodes):
             gang.launch()
         yield gang, S3Backend(BUCKET, f"runs/{RUN}/checkpoints", account.s3)
+
+
+@contextmanager
+def _account(address: str) -> Iterator[Account]:
+    moto_api_backend.reset()  # what an earlier gang left: moto's records outlive its server
+    server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        url = f"http://{host}:{port}"
+        keys = client_options(url)
+        account = Account(
+            boto3.client("s3", **keys), boto3.client("ssm", **keys), boto3.client("logs", **keys), BUCKET, url
+        )
+        account.s3.create_bucket(Bucket=BUCKET)
+        yield account
     finally:
-        gang.close()
         server.stop()
-        if network:
-            network.close()
 
 
 def _measure(gang: Gang, nodes: int, rounds: int, found: dict[str, list[Loss]]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 # Source: linux/sched.h
 _CLONE_NEWNET = 0x40000000
-_PREFIX = "198.18.77"
+_BRIDGE = "tsb"
 
 
 def can_cut() -> bool:
@@ -25,12 +25,17 @@ def can_cut() -> bool:
 
 
 class Network:
-    """The bridge, with `address` for what all machines talk to, and the namespaces on it."""
+    """The bridge, with `address` for what all machines talk to, and the namespaces on it.
 
-    address = f"{_PREFIX}.254"
+    Two processes have different ones. What a process left that was killed is removed by the next.
+    """
 
     def __init__(self) -> None:
-        self._bridge = f"tsb{os.getpid() % 100_000}"
+        _remove_left_over()
+        process = os.getpid()
+        self._bridge = f"{_BRIDGE}{process}"
+        self._prefix = f"198.{18 + process // 256 % 2}.{process % 256}"
+        self.address = f"{self._prefix}.254"
         self._namespaces: list[str] = []
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
@@ -38,7 +43,7 @@ class Network:
 
     def join(self, number: int) -> tuple[str, str]:
         """Make a machine's namespace; return its name and its address."""
-        name, address = f"{self._bridge}n{number}", f"{_PREFIX}.{number % 250 + 1}"
+        name, address = f"{self._bridge}n{number}", f"{self._prefix}.{number % 250 + 1}"
         _ip("netns", "add", name)
         self._namespaces.append(name)
         _ip("link", "add", self._link(name), "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -61,9 +66,7 @@ class Network:
 
     def close(self) -> None:
         """Remove everything."""
-        for name in self._namespaces:
-            _ip("netns", "del", name)
-        _ip("link", "del", self._bridge)
+        _remove(self._bridge, self._namespaces)
 
     def _link(self, name: str) -> str:
         return f"{name}v"
@@ -91,6 +94,19 @@ def _enter(descriptor: int) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.setns(descriptor, _CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "the network namespace cannot be entered")
+
+
+def _remove_left_over() -> None:
+    for bridge in (path.name for path in Path("/sys/class/net").glob(f"{_BRIDGE}*")):
+        process = bridge[len(_BRIDGE) :]
+        if process.isdigit() and not Path("/proc", process).exists():
+            _remove(bridge, [path.name for path in Path("/run/netns").glob(f"{bridge}n*")])
+
+
+def _remove(bridge: str, namespaces: list[str]) -> None:
+    for name in namespaces:
+        _ip("netns", "del", name)
+    _ip("link", "del", bridge)
 
 
 def _ip(*arguments: str) -> None:
