@@ -82,11 +82,16 @@ class PythonEnvironment:
     packages: tuple[_Importable, ...]
 
 
+PING_SECONDS = 1.0
+"""Between the questions of a supervisor to each of its peers."""
+
+
 @dataclass(frozen=True)
 class SuperviseTimings:
     """How often the supervisor looks, and how long it waits.
 
-    A peer is silent after `heartbeat_timeout_seconds` without a beat; a gang smaller than the run's `nodes` starts
+    A peer is silent after `heartbeat_timeout_seconds` without a beat, and after `doubt_seconds` if it does not answer
+    pings either, though it did; a gang smaller than the run's `nodes` starts
     after `gang_timeout_seconds`; boot gives the machine back after `boot_timeout_seconds`.
     """
 
@@ -95,6 +100,12 @@ class SuperviseTimings:
     heartbeat_timeout_seconds: Annotated[float, AtLeast(0.5)]
     gang_timeout_seconds: Annotated[float, AtLeast(1)]
     boot_timeout_seconds: Annotated[float, AtLeast(1)]
+
+    @property
+    def doubt_seconds(self) -> float:
+        """Half the time-out; long enough for two beats, of which one may be late, and for three pings."""
+        doubt_seconds = max(self.heartbeat_timeout_seconds / 2, 2 * self.heartbeat_seconds, 3 * PING_SECONDS)
+        return min(doubt_seconds, self.heartbeat_timeout_seconds)
 
 
 @dataclass(frozen=True)

@@ -175,8 +175,8 @@ class Actor:
         if newest is not None and newest.rank_of(self._identity.instance_id) is not None:
             return False
         newest_generation = newest.generation if newest is not None else 0
-        timeout_seconds = self._context.node.supervise.heartbeat_timeout_seconds
-        if observed_at is None or somebody_trains(peers, newest_generation, timeout_seconds):
+        timings = self._context.node.supervise
+        if observed_at is None or somebody_trains(peers, newest_generation, timings):
             return self._standby.is_warming()
         return self.last_generation == 0 and self._standby.is_silent()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bootstrap.documents import SuperviseTimings
 from bootstrap.supervise.peers import Peer
 from bootstrap.supervise.records import Member, NodeState
 from bootstrap.supervise.situation import (
@@ -170,7 +171,7 @@ def _member_problem(situation: Situation, active: Active, member: Member, peer: 
             return None
         return Kill("failed", f"{name} {peer.outcome} {peer.ended_seconds:.0f} s ago, and this node did not end")
     if _is_silent(situation, active, peer):
-        return Kill("lost_peer", f"{name} is silent")
+        return Kill("lost_peer", f"{name} is silent{_unanswering(situation, peer)}")
     if peer is None or takes_part:
         return None
     observed_seconds = _observed_seconds(situation, active)
@@ -181,10 +182,14 @@ def _member_problem(situation: Situation, active: Active, member: Member, peer: 
 
 def _is_silent(situation: Situation, active: Active, peer: Peer | None) -> bool:
     # Whatever went before the generation began is not held against its members.
-    seconds = _observed_seconds(situation, active)
-    if peer is not None:
-        seconds = min(seconds, peer.silent_seconds)
-    return seconds > situation.timings.heartbeat_timeout_seconds
+    observed_seconds = _observed_seconds(situation, active)
+    if peer is None:
+        return observed_seconds > situation.timings.heartbeat_timeout_seconds
+    return peer.is_silent(situation.timings, observed_seconds)
+
+
+def _unanswering(situation: Situation, peer: Peer | None) -> str:
+    return ", and does not answer" if peer is not None and peer.is_unanswering(situation.timings) else ""
 
 
 def _observed_seconds(situation: Situation, active: Active) -> float:
@@ -209,7 +214,7 @@ def _settle(situation: Situation, active: Active, result: Result) -> list[Action
             continue
         peer = peers.get(member.instance_id)
         if _is_silent(situation, active, peer):
-            lost = f"{member.instance_id} is silent; the trainer said: {result.message}"
+            lost = f"{member.instance_id} is silent{_unanswering(situation, peer)}; the trainer said: {result.message}"
             return [Conclude(Result("lost_peer", result.step, lost))]
         if peer is not None and peer.generation != generation and member.instance_id in active.seen:
             lost = f"{member.instance_id} began anew; the trainer said: {result.message}"
@@ -255,10 +260,9 @@ def _between_generations(situation: Situation) -> list[Action]:
 def _election(situation: Situation) -> list[Action]:
     """Propose the next generation when this node is the one to do so."""
     newest = situation.newest.generation if situation.newest is not None else 0
-    timeout_seconds = situation.timings.heartbeat_timeout_seconds
     if situation.observed_at is None or situation.ready_since is None:
         return []
-    if somebody_trains(situation.peers, newest, timeout_seconds):
+    if somebody_trains(situation.peers, newest, situation.timings):
         return []
     ready = ready_peers(situation, situation.wanted.digest)
     candidates = [(peer.joined_unix_seconds, Member(peer.instance_id, peer.address)) for peer in ready]
@@ -294,11 +298,10 @@ def _patience_seconds(situation: Situation, members: tuple[Member, ...]) -> floa
 
 def _staying(situation: Situation) -> set[str]:
     """Return the peers that are alive and not on their way out."""
-    timeout_seconds = situation.timings.heartbeat_timeout_seconds
     return {
         peer.instance_id
         for peer in situation.peers
-        if peer.silent_seconds <= timeout_seconds and peer.state not in ("draining", "finished")
+        if not peer.is_silent(situation.timings) and peer.state not in ("draining", "finished")
     }
 
 
@@ -307,17 +310,14 @@ def ready_peers(situation: Situation, digest: str) -> list[Peer]:
     return [
         peer
         for peer in situation.peers
-        if peer.proven
-        and peer.state == "ready"
-        and peer.run_digest == digest
-        and peer.silent_seconds <= situation.timings.heartbeat_timeout_seconds
+        if peer.proven and peer.state == "ready" and peer.run_digest == digest and not peer.is_silent(situation.timings)
     ]
 
 
-def somebody_trains(peers: Iterable[Peer], newest_generation: int, heartbeat_timeout_seconds: float) -> bool:
+def somebody_trains(peers: Iterable[Peer], newest_generation: int, timings: SuperviseTimings) -> bool:
     """Return whether a peer is, for all that is known, still training or saving: nobody may be overtaken."""
     return any(
-        peer.silent_seconds <= heartbeat_timeout_seconds
+        not peer.is_silent(timings)
         and peer.outcome is None
         and (peer.state == "training" or (peer.state == "draining" and peer.generation == newest_generation > 0))
         for peer in peers

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bootstrap.documents import SuperviseTimings
+from bootstrap.supervise.pings import Pings
 from bootstrap.supervise.records import GenerationOutcome, Heartbeat, NodeState
+
+# Who has not been heard for so long is not asked any more: its address may be another machine's by now.
+FORGET_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,7 @@ class Peer:
 
     `silent_seconds`: since its sequence last moved (or since it was first seen). `ended_seconds`: since it said the
     outcome that it says now. `proven`: it has been seen to move, so it is not what a machine of the past left behind.
+    `unanswered_seconds`: since it stopped to answer pings; None: it answers, or never did.
     """
 
     instance_id: str
@@ -29,6 +35,21 @@ class Peer:
     proven: bool
     silent_seconds: float
     ended_seconds: float
+    unanswered_seconds: float | None = None
+
+    def is_unanswering(self, timings: SuperviseTimings) -> bool:
+        """Return whether it used to answer pings, and has stopped for longer than a lost datagram explains."""
+        return self.unanswered_seconds is not None and self.unanswered_seconds > timings.doubt_seconds
+
+    def is_silent(self, timings: SuperviseTimings, observed_seconds: float = float("inf")) -> bool:
+        """Return whether it counts as gone: no beat for the time-out, or neither beat nor answer for a part of it.
+
+        Args:
+            timings: of the deployment.
+            observed_seconds: for how long its beats have been waited for; what went before is not held against it.
+        """
+        limit_seconds = timings.doubt_seconds if self.is_unanswering(timings) else timings.heartbeat_timeout_seconds
+        return min(self.silent_seconds, observed_seconds) > limit_seconds
 
 
 @dataclass
@@ -42,8 +63,9 @@ class _Entry:
 class PeerLedger:
     """What has been seen of each peer; times are this node's monotonic seconds."""
 
-    def __init__(self, own_instance_id: str) -> None:
+    def __init__(self, own_instance_id: str, pings: Pings | None = None) -> None:
         self._own = own_instance_id
+        self._pings = pings
         self._entries: dict[str, _Entry] = {}
         self._observed_at: float | None = None
 
@@ -72,6 +94,14 @@ class PeerLedger:
         for instance_id in [known for known in self._entries if known not in heartbeats]:
             del self._entries[instance_id]
         self._observed_at = now
+        if self._pings is not None:
+            self._pings.follow(
+                {
+                    instance_id: (entry.beat.address, entry.beat.port)
+                    for instance_id, entry in self._entries.items()
+                    if entry.beat.port and now - entry.moved_at < FORGET_SECONDS
+                }
+            )
 
     def peers(self) -> tuple[Peer, ...]:
         """Return every peer, as of the last observation."""
@@ -89,6 +119,11 @@ class PeerLedger:
                 proven=entry.proven,
                 silent_seconds=self._observed_at - entry.moved_at,
                 ended_seconds=self._observed_at - entry.outcome_at,
+                unanswered_seconds=self._unanswered_seconds(entry.beat.instance_id, self._observed_at),
             )
             for entry in self._entries.values()
         )
+
+    def _unanswered_seconds(self, instance_id: str, now: float) -> float | None:
+        since = self._pings.unanswered_since(instance_id) if self._pings is not None else None
+        return max(0.0, now - since) if since is not None else None

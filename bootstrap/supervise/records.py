@@ -46,7 +46,11 @@ class GenerationRecord:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a node says of itself; `outcome` is that of `generation` once this node's part in it has ended."""
+    """What a node says of itself.
+
+    `outcome` is that of `generation` once this node's part in it has ended; `port` is where it answers pings (0:
+    nowhere).
+    """
 
     instance_id: str
     address: str
@@ -57,6 +61,7 @@ class Heartbeat:
     run_digest: str
     joined_unix_seconds: float
     outcome: GenerationOutcome | None = None
+    port: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ def heartbeat_from_text(text: str, source: str) -> Heartbeat:
             run_digest=str(value["run_digest"]),
             joined_unix_seconds=float(value["joined_unix_seconds"]),
             outcome=value.get("outcome"),
+            port=int(value.get("port", 0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(source, error) from error

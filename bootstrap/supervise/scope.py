@@ -6,15 +6,16 @@ import threading
 
 from bootstrap.supervise.control import ControlStore, Observation
 from bootstrap.supervise.peers import Peer, PeerLedger
+from bootstrap.supervise.pings import Pings
 from bootstrap.supervise.records import GenerationRecord, RunOutcome
 
 
 class RunScope:
     """The store of a run, and what was last read from it; written by the watch, read by the main loop."""
 
-    def __init__(self, store: ControlStore, own_instance_id: str) -> None:
+    def __init__(self, store: ControlStore, own_instance_id: str, pings: Pings | None = None) -> None:
         self.store = store
-        self._ledger = PeerLedger(own_instance_id)
+        self._ledger = PeerLedger(own_instance_id, pings)
         self._lock = threading.Lock()
         self._newest: GenerationRecord | None = None
         self._outcome: RunOutcome | None = None

@@ -38,6 +38,7 @@ from bootstrap.supervise.monitors import (
     Monitor,
     RunDocumentWatch,
 )
+from bootstrap.supervise.pings import Pings
 from bootstrap.supervise.preparation import Preparation
 from bootstrap.supervise.records import Heartbeat, Member, NodeState, RunOutcome
 from bootstrap.supervise.scope import RunScope
@@ -114,6 +115,7 @@ class Supervisor:
         self._preparation = Preparation(context, self._board.wake)
         self._actor = Actor(context, self._board, identity, memory, self._preparation, command)
         self._troubles = Troubles(context)
+        self._pings = Pings(identity.private_address)
         self._writer = HeartbeatWriter(self._board, self._heartbeat("ready", ""))
         timings, wake = context.node.supervise, self._board.wake
         run_seconds = RUN_DOCUMENT_POLLS * timings.poll_seconds
@@ -144,6 +146,7 @@ class Supervisor:
             market=self._identity.market,
             private_address=self._identity.private_address,
         )
+        self._pings.start()
         for monitor in self._monitors:
             monitor.start()
         try:
@@ -158,6 +161,7 @@ class Supervisor:
             self._actor.end_trainer()
             for monitor in self._monitors:
                 monitor.stop()
+            self._pings.stop()
         snapshot.finish()
         return self._actor.left
 
@@ -181,8 +185,11 @@ class Supervisor:
             self._beats.hurry()
 
     def _pace(self, situation: Situation) -> None:
-        since, poll_seconds = situation.ready_since, self._context.node.supervise.poll_seconds
+        since, timings = situation.ready_since, self._context.node.supervise
+        poll_seconds = timings.poll_seconds
         eager = since is not None and situation.recorded is None and situation.now - since < EAGER_SECONDS
+        if situation.active is not None:  # is one of them gone? The next look tells
+            eager = any((peer.unanswered_seconds or 0.0) > timings.heartbeat_seconds for peer in situation.peers)
         self._records.interval_seconds = poll_seconds / EAGER_FACTOR if eager else poll_seconds
 
     def _choose_scope(self) -> None:
@@ -193,7 +200,7 @@ class Supervisor:
         s3 = self._context.aws.client("s3", impatient=True)
         store = ControlStore(s3, bucket=self._context.node.checkpoint_bucket, run=run.run)
         self._actor.forget_generation()
-        self._board.scope = RunScope(store, self._identity.instance_id)
+        self._board.scope = RunScope(store, self._identity.instance_id, self._pings)
         self._records.hurry()
 
     def _follow(self) -> None:
@@ -287,6 +294,7 @@ class Supervisor:
             run_digest=run_digest,
             joined_unix_seconds=actor.memory.joined_unix_seconds,
             outcome=ended.outcome if ended is not None else None,
+            port=self._pings.port,
         )
 
     def _say_last_word(self) -> None:

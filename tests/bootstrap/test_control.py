@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bootstrap.aws import Aws
+from bootstrap.documents import SuperviseTimings
 from bootstrap.errors import ControlStoreError
 from bootstrap.layout import Layout
 from bootstrap.supervise.control import ControlStore, Observation
 from bootstrap.supervise.memory import Memory, keep, recall
-from bootstrap.supervise.peers import PeerLedger
+from bootstrap.supervise.peers import FORGET_SECONDS, PeerLedger
+from bootstrap.supervise.pings import Pings
 from bootstrap.supervise.records import GenerationRecord, Heartbeat, Member, RunOutcome
 from bootstrap.supervise.scope import RunScope
 from bootstrap.system import System
@@ -94,6 +97,44 @@ def test_silence_is_measured_by_the_own_clock() -> None:
     ledger.observe({"i-1": replace(BEAT, sequence=1, generation=3, outcome="stopped")}, 107.0)
     ledger.observe({"i-1": replace(BEAT, sequence=2, generation=3, outcome="stopped")}, 109.0)
     assert ledger.peers()[0].ended_seconds == 2.0
+
+
+class Answers(Pings):
+    """Pings that nobody sends."""
+
+    def __init__(self, unanswered: dict[str, float]) -> None:
+        super().__init__("127.0.0.1")
+        self.followed: dict[str, tuple[str, int]] = {}
+        self._unanswered = unanswered
+
+    def follow(self, peers: Mapping[str, tuple[str, int]]) -> None:
+        self.followed = dict(peers)
+
+    def unanswered_since(self, name: str) -> float | None:
+        return self._unanswered.get(name)
+
+
+def test_peers_are_asked_where_they_say_that_they_answer_until_they_are_long_gone() -> None:
+    pings = Answers({"i-1": 103.0})
+    ledger = PeerLedger("i-me", pings)
+    beat, deaf = replace(BEAT, port=7), replace(BEAT, instance_id="i-2")
+    ledger.observe({"i-1": beat, "i-2": deaf, "i-me": replace(beat, instance_id="i-me")}, 100.0)
+    assert pings.followed == {"i-1": (BEAT.address, 7)}
+    ledger.observe({"i-1": beat, "i-2": replace(deaf, sequence=2)}, 104.0)
+    assert [(peer.silent_seconds, peer.unanswered_seconds) for peer in ledger.peers()] == [(4.0, 1.0), (0.0, None)]
+    ledger.observe({"i-1": beat}, 100.0 + FORGET_SECONDS)
+    assert pings.followed == {}
+    pings.stop()
+
+
+@pytest.mark.parametrize(
+    ("beat_seconds", "timeout_seconds", "doubt_seconds"),
+    [(2.0, 10.0, 5.0), (3.0, 10.0, 6.0), (4.0, 8.0, 8.0), (0.5, 4.0, 3.0), (0.2, 1.5, 1.5)],
+)
+def test_doubt_takes_half_the_time_out_and_never_less_than_two_beats_and_three_pings(
+    beat_seconds: float, timeout_seconds: float, doubt_seconds: float
+) -> None:
+    assert SuperviseTimings(1.0, beat_seconds, timeout_seconds, 60.0, 600.0).doubt_seconds == doubt_seconds
 
 
 def test_scope_knows_what_this_node_wrote_before_it_is_listed(store: ControlStore) -> None:

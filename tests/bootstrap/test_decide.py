@@ -32,6 +32,7 @@ from bootstrap.supervise.situation import (
 ME, YOU, THIRD = Member("i-me", "10.0.0.1"), Member("i-you", "10.0.0.2"), Member("i-third", "10.0.0.3")
 NOW, UNIX = 1000.0, 1_800_000_000.0
 TIMEOUT, GANG_TIMEOUT = 10.0, 60.0
+HALF = TIMEOUT / 2
 TIMINGS = SuperviseTimings(1.0, 2.0, TIMEOUT, GANG_TIMEOUT, 600.0)
 NOTICE = InterruptionNotice("terminate", UNIX + 120)
 
@@ -140,6 +141,11 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
         ("nor one that prepares", situation(peers=(peer(run_digest=""),)), []),
         ("nor one that was never seen to move", situation(peers=(peer(proven=False),)), []),
         ("nor a silent one", situation(peers=(peer(silent_seconds=TIMEOUT + 1),)), []),
+        (
+            "nor one that neither beats nor answers",
+            situation(peers=(peer(silent_seconds=HALF + 1, unanswered_seconds=HALF + 1),)),
+            [],
+        ),
         ("nor a draining one", situation(peers=(peer(state="draining"),)), []),
         ("nor a finished one", situation(peers=(peer(state="finished"),)), []),
         ("somebody trains: nobody is overtaken", situation(wanted=Wanted("d1", 1, 1), peers=(trains(),)), []),
@@ -151,6 +157,11 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
         (
             "a silent one holds nobody up",
             situation(wanted=Wanted("d1", 1, 1), peers=(trains(silent_seconds=TIMEOUT + 1),)),
+            [Elect(1, (ME,))],
+        ),
+        (
+            "nor does one that neither beats nor answers",
+            situation(wanted=Wanted("d1", 1, 1), peers=(trains(silent_seconds=HALF + 1, unanswered_seconds=HALF + 1),)),
             [Elect(1, (ME,))],
         ),
         (
@@ -344,6 +355,26 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
         ),
         ("silent", training(peers=(trains(silent_seconds=TIMEOUT + 1),)), [Kill("lost_peer", "i-you is silent")]),
         ("silent for less", training(peers=(trains(silent_seconds=TIMEOUT),)), []),
+        (
+            "half as silent, but it no longer answers either",
+            training(peers=(trains(silent_seconds=HALF + 1, unanswered_seconds=HALF + 1),)),
+            [Kill("lost_peer", "i-you is silent, and does not answer")],
+        ),
+        (
+            "no answer for less than that: some datagrams may be lost",
+            training(peers=(trains(silent_seconds=HALF + 1, unanswered_seconds=HALF),)),
+            [],
+        ),
+        (
+            "no answer, but it beats: something drops datagrams",
+            training(peers=(trains(silent_seconds=HALF, unanswered_seconds=100),)),
+            [],
+        ),
+        (
+            "neither beat nor answer, but the generation has just begun",
+            training(peers=(trains(silent_seconds=50, unanswered_seconds=50),), active=active(started_at=NOW - HALF)),
+            [],
+        ),
         ("gone from the records", training(peers=()), [Kill("lost_peer", "i-you is silent")]),
         (
             "silence from before the generation does not count",

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,22 @@ COPIED_VOLUME = {
 class Node:
     """One supervisor process and its machine."""
 
-    def __init__(self, account: Account, directory: Path, shared: Path, number: int, *arguments: str) -> None:
+    def __init__(
+        self,
+        account: Account,
+        directory: Path,
+        shared: Path,
+        number: int,
+        *arguments: str,
+        timings: Mapping[str, float],
+    ) -> None:
         self.arguments = arguments
         self.instance_id = f"i-{number:04d}"
         self.root = directory / self.instance_id
         self.root.mkdir()
-        (self.root / "node.json").write_text(json.dumps(account.node(volumes=[COPIED_VOLUME])))
+        document = account.node(volumes=[COPIED_VOLUME])
+        document["supervise"].update(timings)
+        (self.root / "node.json").write_text(json.dumps(document))
         self.metadata = MetadataServer(self.instance_id, f"127.0.0.{10 + number}")
         self.environment = {
             **os.environ,
@@ -83,9 +93,10 @@ class Fleet:
         self._shared.mkdir()
         self.nodes: list[Node] = []
 
-    def launch(self, *arguments: str) -> Node:
+    def launch(self, *arguments: str, **timings: float) -> Node:
         """Start a node; where a checkpoint volume would be mounted, something is that no save was ever written to."""
-        node = Node(self.account, self._directory, self._shared, len(self.nodes) + 1, *arguments)
+        number = len(self.nodes) + 1
+        node = Node(self.account, self._directory, self._shared, number, *arguments, timings=timings)
         self.nodes.append(node)
         return node
 
@@ -201,6 +212,17 @@ def test_silent_node_is_noticed_and_its_trainers_die_with_it(fleet: Fleet) -> No
     fleet.launch()
     fleet.wait(lambda: fleet.outcome(), "the outcome")
     assert fleet.outcome()["outcome"] == "finished"
+
+
+def test_a_node_that_neither_beats_nor_answers_is_lost_before_the_time_out(fleet: Fleet) -> None:
+    fleet.run(min_nodes=1, training={"steps": 100_000, "step_seconds": 0.01, "save_every": 1000})
+    survivor, frozen = [fleet.launch(heartbeat_timeout_seconds=12) for _ in range(2)]
+    fleet.wait(lambda: any(node.trainer("step") for node in fleet.nodes), "steps")
+    time.sleep(1.5)  # until it has been asked, and has answered
+    frozen.process.send_signal(signal.SIGSTOP)
+    (event,) = fleet.wait(lambda: survivor.events("generation_ended"), "the end of the generation")
+    frozen.process.send_signal(signal.SIGCONT)
+    assert (event["outcome"], event["message"]) == ("lost_peer", "i-0002 is silent, and does not answer")
 
 
 def test_changed_run_document_restarts_in_place(fleet: Fleet, stand_in: str) -> None:
