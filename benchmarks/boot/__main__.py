@@ -3,9 +3,9 @@
 The boot is computed: the longest path through its real steps, from a table of latencies that each name their source.
 The losses are measured, on machines with a real supervisor, torchrun and trainer each (CPU, gloo, the smallest model),
 with the timings that a deployment has by default: of two and of four machines the first is lost, one joins, one is
-frozen, one is cut off, and one gets notice, a short one and one that leaves time to train on. As root each machine has
-a network of its own, and what is lost is lost without a word; else all are on the loop-back interface, and nothing is
-cut off.
+frozen, one is cut off, and one gets notice, a short one and one that leaves time to train on; each time the gang has
+trained until every node has its standby again. As root each machine has a network of its own, and what is lost is lost
+without a word; else all are on the loop-back interface, and nothing is cut off.
 
 Exit code 1: a machine that was thought lost committed after its successors had begun, or nothing followed a loss.
 """

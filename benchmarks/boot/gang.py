@@ -173,16 +173,28 @@ class Gang:
         return next((number for number in sorted(numbers) if self.records(number, "step")), None)
 
     def settle(self, generation: int) -> None:
-        """Wait until a generation has saved as often as it must before it is disturbed; raises TooSlowError."""
+        """Wait until a generation is as it will be for hours: it has saved, and every node has its next standby.
+
+        Raises:
+            TooSlowError: It does not get there.
+        """
         self.wait(
             f"saves of generation {generation}", lambda: len(self.records(generation, "checkpoint")) >= LEAST_SAVES
         )
+        self.wait("standbys", lambda: all(_has_standby(node, generation) for node in self.nodes))
 
     def records(self, generation: int, kind: str) -> list[dict[str, Any]]:
         """What rank 0 of a generation wrote."""
         return next(
             (found for node in (*self.nodes, *self._gone) if (found := node.records(RUN, generation, kind))), []
         )
+
+
+def _has_standby(node: Node, generation: int) -> bool:
+    """Whether a machine has one that was made since this generation took the last."""
+    began = [event["unix_seconds"] for event in events(node, "generation_started") if event["generation"] == generation]
+    ready = [event["unix_seconds"] for event in events(node, "standby_ready")]
+    return bool(began and ready) and max(ready) > max(began)
 
 
 def _last_words(node: Node) -> str:
