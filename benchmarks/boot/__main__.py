@@ -179,6 +179,7 @@ def _medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         key: _medians([each[key] for each in rounds]) if isinstance(value, dict) else median(e[key] for e in rounds)
         for key, value in rounds[0].items()
+        if not isinstance(value, list)
     }
 
 

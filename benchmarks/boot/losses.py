@@ -22,6 +22,7 @@ class Loss:
         parts_seconds: of the time after the detection: to the next generation's record, to its trainer's first word, to
             its first step.
         also: further figures of this kind of disturbance, in the unit of their name.
+        endings: how the disturbed generation, and any between it and the next that trained, ended on each machine.
     """
 
     detection_seconds: float
@@ -29,6 +30,7 @@ class Loss:
     steps_lost: int
     parts_seconds: dict[str, float]
     also: dict[str, float] = field(default_factory=dict)
+    endings: list[str] = field(default_factory=list)
 
 
 def lose_first(gang: Gang, generation: int) -> tuple[Loss, int]:
@@ -169,4 +171,15 @@ def _cost(gang: Gang, generation: int, heir: int, disturbed: float, without: Nod
             "generation_to_trainer": start["unix_seconds"] - started,
             "trainer_to_first_step": step["unix_seconds"] - start["unix_seconds"],
         },
+        endings=_endings(gang, generation, heir, disturbed),
     )
+
+
+def _endings(gang: Gang, generation: int, heir: int, disturbed: float) -> list[str]:
+    return [
+        f"{event['unix_seconds'] - disturbed:.1f} s, {node.instance_id}, generation {event['generation']}: "
+        f"{event['outcome']} at step {event['step']}: {event['message'][:300]}"
+        for node in gang.nodes
+        for event in events(node, "generation_ended")
+        if generation <= event["generation"] < heir
+    ]
