@@ -46,8 +46,8 @@ class Network:
         name, address = f"{self._bridge}n{number}", f"{self._prefix}.{number % 250 + 1}"
         _ip("netns", "add", name)
         self._namespaces.append(name)
-        _ip("link", "add", self._link(name), "type", "veth", "peer", "name", "eth0", "netns", name)
-        _ip("link", "set", self._link(name), "master", self._bridge, "up")
+        _ip("link", "add", _link(name), "type", "veth", "peer", "name", "eth0", "netns", name)
+        _ip("link", "set", _link(name), "master", self._bridge, "up")
         for command in (
             ("addr", "add", f"{address}/24", "dev", "eth0"),
             ("link", "set", "eth0", "up"),
@@ -58,18 +58,15 @@ class Network:
 
     def cut(self, name: str) -> None:
         """Drop all that this machine sends, and all that is sent to it."""
-        _ip("link", "set", self._link(name), "down")
+        _ip("link", "set", _link(name), "down")
 
     def mend(self, name: str) -> None:
         """Connect it again."""
-        _ip("link", "set", self._link(name), "up")
+        _ip("link", "set", _link(name), "up")
 
     def close(self) -> None:
         """Remove everything."""
         _remove(self._bridge, self._namespaces)
-
-    def _link(self, name: str) -> str:
-        return f"{name}v"
 
 
 @contextlib.contextmanager
@@ -96,6 +93,10 @@ def _enter(descriptor: int) -> None:
         raise OSError(ctypes.get_errno(), "the network namespace cannot be entered")
 
 
+def _link(namespace: str) -> str:
+    return f"{namespace}v"
+
+
 def _remove_left_over() -> None:
     for bridge in (path.name for path in Path("/sys/class/net").glob(f"{_BRIDGE}*")):
         process = bridge[len(_BRIDGE) :]
@@ -105,6 +106,8 @@ def _remove_left_over() -> None:
 
 def _remove(bridge: str, namespaces: list[str]) -> None:
     for name in namespaces:
+        # By itself it goes with the namespace, which stays until the last of its connections has timed out.
+        subprocess.run(["ip", "link", "del", _link(name)], check=False, stderr=subprocess.DEVNULL)
         _ip("netns", "del", name)
     _ip("link", "del", bridge)
 
