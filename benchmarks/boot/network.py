@@ -17,6 +17,7 @@ from pathlib import Path
 # Source: linux/sched.h
 _CLONE_NEWNET = 0x40000000
 _BRIDGE = "tsb"
+_BRIDGE_MAC = "02:00:00:00:00:01"
 
 
 def can_cut() -> bool:
@@ -37,7 +38,9 @@ class Network:
         self._prefix = f"198.{18 + process // 256 % 2}.{process % 256}"
         self.address = f"{self._prefix}.254"
         self._namespaces: list[str] = []
-        _ip("link", "add", self._bridge, "type", "bridge")
+        # One that nobody chose changes when a machine with a lower one joins, and what the others send is then lost for
+        # as long as they remember the old one: all of them were without S3 for half a minute.
+        _ip("link", "add", self._bridge, "address", _BRIDGE_MAC, "type", "bridge")
         _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
 
