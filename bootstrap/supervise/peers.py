@@ -14,6 +14,8 @@ from bootstrap.supervise.records import GenerationOutcome, Heartbeat, NodeState
 
 # Who has not been heard for so long is not asked any more: its address may be another machine's by now.
 FORGET_SECONDS = 600.0
+# An answer of S3 that takes longer was waited for: what keeps this node from reading may keep the others from writing.
+SLOW_ANSWER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,10 @@ class _Entry:
 class PeerLedger:
     """What has been seen of each peer; times are this node's monotonic seconds."""
 
-    def __init__(self, own_instance_id: str, pings: Pings | None = None) -> None:
+    def __init__(self, own_instance_id: str, pings: Pings | None = None, poll_seconds: float = 0.0) -> None:
         self._own = own_instance_id
         self._pings = pings
+        self._longest_look_seconds = poll_seconds + SLOW_ANSWER_SECONDS
         self._entries: dict[str, _Entry] = {}
         self._observed_at: float | None = None
 
@@ -77,6 +80,7 @@ class PeerLedger:
     def observe(self, heartbeats: Mapping[str, Heartbeat], now: float) -> None:
         """Take in the heart-beats as read at `now`."""
         first = self._observed_at is None
+        blind_seconds = max(0.0, now - (self._observed_at or now) - self._longest_look_seconds)
         for instance_id, beat in heartbeats.items():
             entry = self._entries.get(instance_id)
             if instance_id == self._own:
@@ -85,6 +89,7 @@ class PeerLedger:
                 # A record that was not there at the last look has just been written by a live machine.
                 self._entries[instance_id] = _Entry(beat, now, now, proven=not first)
                 continue
+            entry.moved_at += blind_seconds
             if beat.sequence != entry.beat.sequence:
                 entry.moved_at = now
                 entry.proven = True

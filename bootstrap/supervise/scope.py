@@ -13,9 +13,11 @@ from bootstrap.supervise.records import GenerationRecord, RunOutcome
 class RunScope:
     """The store of a run, and what was last read from it; written by the watch, read by the main loop."""
 
-    def __init__(self, store: ControlStore, own_instance_id: str, pings: Pings | None = None) -> None:
+    def __init__(
+        self, store: ControlStore, own_instance_id: str, pings: Pings | None = None, poll_seconds: float = 0.0
+    ) -> None:
         self.store = store
-        self._ledger = PeerLedger(own_instance_id, pings)
+        self._ledger = PeerLedger(own_instance_id, pings, poll_seconds)
         self._lock = threading.Lock()
         self._newest: GenerationRecord | None = None
         self._outcome: RunOutcome | None = None

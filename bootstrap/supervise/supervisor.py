@@ -200,7 +200,8 @@ class Supervisor:
         s3 = self._context.aws.client("s3", impatient=True)
         store = ControlStore(s3, bucket=self._context.node.checkpoint_bucket, run=run.run)
         self._actor.forget_generation()
-        self._board.scope = RunScope(store, self._identity.instance_id, self._pings)
+        poll_seconds = self._context.node.supervise.poll_seconds
+        self._board.scope = RunScope(store, self._identity.instance_id, self._pings, poll_seconds)
         self._records.hurry()
 
     def _follow(self) -> None:

@@ -59,7 +59,10 @@ class SuperviseConfig(Section):
     poll_seconds: float = setting("Between looks at the metadata service.", edit="replaces nodes", default=2.0, ge=0.05)
     heartbeat_seconds: float = setting("Between heart-beats.", edit="replaces nodes", default=2.0, ge=0.1)
     heartbeat_timeout_seconds: float = setting(
-        "Silence in S3 after which a peer counts as lost; half of it is enough when it does not answer pings either.", edit="replaces nodes", default=10.0, ge=0.5
+        "Silence in S3 after which a peer counts as lost; half of it, if it does not answer pings either.",
+        edit="replaces nodes",
+        default=10.0,
+        ge=0.5,
     )
 
 

@@ -15,7 +15,7 @@ from bootstrap.errors import ControlStoreError
 from bootstrap.layout import Layout
 from bootstrap.supervise.control import ControlStore, Observation
 from bootstrap.supervise.memory import Memory, keep, recall
-from bootstrap.supervise.peers import FORGET_SECONDS, PeerLedger
+from bootstrap.supervise.peers import FORGET_SECONDS, SLOW_ANSWER_SECONDS, PeerLedger
 from bootstrap.supervise.pings import Pings
 from bootstrap.supervise.records import GenerationRecord, Heartbeat, Member, RunOutcome
 from bootstrap.supervise.scope import RunScope
@@ -83,7 +83,7 @@ def test_a_damaged_record_is_named(account: Account, store: ControlStore) -> Non
 
 
 def test_silence_is_measured_by_the_own_clock() -> None:
-    ledger = PeerLedger("i-me")
+    ledger = PeerLedger("i-me", poll_seconds=2.0)
     ledger.observe({"i-1": BEAT, "i-me": replace(BEAT, instance_id="i-me")}, 100.0)
     (peer,) = ledger.peers()
     assert not peer.proven  # it may be what a machine of last week left
@@ -97,6 +97,18 @@ def test_silence_is_measured_by_the_own_clock() -> None:
     ledger.observe({"i-1": replace(BEAT, sequence=1, generation=3, outcome="stopped")}, 107.0)
     ledger.observe({"i-1": replace(BEAT, sequence=2, generation=3, outcome="stopped")}, 109.0)
     assert ledger.peers()[0].ended_seconds == 2.0
+
+
+def test_time_in_which_the_records_could_not_be_read_is_nobodys_silence() -> None:
+    ledger = PeerLedger("i-me", poll_seconds=2.0)
+    ledger.observe({"i-1": BEAT}, 100.0)
+    ledger.observe({"i-1": replace(BEAT, sequence=2)}, 102.0)
+    ledger.observe({"i-1": replace(BEAT, sequence=2)}, 130.0)  # S3 was away; the peer's next beat is still on its way
+    assert ledger.peers()[0].silent_seconds == 2.0 + SLOW_ANSWER_SECONDS
+    ledger.observe({"i-1": replace(BEAT, sequence=2)}, 132.0)
+    assert ledger.peers()[0].silent_seconds == 4.0 + SLOW_ANSWER_SECONDS
+    ledger.observe({"i-1": replace(BEAT, sequence=3)}, 134.0)
+    assert ledger.peers()[0].silent_seconds == 0.0
 
 
 class Answers(Pings):
@@ -116,7 +128,7 @@ class Answers(Pings):
 
 def test_peers_are_asked_where_they_say_that_they_answer_until_they_are_long_gone() -> None:
     pings = Answers({"i-1": 103.0})
-    ledger = PeerLedger("i-me", pings)
+    ledger = PeerLedger("i-me", pings, poll_seconds=600.0)
     beat, deaf = replace(BEAT, port=7), replace(BEAT, instance_id="i-2")
     ledger.observe({"i-1": beat, "i-2": deaf, "i-me": replace(beat, instance_id="i-me")}, 100.0)
     assert pings.followed == {"i-1": (BEAT.address, 7)}
