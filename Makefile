@@ -101,7 +101,7 @@ bench-prewarm: install ## measure the pre-warm against dd and fio: build/bench/p
 bench-staging: install ## measure staging against aws-cli and s5cmd: build/bench/staging.json
 	python -m benchmarks.staging
 
-bench-boot: install ## compute the boot's longest path, measure what each loss of a node costs: build/bench/boot.json
+bench-boot: install ## compute the boot's longest path, measure what each loss of a node costs: build/bench/boot.json (15 minutes, nothing beside it)
 	python -m benchmarks.boot
 
 test-vm: install ## boot a Debian guest in QEMU by cloud-init and train in it (root, debootstrap, qemu-system-x86; 25 minutes and more)
