@@ -62,7 +62,7 @@ test-deploy: install ## deploy, change and destroy every example on the embedded
 test-root: install ## run the tests on real disks (root, mdadm, xfsprogs; user-mode-linux where the kernel has no arrays)
 	python -m pytest -m root
 
-chaos: install ## kill runs and break their storage at random, until 300 interruptions, 10 to 15 minutes [CHAOS_MINUTES=8 at least] [SEED=1]
+chaos: install ## kill runs and break their storage at random, until 300 interruptions, about 15 minutes [CHAOS_MINUTES=8 at least] [SEED=1]
 	python -m benchmarks.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
 
 goodput: install ## replay spot traces against the rules of saving and forming gangs [TRACES=folder]

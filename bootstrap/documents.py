@@ -91,8 +91,8 @@ class SuperviseTimings:
     """How often the supervisor looks, and how long it waits.
 
     A peer is silent after `heartbeat_timeout_seconds` without a beat, and after `doubt_seconds` if it does not answer
-    pings either, though it did; a gang smaller than the run's `nodes` starts
-    after `gang_timeout_seconds`; boot gives the machine back after `boot_timeout_seconds`.
+    pings either, though it did; a gang smaller than the run's `nodes` starts after `gang_timeout_seconds`; boot gives
+    the machine back after `boot_timeout_seconds`.
     """
 
     poll_seconds: Annotated[float, AtLeast(0.05)]

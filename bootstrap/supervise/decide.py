@@ -171,7 +171,7 @@ def _member_problem(situation: Situation, active: Active, member: Member, peer: 
             return None
         return Kill("failed", f"{name} {peer.outcome} {peer.ended_seconds:.0f} s ago, and this node did not end")
     if _is_silent(situation, active, peer):
-        return Kill("lost_peer", f"{name} is silent{_unanswering(situation, peer)}")
+        return Kill("lost_peer", _silence(situation, name, peer))
     if peer is None or takes_part:
         return None
     observed_seconds = _observed_seconds(situation, active)
@@ -188,8 +188,9 @@ def _is_silent(situation: Situation, active: Active, peer: Peer | None) -> bool:
     return peer.is_silent(situation.timings, observed_seconds)
 
 
-def _unanswering(situation: Situation, peer: Peer | None) -> str:
-    return ", and does not answer" if peer is not None and peer.is_unanswering(situation.timings) else ""
+def _silence(situation: Situation, name: str, peer: Peer | None) -> str:
+    unanswering = peer is not None and peer.is_unanswering(situation.timings)
+    return f"{name} is silent, and does not answer" if unanswering else f"{name} is silent"
 
 
 def _observed_seconds(situation: Situation, active: Active) -> float:
@@ -214,7 +215,7 @@ def _settle(situation: Situation, active: Active, result: Result) -> list[Action
             continue
         peer = peers.get(member.instance_id)
         if _is_silent(situation, active, peer):
-            lost = f"{member.instance_id} is silent{_unanswering(situation, peer)}; the trainer said: {result.message}"
+            lost = f"{_silence(situation, member.instance_id, peer)}; the trainer said: {result.message}"
             return [Conclude(Result("lost_peer", result.step, lost))]
         if peer is not None and peer.generation != generation and member.instance_id in active.seen:
             lost = f"{member.instance_id} began anew; the trainer said: {result.message}"

@@ -80,7 +80,8 @@ class PeerLedger:
     def observe(self, heartbeats: Mapping[str, Heartbeat], now: float) -> None:
         """Take in the heart-beats as read at `now`."""
         first = self._observed_at is None
-        blind_seconds = max(0.0, now - (self._observed_at or now) - self._longest_look_seconds)
+        gap_seconds = 0.0 if self._observed_at is None else now - self._observed_at
+        blind_seconds = max(0.0, gap_seconds - self._longest_look_seconds)
         for instance_id, beat in heartbeats.items():
             entry = self._entries.get(instance_id)
             if instance_id == self._own:

@@ -118,8 +118,10 @@ class Pings:
             _send(own, _ANSWER + said[len(_ASK) :], sender)
         elif said.startswith(_ANSWER):
             with self._lock:
-                for asked in self._asked.values():
+                for name, asked in self._asked.items():
                     if asked.token == said[len(_ANSWER) :]:
+                        if not asked.answered:
+                            logger.info("pings: %s answers", name)
                         asked.since, asked.answered = None, True
 
 

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from bootstrap.supervise.pings import Pings
+from tests.bootstrap import waiting
 
 INTERVAL_SECONDS = 0.05
 DEADLINE_SECONDS = 10.0
 
 
-@pytest.fixture
-def us() -> Iterator[Pings]:
+def started() -> Iterator[Pings]:
     pings = Pings("127.0.0.1", INTERVAL_SECONDS)
     pings.start()
     yield pings
     pings.stop()
 
 
-@pytest.fixture
-def them() -> Iterator[Pings]:
-    pings = Pings("127.0.0.1", INTERVAL_SECONDS)
-    pings.start()
-    yield pings
-    pings.stop()
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+us, them = (pytest.fixture(started, name=name) for name in ("us", "them"))
+wait = partial(waiting.wait, limit_seconds=DEADLINE_SECONDS)
 
 
 def silence(pings: Pings, name: str = "i-you") -> float:
@@ -92,7 +82,7 @@ def test_a_peer_at_another_port_is_a_new_one_and_one_that_is_left_out_is_forgott
     wait(lambda: us._asked["i-you"].answered)
     us.follow({"i-you": ("127.0.0.1", 1), "i-odd": ("no address", 7), "i-far": ("127.0.0.1", 70_000)})
     wait(lambda: us._asked["i-far"].since is not None)
-    time.sleep(3 * INTERVAL_SECONDS)
+    time.sleep(3 * INTERVAL_SECONDS)  # in which an answer would have come
     assert us.unanswered_since("i-you") is None  # it was never heard there
     us.follow({})
     assert us.unanswered_since("i-you") is None

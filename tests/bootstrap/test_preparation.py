@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +11,7 @@ from bootstrap.documents import RunDocument
 from bootstrap.plan import Context
 from bootstrap.supervise import preparation
 from bootstrap.supervise.preparation import Preparation
+from tests.bootstrap import waiting
 from tests.bootstrap.account import Account
 from tests.bootstrap.test_steps import real
 
@@ -25,11 +24,7 @@ def context(account: Account, tmp_path: Path) -> Context:
     return real(account, tmp_path, code=code)
 
 
-def wait(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+wait = partial(waiting.wait, limit_seconds=DEADLINE_SECONDS)
 
 
 def run_of(context: Context) -> RunDocument:

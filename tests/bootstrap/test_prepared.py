@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from bootstrap.prepared.dataset import prepare_data, stored_dataset
 from bootstrap.prepared.inputs import SourceObject, prepared_digest
 from bootstrap.steps.code import fetch_code
 from bootstrap.steps.staging import Staging
+from tests.bootstrap import waiting
 from tests.bootstrap.account import Account
 from tests.bootstrap.prepared_node import node_context
 
@@ -72,12 +73,7 @@ FILES = {
 }
 
 
-def wait(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
+wait = partial(waiting.wait, limit_seconds=DEADLINE_SECONDS)
 
 
 @dataclass

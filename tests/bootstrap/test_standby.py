@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from bootstrap.supervise.preparation import Preparation
 from bootstrap.supervise.records import GenerationRecord, Heartbeat, Member
 from bootstrap.supervise.scope import RunScope
 from bootstrap.supervise.standby import Kind, Standby
+from tests.bootstrap import waiting
 from tests.bootstrap.account import REGION, Account
 from tests.bootstrap.test_steps import real
 
@@ -56,11 +58,7 @@ def make(standby: Standby, folder: Path, program: str) -> None:
     standby.make(KIND, sys.executable, {**os.environ, "PYTHONPATH": str(folder)}, folder)
 
 
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+wait = partial(waiting.wait, limit_seconds=20)
 
 
 def test_it_is_told_what_to_become_once(standby: Standby, tmp_path: Path) -> None:
