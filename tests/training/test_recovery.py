@@ -75,7 +75,7 @@ def test_run_goes_back_from_a_spike_and_leaves_out_its_data(tmp_path: Path) -> N
         run = loop.run
         while run.state.step < FIRST_STEPS + 20:
             loop.advance()
-        run.writer.wait()
+            run.writer.wait()  # a save that waits for the one before could begin when the weights are spoilt
         run.patience.note(run.state.step, 0.1)
         sound = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
         with torch.no_grad():
