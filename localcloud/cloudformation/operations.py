@@ -175,9 +175,15 @@ class Stacks:
         verb = "create" if kind == "CREATE" else "update"
         words = f"The following resource(s) failed to {verb}: {reason}"
         stack.begin(f"{prefix}_IN_PROGRESS", operation, token, words)
-        self.roll_back(stack, token, prefix, set())
-        if kind == "CREATE" and change_set.on_failure == "DELETE" and stack.status == "ROLLBACK_COMPLETE":
-            stack.begin("DELETE_IN_PROGRESS", "DELETE_STACK", token, words)
+        if not self._take_back(stack, token, prefix, set()):
+            return
+        with stack.lock:
+            # Whoever waits for the end must not take the roll-back for it when a deletion follows.
+            stack.set_status(f"{prefix}_COMPLETE", token)
+            doomed = kind == "CREATE" and change_set.on_failure == "DELETE"
+            if doomed:
+                stack.begin("DELETE_IN_PROGRESS", "DELETE_STACK", token, words)
+        if doomed:
             self.delete(stack, token, set(), "ROLLBACK_COMPLETE")
 
     def roll_back(self, stack: Stack, token: str | None, prefix: str, skip: set[str]) -> None:
@@ -187,22 +193,27 @@ class Stacks:
             prefix: ROLLBACK for a create, UPDATE_ROLLBACK for an update.
             skip: Logical ids that stay as they are.
         """
+        if self._take_back(stack, token, prefix, skip):
+            stack.set_status(f"{prefix}_COMPLETE", token)
+
+    def _take_back(self, stack: Stack, token: str | None, prefix: str, skip: set[str]) -> bool:
+        """Take back a failed operation; return whether all went, and say so in the stack's status if not."""
         deployment = stack.pending
         assert deployment is not None, "only a failed operation is rolled back"
         deployment.worker = self.worker(stack, token)
         failures = deployment.restore(skip)
         if failures:
             stack.set_status(f"{prefix}_FAILED", token, f"The following resource(s) failed: {'; '.join(failures)}")
-            return
+            return False
         if prefix == "UPDATE_ROLLBACK":
             stack.set_status("UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS", token)
         failures = deployment.remove_made()
         if failures and prefix == "ROLLBACK":
             stack.set_status("ROLLBACK_FAILED", token, f"The following resource(s) failed: {'; '.join(failures)}")
-            return
+            return False
         stack.outputs, stack.imports = deployment.undo.outputs, deployment.undo.imports
         stack.pending = None
-        stack.set_status(f"{prefix}_COMPLETE", token)
+        return True
 
     def _outputs(self, stack: Stack, configuration: Configuration, resolver: Resolver) -> list[dict[str, Any]]:
         """Evaluate the outputs; exports must be unique, and one that is imported must not change or go."""

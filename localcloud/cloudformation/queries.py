@@ -143,7 +143,9 @@ class Queries:
         if resource is None:
             raise TemplateError(f"Resource {wanted} does not exist for stack {stack.name}")
         metadata = json.dumps(resource.definition.get("Metadata", {}), default=str)
-        return {"StackResourceDetail": {**resource_view(stack, resource), "Metadata": metadata}}
+        with stack.lock:
+            view = resource_view(stack, resource)
+        return {"StackResourceDetail": {**view, "Metadata": metadata}}
 
     def _list_resources(self, call: Call) -> Output:
         shown, more = page(_resources(self.stack(call)), call.parameters.get("NextToken"))

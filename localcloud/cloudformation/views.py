@@ -18,7 +18,12 @@ TARGET_VALUES = ("Path", "BeforeValue", "AfterValue", "AttributeChangeType")
 
 
 def stack_view(stack: Stack) -> dict[str, Any]:
-    """Return a stack as DescribeStacks shows it."""
+    """Return a stack as DescribeStacks shows it; whoever is told a status finds its event too."""
+    with stack.lock:
+        return _stack_view(stack)
+
+
+def _stack_view(stack: Stack) -> dict[str, Any]:
     configuration = stack.configuration
     view: dict[str, Any] = {
         "StackId": stack.stack_id,

@@ -10,6 +10,8 @@ import botocore.session
 import pytest
 
 from localcloud.api import ApiError, Call, Principal
+from localcloud.cloudformation.stack import Stack
+from localcloud.cloudformation.views import stack_view
 
 
 def parameter(value: Any, **more: Any) -> dict[str, Any]:
@@ -60,6 +62,23 @@ def test_a_running_update_can_be_cancelled(cloud, fleet):
     assert fleet.resources[cloud.physical_id("app", "A")]["Value"] == "1"
     with pytest.raises(ApiError, match="cannot be called from current stack status"):
         cloud("CancelUpdateStack", StackName="app")
+
+
+def test_who_is_told_a_status_finds_its_event(monkeypatch):
+    stack = Stack("app", "arn:app", "eu-west-1", "123456789012")
+    told: list[tuple[str, int]] = []
+    reader = threading.Thread(target=lambda: told.append((stack_view(stack)["StackStatus"], len(stack.events))))
+    write = stack.event
+
+    def write_late(*event: Any) -> None:
+        reader.start()
+        reader.join(0.2)
+        write(*event)
+
+    monkeypatch.setattr(stack, "event", write_late)
+    stack.set_status("CREATE_COMPLETE", None)
+    reader.join(5)
+    assert told == [("CREATE_COMPLETE", 1)]
 
 
 def test_on_failure_delete_leaves_no_stack(cloud, fleet):
