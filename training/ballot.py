@@ -133,6 +133,11 @@ class Ballot:
         self._skipped_in_a_row = 0
         self._reports = []
 
+    @property
+    def reports(self) -> tuple[StepReport, ...]:
+        """Steps that became known since they were taken last."""
+        return tuple(self._reports)
+
     def take_reports(self) -> list[StepReport]:
         """Steps that became known since the last call."""
         reports, self._reports = self._reports, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from training.ballot import StepReport
@@ -27,6 +28,7 @@ class LossWatch:
     Attributes:
         roll_backs: times that the run went back so far.
         spikes_in_a_row: newest steps that were spikes.
+        doubtful_since: the first of the newest steps that may be a reason to go back; None while all is well.
     """
 
     def __init__(self, settings: RecoveryConfig, kept: dict[str, Any] | None = None) -> None:
@@ -36,7 +38,9 @@ class LossWatch:
         self._mean = float(kept.get("mean", 0.0))
         self._variance = float(kept.get("variance", 0.0))
         self.roll_backs = int(kept.get("roll_backs", 0))
-        self.spikes_in_a_row = 0
+        # A run that is stopped meanwhile saves what it has; it goes on to doubt that when it is resumed.
+        self.spikes_in_a_row = int(kept.get("spikes_in_a_row", 0))
+        self.doubtful_since: int | None = kept.get("doubtful_since")
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it; numbers that JSON holds exactly."""
@@ -45,10 +49,16 @@ class LossWatch:
             "mean": self._mean,
             "variance": self._variance,
             "roll_backs": self.roll_backs,
+            "spikes_in_a_row": self.spikes_in_a_row,
+            "doubtful_since": self.doubtful_since,
         }
 
     def note(self, report: StepReport) -> bool:
         """Take in a step; True means that the run should go back."""
+        if self._is_doubtful(report):
+            self.doubtful_since = self.doubtful_since or report.step
+        elif not report.skipped:
+            self.doubtful_since = None
         if report.skipped:
             return self._settings.non_finite == "roll_back"
         if self._is_spike(report.loss):
@@ -61,6 +71,13 @@ class LossWatch:
         if math.isfinite(report.loss):
             self._learn(report.loss)
         return False
+
+    def doubts(self, unnoted: Iterable[StepReport]) -> bool:
+        """Whether the run may have to go back to before its newest steps; what is saved now might be gone back to."""
+        return self.doubtful_since is not None or any(self._is_doubtful(report) for report in unnoted)
+
+    def _is_doubtful(self, report: StepReport) -> bool:
+        return self._settings.non_finite == "roll_back" if report.skipped else self._is_spike(report.loss)
 
     def _is_spike(self, loss: float) -> bool:
         if self._settings.spike_deviations is None or self._steps < FIRST_STEPS:

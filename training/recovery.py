@@ -6,7 +6,7 @@ import logging
 
 from training.assembly import Run
 from training.ballot import StepReport
-from training.checkpoint.resume import resume
+from training.checkpoint.resume import Resumed, resume
 from training.errors import DivergedError
 from training.loss_watch import LossWatch
 from training.patience import Patience
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def roll_back(run: Run, report: StepReport) -> int:
-    """Go back to the newest checkpoint, and on from there with the batches that come now; return its step.
+    """Go back to before the loss went wrong, and on from there with the batches that come now; return the step.
 
     Raises:
         DivergedError: the run went back too often, or there is nothing to go back to.
@@ -31,7 +31,7 @@ def roll_back(run: Run, report: StepReport) -> int:
     run.ballot.forget()
     run.writer.wait()
     run.gang.raise_together(run.writer.error)
-    resumed = resume(run.gang, run.backend, run.state, run.subject, run.config.seed)
+    resumed = _resume_from_before(run, run.watch.doubtful_since or report.step)
     if resumed is None:
         raise DivergedError(f"{reason}, and there is no checkpoint to go back to; save more often, or earlier")
     run.watch = LossWatch(run.config.recovery, resumed.manifest.extra.get("watch"))
@@ -48,3 +48,16 @@ def roll_back(run: Run, report: StepReport) -> int:
         "roll_back", step=report.step, to_step=run.state.step, left_out_sequences=left_out, roll_backs=times
     )
     return run.state.step
+
+
+def _resume_from_before(run: Run, wrong_step: int) -> Resumed | None:
+    """Go back to before a step whose loss was wrong.
+
+    Its loss is that of the weights which the step before left. Most likely that step spoilt them, so a checkpoint of it
+    is taken only if there is none from before.
+    """
+    for most_step in (wrong_step - 2, wrong_step - 1):
+        resumed = resume(run.gang, run.backend, run.state, run.subject, run.config.seed, most_step)
+        if resumed is not None:
+            return resumed
+    return None

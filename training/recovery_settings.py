@@ -15,7 +15,7 @@ class RecoveryConfig(Section):
     non_finite: Literal["fail", "skip", "roll_back"] = Field(
         default="fail",
         description="When loss or gradient is NaN or infinite (such a step never moves a weight): end the run; go on "
-        "with the next batch; or go back to the newest checkpoint and leave out the batches since.",
+        "with the next batch; or go back to the newest checkpoint from before it and leave out the batches since.",
     )
     most_skipped_steps: int = Field(
         default=10, ge=1, description="Steps in a row that may be skipped before the run fails; with non_finite: skip."
@@ -29,8 +29,8 @@ class RecoveryConfig(Section):
     spike_steps: int = Field(
         default=3,
         ge=1,
-        description="Steps in a row with a spike after which the run goes back to the newest checkpoint and leaves out "
-        "the batches since. No checkpoint is made meanwhile.",
+        description="Steps in a row with a spike after which the run goes back to the newest checkpoint from before "
+        "them and leaves out the batches since. No checkpoint is made meanwhile, but when the run is told to stop.",
     )
     most_roll_backs: int = Field(
         default=3, ge=1, description="Times that a run may go back, over all its interruptions, before it fails."

@@ -66,8 +66,6 @@ class Saves:
     def want(self, agreed: Votes, validated: bool) -> None:
         """Note the save that is wanted after this step, if one is; it waits until none is in flight."""
         step, checkpoint = self._run.state.step, self._run.config.checkpoint
-        if self._run.watch.spikes_in_a_row:
-            return  # what would be saved may be what the run goes back from
         if validated and checkpoint.keep_best:
             self._wanted = self._wanted or "validation"
         if agreed.save:
@@ -82,11 +80,14 @@ class Saves:
     def begin_wanted(self, agreed: Votes) -> None:
         """Begin the wanted save, if there is one and none is in flight, once every step is known to be sound.
 
-        Shortly before a stop none is begun: it would not be through when the last one must begin.
+        While the loss is in doubt it waits: what would be saved may be what the run goes back from. Shortly before a
+        stop none is begun: it would not be through when the last one must begin.
         """
         if self._wanted is None or agreed.busy or agreed.leaving:
             return
         self._run.ballot.settle()
+        if self._run.watch.doubts(self._run.ballot.reports):
+            return
         _begin(self._run, self._wanted)
         self.saving_step, self._wanted, self._saving_since = self._run.state.step, None, time.monotonic()
         if self._automatic is not None:

@@ -92,7 +92,10 @@ def _train_steps(run: Run, progress: Progress) -> tuple[Ending, str]:
         loop.close()
     if not stop and not run.patience.is_exhausted:
         stop = not validate(run)
-    write_records(run, run.ballot.take_reports())
+    reports = run.ballot.take_reports()
+    write_records(run, reports)
+    for report in reports:
+        run.watch.note(report)  # what is saved now says whether it is in doubt
     return loop.saves.stop() if stop else loop.saves.finish()
 
 
@@ -149,14 +152,15 @@ class Loop:
         self._progress.checkpoint_step = self.saves.note_votes(agreed) or self._progress.checkpoint_step
         reports = run.ballot.take_reports()
         write_records(run, reports)
+        wrong = next((report for report in reports if run.watch.note(report)), None)
         if agreed.stop:
             return True
         for report in reports:
             self._ranks.note(report.phase_seconds)
-            if run.watch.note(report):
-                self._progress.step = roll_back(run, report)
-                self.saves.forget()
-                return False
+        if wrong is not None:
+            self._progress.step = roll_back(run, wrong)
+            self.saves.forget()
+            return False
         if run.state.step == run.config.steps:
             return False
         check = run.config.recovery.parameter_check_interval_steps

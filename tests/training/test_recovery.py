@@ -100,6 +100,87 @@ def test_run_goes_back_from_a_spike_and_leaves_out_its_data(tmp_path: Path) -> N
                 loop.advance()
 
 
+def spoil(loop: Loop) -> int:
+    """Spoil the weights; return the step that they are of."""
+    with torch.no_grad():
+        loop.run.model.final_norm.weight.mul_(100.0)
+    return loop.run.state.step
+
+
+def train_to(loop: Loop, step: int) -> None:
+    while loop.run.state.step < step:
+        loop.advance()
+        loop.run.writer.wait()
+
+
+def advance_until_it_goes_back(loop: Loop) -> int:
+    """Take steps until the run goes back; return the step that it goes back to."""
+    before = loop.run.state.step
+    for _ in range(10):
+        loop.advance()
+        if loop.run.state.step <= before:
+            return loop.run.state.step
+    raise AssertionError(f"still going on at step {loop.run.state.step}")
+
+
+GOES_BACK = {"spike_deviations": 8.0, "spike_steps": 2, "most_roll_backs": 1}
+
+
+def test_no_save_that_waited_is_begun_while_the_loss_is_in_doubt(tmp_path: Path, monkeypatch: Any) -> None:
+    with loop_of(tmp_path, recovery=GOES_BACK, checkpoint={"interval_steps": 20}) as loop:
+        train_to(loop, FIRST_STEPS + 5)
+        with monkeypatch.context() as held_up:
+            held_up.setattr(type(loop.run.writer), "is_busy", property(lambda writer: True))
+            while loop.run.state.step < FIRST_STEPS + 20:
+                loop.advance()
+        spoil(loop)
+        assert advance_until_it_goes_back(loop) == 40
+        train_to(loop, 41)
+        assert loop.run.watch.roll_backs == 1 and loop.run.model.final_norm.weight.abs().max() < 10
+
+
+def test_save_that_waited_is_begun_once_a_spike_is_over(tmp_path: Path, monkeypatch: Any) -> None:
+    with loop_of(tmp_path, recovery=GOES_BACK | {"spike_steps": 5}, checkpoint={"interval_steps": 20}) as loop:
+        train_to(loop, FIRST_STEPS + 9)
+        spoil(loop)
+        loop.advance()
+        assert loop.run.state.step == FIRST_STEPS + 10
+        loop.advance()
+        assert loop.run.watch.doubtful_since == FIRST_STEPS + 10
+        with torch.no_grad():
+            loop.run.model.final_norm.weight.div_(100.0)
+        train_to(loop, FIRST_STEPS + 15)
+        assert loop.run.watch.doubtful_since is None
+        assert FIRST_STEPS + 10 < loop.run.writer.committed_step < FIRST_STEPS + 15
+
+
+def test_checkpoint_of_the_step_that_spoilt_the_weights_is_gone_back_past(tmp_path: Path) -> None:
+    with loop_of(tmp_path, recovery=GOES_BACK, checkpoint={"interval_steps": 20}) as loop:
+        train_to(loop, 59)
+        spoil(loop)  # seen in the loss of step 60, whose weights are saved no more
+        assert advance_until_it_goes_back(loop) == 40
+    with loop_of(tmp_path / "alone", recovery=GOES_BACK, checkpoint={"interval_steps": 60}) as loop:
+        train_to(loop, 60)
+        spoil(loop)
+        assert advance_until_it_goes_back(loop) == 60, "better than none"
+    with loop_of(tmp_path / "two", recovery=GOES_BACK, checkpoint={"interval_steps": 30}) as loop:
+        train_to(loop, 60)
+        spoil(loop)
+        assert advance_until_it_goes_back(loop) == 30
+
+
+def test_run_that_was_stopped_in_a_spike_goes_back_to_before_it(tmp_path: Path) -> None:
+    recovery = GOES_BACK | {"spike_steps": 4}
+    with loop_of(tmp_path, recovery=recovery, checkpoint={"interval_steps": 20}) as loop:
+        train_to(loop, 70)
+        spoil(loop)
+        train_to(loop, 73)
+        assert loop.saves.stop()[0] == "stopped"
+    with loop_of(tmp_path, recovery=recovery, checkpoint={"interval_steps": 20}) as loop:
+        assert loop.run.state.step == 73
+        assert advance_until_it_goes_back(loop) == 60
+
+
 def test_steps_that_are_not_finite_are_skipped_up_to_a_bound(tmp_path: Path) -> None:
     with loop_of(tmp_path, recovery={"non_finite": "skip", "most_skipped_steps": 2}) as loop:
         run = loop.run

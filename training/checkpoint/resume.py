@@ -50,14 +50,26 @@ class Resumed:
         return self.is_durable and len(self.passed_over) < TRUSTED_ENTRIES
 
 
-def resume(gang: Gang, backend: Backend, state: TrainingState, subject: Subject | None, seed: int) -> Resumed | None:
+def resume(
+    gang: Gang,
+    backend: Backend,
+    state: TrainingState,
+    subject: Subject | None,
+    seed: int,
+    most_step: int | None = None,
+) -> Resumed | None:
     """Bring ``state`` and this rank's random generators to the newest whole checkpoint; None if there never was one.
+
+    Args:
+        most_step: only checkpoints of this step or an earlier one count; None: all do.
 
     Raises:
         ConfigurationError: the checkpoint is of another model, tokenizer or text.
         StoreError: the store cannot be read, or all of its checkpoints are damaged.
     """
     near = newest_near(gang, backend)
+    if near is not None and not _counts(near.step, most_step):
+        near = None
     if near is not None:
         try:
             _bring(gang, backend, state, subject, seed, near)
@@ -67,7 +79,7 @@ def resume(gang: Gang, backend: Backend, state: TrainingState, subject: Subject 
         else:
             logger.info("step %d was not durable yet; this gang's nodes have all of it", near.step)
             return Resumed(near, frozenset(), is_durable=False)
-    entries = checkpoint_entries(backend)
+    entries = (entry for entry in checkpoint_entries(backend) if _counts(entry.step, most_step))
     passed_over: set[int] = set()
     while (entry := gang.ask_rank_zero(lambda: next(entries, None))) is not None:
         try:
@@ -89,6 +101,10 @@ def resume(gang: Gang, backend: Backend, state: TrainingState, subject: Subject 
             "backup or a version of the bucket, or name a new run to start from the beginning"
         )
     return None
+
+
+def _counts(step: int | None, most_step: int | None) -> bool:
+    return most_step is None or (step is not None and step <= most_step)
 
 
 def _bring(
