@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import platform
 import signal
@@ -30,16 +29,16 @@ from typing import Any
 
 import boto3
 from moto.moto_api._internal.models import moto_api_backend
-from moto.server import ThreadedMotoServer
 
 from benchmarks.boot.critical_path import critical_path
 from benchmarks.boot.gang import Gang, TooSlowError, events
 from benchmarks.boot.latencies import AFTER_BOOT, OF_AN_ATTACHED_VOLUME, Latency, table, tasks
 from benchmarks.boot.losses import Loss, cut_last, freeze_last, give_notice, grow, lose_first
 from benchmarks.boot.network import Network, can_cut
-from benchmarks.chaos.__main__ import client_options, make_dataset
+from benchmarks.chaos.__main__ import make_dataset
 from benchmarks.chaos.campaign import CONFIG
 from benchmarks.chaos.supervised import RUN, Account
+from benchmarks.local_moto import client_options, local_moto
 from bootstrap import boot
 from stacks.config.node import SuperviseConfig
 from training.checkpoint.backend import Backend
@@ -67,7 +66,6 @@ REPEATED = ("lose_first_node", "grow")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write; returns the exit code."""
     options = _parser().parse_args(arguments)
-    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     figures: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "load_at_start": os.getloadavg()[0]},
         "supervise": SuperviseConfig().model_dump(),
@@ -127,19 +125,13 @@ def _gang(folder: Path, dataset: Path, nodes: int) -> Iterator[tuple[Gang, Backe
 @contextmanager
 def _account(address: str) -> Iterator[Account]:
     moto_api_backend.reset()  # what an earlier gang left: moto's records outlive its server
-    server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        url = f"http://{host}:{port}"
+    with local_moto(address) as url:
         keys = client_options(url)
         account = Account(
             boto3.client("s3", **keys), boto3.client("ssm", **keys), boto3.client("logs", **keys), BUCKET, url
         )
         account.s3.create_bucket(Bucket=BUCKET)
         yield account
-    finally:
-        server.stop()
 
 
 def _measure(gang: Gang, nodes: int, rounds: int, found: dict[str, list[Loss]]) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.boot.network import Network, inside
-from benchmarks.chaos.faulty_s3 import endpoint_environment
 from benchmarks.chaos.nodes import Node
 from benchmarks.chaos.supervised import PARAMETER, RUN, Account
+from benchmarks.local_moto import endpoint_environment
 
 # Four machines that import on two cores, and compete with others for them, take this long; it costs nothing else.
 WAIT_SECONDS = 240.0

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import random
 import signal
 import sys
@@ -21,19 +20,19 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 
 import boto3
-from moto.server import ThreadedMotoServer
 
 from benchmarks.chaos.campaign import CONFIG, Campaign, Reference, unbroken
 from benchmarks.chaos.faults import FAULTS
-from benchmarks.chaos.faulty_s3 import FaultyS3, endpoint_environment
+from benchmarks.chaos.faulty_s3 import FaultyS3
 from benchmarks.chaos.ranks import WarmParent
 from benchmarks.chaos.supervised import NODES, RUN, Account, SupervisedRun
 from benchmarks.chaos.tally import Report
+from benchmarks.local_moto import client_options, local_moto
 from training.checkpoint.backend import open_backend
 from training.checkpoint.s3 import S3Backend
 
@@ -252,35 +251,13 @@ class Experiment:
         sys.stderr.write(f"{time.monotonic() - self._started:5.0f} s: {told}\n")
 
 
-def client_options(endpoint: str) -> dict[str, str]:
-    """Arguments of a boto3 client for an endpoint without an account."""
-    variables = endpoint_environment(endpoint)
-    return {
-        "endpoint_url": endpoint,
-        "aws_access_key_id": variables["AWS_ACCESS_KEY_ID"],
-        "aws_secret_access_key": variables["AWS_SECRET_ACCESS_KEY"],
-        "region_name": variables["AWS_DEFAULT_REGION"],
-    }
-
-
 @contextmanager
 def _experiment(
     root: Path, dataset: Path, seed: int, options: argparse.Namespace, report: Report
 ) -> Iterator[Experiment]:
-    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    faulty = FaultyS3(url, str(seed))
-    parent = WarmParent(root, dataset)
-    try:
+    with local_moto() as url, closing(FaultyS3(url, str(seed))) as faulty, closing(WarmParent(root, dataset)) as parent:
         boto3.client("s3", **client_options(url)).create_bucket(Bucket=BUCKET)
         yield Experiment(parent, root, dataset, seed, options, report, faulty, url)
-    finally:
-        parent.close()
-        faulty.close()
-        server.stop()
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from typing import Any
 
 from benchmarks.chaos.contents import checkpoints, differences, newest_whole_step, steps_after
 from benchmarks.chaos.faults import FAULTS, HANG_SECONDS, Aftermath, Scene, StoreKind
-from benchmarks.chaos.faulty_s3 import FaultyS3, endpoint_environment
+from benchmarks.chaos.faulty_s3 import FaultyS3
 from benchmarks.chaos.metrics import longest_save_steps, read_records
 from benchmarks.chaos.ranks import Gang, WarmParent
 from benchmarks.chaos.tally import Report
+from benchmarks.local_moto import endpoint_environment
 from training.checkpoint.backend import Backend, open_backend
 from training.checkpoint.log import newest_first
 

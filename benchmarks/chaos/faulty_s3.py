@@ -184,13 +184,3 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Say nothing: faults are counted instead."""
-
-
-def endpoint_environment(endpoint: str) -> dict[str, str]:
-    """Variables that send a process's S3 requests to an endpoint without an account."""
-    return {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }

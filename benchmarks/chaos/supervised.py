@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.chaos.campaign import INTERVAL_STEPS, Reference, most_lost_steps
 from benchmarks.chaos.contents import checkpoints, differences
-from benchmarks.chaos.faulty_s3 import endpoint_environment
 from benchmarks.chaos.nodes import REPOSITORY, Node
 from benchmarks.chaos.tally import Report
+from benchmarks.local_moto import endpoint_environment
 from training.checkpoint.backend import Backend
 from training.checkpoint.store import checkpoint_entries
 

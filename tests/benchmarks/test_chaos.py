@@ -11,9 +11,10 @@ import pytest
 from benchmarks.chaos.__main__ import main
 from benchmarks.chaos.campaign import INTERVAL_STEPS, RECORD_LAG_STEPS, Campaign, Reference, most_lost_steps
 from benchmarks.chaos.faults import FAULTS, Aftermath
-from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environment
+from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour
 from benchmarks.chaos.ranks import Gang
 from benchmarks.chaos.tally import Report
+from benchmarks.local_moto import endpoint_environment
 from training.checkpoint.backend import open_backend
 from training.checkpoint.s3 import S3Backend
 from training.errors import StoreError

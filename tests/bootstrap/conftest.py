@@ -1,24 +1,19 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 
+from benchmarks.local_moto import local_moto
 from tests.bootstrap.account import Account
 
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with local_moto() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

@@ -222,13 +222,10 @@ def tiny_config() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
+    from benchmarks.local_moto import local_moto
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with local_moto() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
+from benchmarks.local_moto import local_moto
 from localcloud.api import ApiError, Call, Credentials, Principal
 from localcloud.functions import FunctionService, LocalEventBus
 
@@ -158,11 +158,8 @@ def eventually() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with local_moto() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environment
+from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour
+from benchmarks.local_moto import endpoint_environment
 from tests.training.checkpoint.runs import Hooked, MemoryBackend, assert_holds, manifest, newest, save, start, state
 from training.__main__ import main
 from training.checkpoint.directory import DirectoryBackend

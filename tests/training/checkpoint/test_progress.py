@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environment
+from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour
+from benchmarks.local_moto import endpoint_environment
 from tests.training.checkpoint.runs import Hooked, MemoryBackend, manifest, save, start, state
 from training.checkpoint.directory import DirectoryBackend
 from training.checkpoint.progress import ProgressMeter, SaveProgress, reported

@@ -19,7 +19,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour, endpoint_environment
+from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour
+from benchmarks.local_moto import endpoint_environment
 from bootstrap.supervise.launch import torchrun_command
 from tests.training.conftest import free_port
 from training import assembly
