@@ -123,7 +123,7 @@ class Run:
             torch_version=str(torch.__version__),
             validation=self.validation,
             extra={
-                "watch": self.watch.state(),
+                "watch": self.watch.state(self.ballot.reports),
                 "patience": self.patience.state(),
                 "micro_batch_sequences": self.micro_batch_sequences,
             },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Iterable
@@ -42,15 +43,18 @@ class LossWatch:
         self.spikes_in_a_row = int(kept.get("spikes_in_a_row", 0))
         self.doubtful_since: int | None = kept.get("doubtful_since")
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it; numbers that JSON holds exactly."""
+    def state(self, unnoted: Iterable[StepReport] = ()) -> dict[str, Any]:
+        """What a checkpoint keeps of it, once these steps are noted too; numbers that JSON holds exactly."""
+        then = copy.copy(self)
+        for report in unnoted:
+            then.note(report)
         return {
-            "steps": self._steps,
-            "mean": self._mean,
-            "variance": self._variance,
-            "roll_backs": self.roll_backs,
-            "spikes_in_a_row": self.spikes_in_a_row,
-            "doubtful_since": self.doubtful_since,
+            "steps": then._steps,
+            "mean": then._mean,
+            "variance": then._variance,
+            "roll_backs": then.roll_backs,
+            "spikes_in_a_row": then.spikes_in_a_row,
+            "doubtful_since": then.doubtful_since,
         }
 
     def note(self, report: StepReport) -> bool:

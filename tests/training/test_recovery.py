@@ -169,6 +169,16 @@ def test_checkpoint_of_the_step_that_spoilt_the_weights_is_gone_back_past(tmp_pa
         assert advance_until_it_goes_back(loop) == 30
 
 
+def test_resumed_run_has_seen_every_loss_that_the_unbroken_one_has(tmp_path: Path) -> None:
+    with loop_of(tmp_path, checkpoint={"interval_steps": 20}) as loop:
+        train_to(loop, 25)
+        unbroken = loop.run.manifest().extra["watch"]
+    with loop_of(tmp_path, checkpoint={"interval_steps": 20}) as loop:
+        assert loop.run.state.step == 20
+        train_to(loop, 25)
+        assert loop.run.manifest().extra["watch"] == unbroken
+
+
 def test_run_that_was_stopped_in_a_spike_goes_back_to_before_it(tmp_path: Path) -> None:
     recovery = GOES_BACK | {"spike_steps": 4}
     with loop_of(tmp_path, recovery=recovery, checkpoint={"interval_steps": 20}) as loop:
