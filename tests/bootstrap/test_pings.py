@@ -13,7 +13,7 @@ from bootstrap.supervise.pings import Pings
 from tests.bootstrap import waiting
 
 INTERVAL_SECONDS = 0.05
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 60.0
 
 
 def started() -> Iterator[Pings]:

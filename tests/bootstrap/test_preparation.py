@@ -15,7 +15,7 @@ from tests.bootstrap import waiting
 from tests.bootstrap.account import Account
 from tests.bootstrap.test_steps import real
 
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 60.0
 
 
 @pytest.fixture

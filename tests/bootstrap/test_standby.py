@@ -58,7 +58,7 @@ def make(standby: Standby, folder: Path, program: str) -> None:
     standby.make(KIND, sys.executable, {**os.environ, "PYTHONPATH": str(folder)}, folder)
 
 
-wait = partial(waiting.wait, limit_seconds=20)
+wait = partial(waiting.wait, limit_seconds=60)
 
 
 def test_it_is_told_what_to_become_once(standby: Standby, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.bootstrap.account import Account
 from tests.bootstrap.metadata_server import MetadataServer
 
 HERE = Path(__file__).parent
-DEADLINE_SECONDS = 25.0
+DEADLINE_SECONDS = 90.0
 
 
 COPIED_VOLUME = {

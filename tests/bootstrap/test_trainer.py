@@ -32,7 +32,7 @@ from bootstrap.supervise.trainer import Trainer, kill_left_over, remove_old_dire
 from bootstrap.system import System
 from tests.bootstrap.test_documents import node, run
 
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 60.0
 
 
 def wait(condition: Callable[[], Any], what: str) -> Any:

@@ -31,10 +31,13 @@ def test_checkpoints_on_a_full_disk(dataset: Path, tmp_path: Path) -> None:
     with subprocess.Popen(
         command, cwd=ROOT, env=NO_MARK, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as trainer:
-        wait_for(lambda: '"checkpoint"' in _text(run / "metrics.jsonl"))
-        for child in psutil.Process(trainer.pid).children(recursive=True):
-            resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (0, 0))
-        assert trainer.wait(DEADLINE_SECONDS) == 1
+        try:
+            wait_for(lambda: '"checkpoint"' in _text(run / "metrics.jsonl"))
+            for child in psutil.Process(trainer.pid).children(recursive=True):
+                resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (0, 0))
+            assert trainer.wait(DEADLINE_SECONDS) == 1
+        finally:
+            trainer.kill()
     outcome = json.loads(_text(run / "outcomes" / "rank-00000.json"))
     assert outcome["outcome"] == "failed"
     assert f"{tmp_path}/store/" in outcome["message"]

@@ -223,7 +223,7 @@ class Caller:
         return str(answer["StackResourceDetail"]["PhysicalResourceId"])
 
     @staticmethod
-    def until(ask: Callable[[], Any], holds: Callable[[Any], bool], seconds: float = 10) -> Any:
+    def until(ask: Callable[[], Any], holds: Callable[[Any], bool], seconds: float = 60) -> Any:
         deadline = time.monotonic() + seconds
         while True:
             answer = ask()

@@ -24,7 +24,7 @@ from localcloud.storage.dlm_service import DlmService
 from localcloud.storage.fsx_service import FsxService
 
 T = TypeVar("T")
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 90.0
 REGION = "eu-west-1"
 ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
 IMAGE = "ami-0123456789abcdef0"

@@ -27,7 +27,7 @@ cloud.clients.client("ec2").run_instances(
 sys.stdin.readline()
 cloud.close()
 """
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 90.0
 
 
 def of_state(state: Path, but: int) -> list[psutil.Process]:

@@ -20,7 +20,7 @@ import psutil
 from localcloud.state import MARKER
 
 ROOT = Path(__file__).parents[3]
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 90.0
 USER_DATA = "#!/bin/sh\necho booted\nsetsid sleep 86400 &\nexec sleep 86400\n"
 TRUST = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "lambda.amazonaws.com"}}
 NO_MARK = {name: value for name, value in os.environ.items() if name != MARKER}

@@ -92,7 +92,7 @@ class Cloud:
         return package(source, **files)
 
     @staticmethod
-    def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = 30.0) -> Any:
+    def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = 90.0) -> Any:
         return wait_for(condition, what, deadline_seconds)
 
     def role(self, name: str = "function-role") -> str:
@@ -135,7 +135,7 @@ def package(source: str, **files: str) -> bytes:
     return buffer.getvalue()
 
 
-def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = 30.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = 90.0) -> Any:
     """Return the first true value of `condition`, looked at until the deadline."""
     deadline = time.monotonic() + deadline_seconds
     while time.monotonic() < deadline:
