@@ -59,13 +59,14 @@ class LossWatch:
 
     def note(self, report: StepReport) -> bool:
         """Take in a step; True means that the run should go back."""
-        if self._is_doubtful(report):
+        is_doubtful = self._is_doubtful(report)
+        if is_doubtful:
             self.doubtful_since = self.doubtful_since or report.step
         elif not report.skipped:
             self.doubtful_since = None
         if report.skipped:
-            return self._settings.non_finite == "roll_back"
-        if self._is_spike(report.loss):
+            return is_doubtful
+        if is_doubtful:
             self.spikes_in_a_row += 1
             logger.warning(
                 "step %d: loss %.4f is far above its running mean %.4f", report.step, report.loss, self._mean

@@ -14,5 +14,5 @@ def wait(condition: Callable[[], T], limit_seconds: float) -> T:
     deadline = time.monotonic() + limit_seconds
     while not (found := condition()):
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks at what tells nobody when it comes about
     return found

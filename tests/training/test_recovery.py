@@ -73,14 +73,10 @@ def test_run_goes_back_from_a_spike_and_leaves_out_its_data(tmp_path: Path) -> N
     recovery = {"spike_deviations": 8.0, "spike_steps": 2, "most_roll_backs": 1}
     with loop_of(tmp_path, recovery=recovery, checkpoint={"interval_steps": 20}) as loop:
         run = loop.run
-        while run.state.step < FIRST_STEPS + 20:
-            loop.advance()
-            run.writer.wait()  # a save that waits for the one before could begin when the weights are spoilt
+        train_to(loop, FIRST_STEPS + 20)
         run.patience.note(run.state.step, 0.1)
         sound = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
-        with torch.no_grad():
-            run.model.final_norm.weight.mul_(100.0)
-        before = run.state.step
+        before = spoil(loop)
         while run.state.step >= before:
             loop.advance()
         went_back_to = run.state.step
@@ -93,8 +89,7 @@ def test_run_goes_back_from_a_spike_and_leaves_out_its_data(tmp_path: Path) -> N
             loop.advance()
         assert run.watch.spikes_in_a_row == 0
         assert (run.state.step, run.manifest().extra["watch"]["roll_backs"]) == (went_back_to + 3, 1)
-        with torch.no_grad():
-            run.model.final_norm.weight.mul_(100.0)
+        spoil(loop)
         with pytest.raises(DivergedError, match="went back 1 times already"):
             for _ in range(FIRST_STEPS):
                 loop.advance()
@@ -108,6 +103,7 @@ def spoil(loop: Loop) -> int:
 
 
 def train_to(loop: Loop, step: int) -> None:
+    """Take steps up to one, each save through before the next step: none waits until weights are spoilt."""
     while loop.run.state.step < step:
         loop.advance()
         loop.run.writer.wait()
