@@ -1,4 +1,4 @@
-# Trainstack. `make demo` and `make test` do all the set-up on a machine with Python 3.11 and make.
+# Trainstack. `make demo` and `make test` install everything they need; they require only Python 3.11 and make.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -15,20 +15,28 @@ DATA ?=
 FAULT ?= notice
 BASE ?= HEAD
 AGAINST ?= deployed
+# Installs exactly the listed files: each has a hash, and pip adds no dependency of its own.
+PIP := pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export AWS_CDK_DISABLE_VERSION_CHECK := true
 export CDK_DISABLE_CLI_TELEMETRY := true
-# Set by some images: each of the many processes of tests and demo would compile the project anew.
+# Some images set this variable, which would make each of the many test and demo processes compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-help: ## print this list
+help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.installed: requirements.txt
-	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, this is {v[0]}.{v[1]}: make PYTHON=/path/to/python3.11 ...")'
+$(VENV)/.installed: requirements.lock requirements-cpu.lock requirements-cuda.lock pyproject.toml
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is required, but this is {v[0]}.{v[1]}; use make PYTHON=/path/to/python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement requirements.txt
-	@# On every core, where pip compiles on one. Some files of torch are for a newer Python only: they are not imported.
+	@# PyPI has torch for CUDA only. If pip's configuration offers the build for CPUs, install that one: it is much smaller.
+	$(BIN)/python -m $(PIP) --no-compile --requirement requirements-cpu.lock 2>/dev/null || true
+	$(BIN)/python -m $(PIP) --no-compile --requirement requirements.lock
+	@# Only the builds of torch for CUDA need more. Builds for CPUs end in +cpu, except on other systems than Linux.
+	$(BIN)/python -c 'import sys, importlib.metadata as m; sys.exit(sys.platform == "linux" and "+cpu" not in m.version("torch"))' || \
+	    $(BIN)/python -m $(PIP) --no-compile --requirement requirements-cuda.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@# Compile on all cores, because pip uses only one. Some torch files require a newer Python and are never imported.
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	touch $@
 
@@ -39,86 +47,134 @@ node_modules/.installed: package-lock.json $(VENV)/.installed
 CHAOS_MINUTES ?= 8
 SEED ?= 1
 
-.PHONY: help install demo test test-slow test-flow test-deploy test-root chaos goodput policy agreement check synth review diff deploy destroy clean
-.PHONY: bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-prewarm bench-staging perf-gate
+.PHONY: help install demo test truth mutate test-slow test-flow test-deploy test-root chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
+.PHONY: lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-prewarm bench-staging parity perf-gate
 
-install: node_modules/.installed ## install what the project needs into .venv and node_modules
+install: node_modules/.installed ## install all dependencies into .venv and node_modules
 
-demo: install ## deploy to the embedded cloud, train, lose a node, resume, report [DATA=folder] [FAULT=notice|no-notice|none]
+demo: install ## deploy to the embedded cloud, train, lose a node, resume and write a report [DATA=folder] [FAULT=notice|no-notice|none]
 	python -m localcloud.demo $(if $(DATA),--data "$(DATA)") --fault $(FAULT)
 
 test: install ## run the tests
-	python -m pytest -n 3 --dist loadgroup -m "not root and not flow and not deploy and not slow"
+	python -m pytest -n 4 --dist loadgroup -m "not root and not flow and not deploy and not slow"
 
-test-slow: install ## run the tests that the demo, test-flow or chaos cover too
+test-slow: install ## run the slow tests, which cover the same ground as demo, test-flow and chaos
 	python -m pytest -n 2 --dist loadgroup -m "slow and not root and not flow and not deploy"
 
-test-flow: install ## run the test of a changed deployment from diff over an interruption to destroy, and that no right is unused (nothing beside it)
+test-flow: install ## test a deployment from diff through an interruption to destroy, and check that every permission is used (needs an idle machine)
 	python -m pytest -m flow
 
-test-deploy: install ## deploy, change and destroy every example on the embedded cloud; carry merges to it
+test-deploy: install ## deploy, change and destroy every example on the embedded cloud, and deploy merges to it
 	python -m pytest -n 2 tests/deploy tests/gitops
 
-test-root: install ## run the tests on real disks (root, mdadm, xfsprogs; user-mode-linux where the kernel has no arrays)
+test-root: install ## test with real disks (needs root, mdadm, xfsprogs and lvm2, and user-mode-linux if the kernel does not support arrays)
 	python -m pytest -m root
 
-chaos: install ## kill runs and break their storage at random, until 300 interruptions, about 15 minutes [CHAOS_MINUTES=8 at least] [SEED=1]
+truth: install ## compare the embedded cloud with answers that AWS has recorded and published [LOCALSTACK=checkout of LocalStack]
+	LOCALSTACK="$(LOCALSTACK)" python -m tests.truth
+
+fuzz: install ## give 60,000 damaged files, documents, objects and responses to their readers (40 minutes) [SEED=1]
+	python -m tests.fuzz --seed $(SEED)
+
+mutate: install ## check that the tests detect each of 30 single-line faults (10 minutes)
+	python -m tests.mutate
+
+chaos: install ## kill runs and break their storage at random, until 300 interruptions (about 15 minutes) [CHAOS_MINUTES=8, the minimum] [SEED=1]
 	python -m benchmarks.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
 
-goodput: install ## replay spot traces against the rules of saving and forming gangs [TRACES=folder]
-	@test -n "$(TRACES)" || { echo 'make goodput TRACES=folder: which traces? python -m benchmarks.goodput --help'; exit 2; }
+goodput: install ## replay spot traces with the real save and gang policies [TRACES=folder]
+	@test -n "$(TRACES)" || { echo 'make goodput: set TRACES=folder; see python -m benchmarks.goodput --help'; exit 2; }
 	python -m benchmarks.goodput $(if $(wildcard build/bench/checkpoint.json),--checkpoint build/bench/checkpoint.json) $(TRACES)
 
-build/checkov-venv/.installed: policy/requirements-checkov.txt $(VENV)/.installed
+build/checkov-venv/.installed: policy/requirements-checkov.lock $(VENV)/.installed
 	test -x build/checkov-venv/bin/python || $(PYTHON) -m venv build/checkov-venv
-	build/checkov-venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	build/checkov-venv/bin/python -m $(PIP) --requirement $<
 	touch $@
 
-policy: install build/checkov-venv/.installed ## check every template with cfn-lint, cdk-nag and checkov; no finding without a written reason
+build/reference-venv/.installed: policy/requirements-reference.txt $(VENV)/.installed
+	test -x build/reference-venv/bin/python || $(PYTHON) -m venv build/reference-venv
+	build/reference-venv/bin/python -m $(PIP) --requirement $<
+	touch $@
+
+build/proselint-venv/.installed: policy/requirements-proselint.txt $(VENV)/.installed
+	test -x build/proselint-venv/bin/python || $(PYTHON) -m venv build/proselint-venv
+	build/proselint-venv/bin/python -m $(PIP) --requirement $<
+	touch $@
+
+prose: install build/proselint-venv/.installed ## lint docs and docstrings with proselint; the findings are only suggestions
+	python -m tests.architecture.words --extract build/prose
+	@# The typography and repeated-word findings concern only tables and code samples.
+	build/proselint-venv/bin/proselint check README.md docs/*.md build/prose/*.txt | grep -v 'typography\|lexical_illusions' || true
+
+policy: install build/checkov-venv/.installed build/reference-venv/.installed ## check every template with cfn-lint, cdk-nag, checkov and AWS's authorization reference; each accepted finding requires a written reason
 	python -m stacks policy
 
-agreement: install ## deploy changes to the embedded cloud and compare what happens with what was said of them
+agreement: install ## deploy changes to the embedded cloud, and compare their effects with the reviews
 	python -m tests.stacks.changes.agreement
 
-bench-checkpoint: install ## measure saving and loading against torch and DCP: build/bench/checkpoint.json
+bench-checkpoint: install ## compare saves and loads with torch and DCP: build/bench/checkpoint.json
 	python -m benchmarks.checkpoint
+
+build/parity-venv/.installed: policy/requirements-parity.lock $(VENV)/.installed
+	test -x build/parity-venv/bin/python || $(PYTHON) -m venv build/parity-venv
+	@# The environment uses the project's torch, so that all trainers run the same kernels.
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(build/parity-venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	build/parity-venv/bin/python -m $(PIP) --requirement $<
+	touch $@
+
+parity: install build/parity-venv/.installed ## compare losses, gradient norms and weights with plain PyTorch, HF Trainer and Lightning: build/bench/parity.json [NANOGPT=clone of karpathy/nanoGPT]
+	python -m benchmarks.parity --python build/parity-venv/bin/python $(if $(NANOGPT),--nanogpt $(NANOGPT))
 
 bench-synth: install ## measure synthesis and check: build/bench/synth.json
 	python -m benchmarks.synth
 
-bench-train: install ## measure the trainer against a bare loop: build/bench/train.json (nothing beside it)
+bench-train: install ## compare the trainer with a bare loop: build/bench/train.json (needs an idle machine)
 	python -m benchmarks.train
 
-bench-tokenize: install ## measure tokenizing against a bare tiktoken pool: build/bench/tokenize.json
+bench-tokenize: install ## compare tokenizing with a bare tiktoken pool: build/bench/tokenize.json
 	python -m benchmarks.tokenize
 
-bench-gpu: install ## measure models and levers on the GPUs here: build/bench/gpu.json; says so without one
+bench-gpu: install ## measure models and ablations on the local GPUs: build/bench/gpu.json (reports a missing GPU)
 	python -m benchmarks.gpu
 
-bench-prewarm: install ## measure the pre-warm against dd and fio: build/bench/prewarm.json (root, fio, FUSE)
+bench-prewarm: install ## compare the pre-warm with dd and fio: build/bench/prewarm.json (needs root, fio and FUSE)
 	python -m benchmarks.prewarm
 
-bench-staging: install ## measure staging against aws-cli and s5cmd: build/bench/staging.json
+bench-staging: install ## compare staging with aws-cli and s5cmd: build/bench/staging.json
 	python -m benchmarks.staging
 
-bench-boot: install ## compute the boot's longest path, measure what each loss of a node costs: build/bench/boot.json (15 minutes, nothing beside it)
+bench-boot: install ## compute the critical path of a boot, and measure the cost of losing a node: build/bench/boot.json (15 minutes, needs an idle machine)
 	python -m benchmarks.boot
 
-test-vm: install ## boot a Debian guest in QEMU by cloud-init and train in it (root, debootstrap, qemu-system-x86; 25 minutes and more)
+test-vm: install ## boot a Debian guest with cloud-init in QEMU, and train in it (needs root, debootstrap and qemu-system-x86; 25 minutes)
 	python -m tests.vm
 
-cdk-upgrade: install ## show what the neighbouring release of the CDK would change in the templates
+cdk-upgrade: install ## show how the adjacent CDK release changes the templates
 	python -m benchmarks.cdk_upgrade
 
 perf-gate: install ## compare the working tree's speed with another revision [BASE=HEAD]
 	python -m benchmarks.perf_gate $(BASE)
 
-check: install ## lint, format, types, shell
+check: install ## check lint, format, types, shell scripts and the word list
 	ruff check .
 	ruff format --check .
-	mypy --num-workers auto app.py stacks bootstrap training localcloud benchmarks
+	mypy --num-workers auto app.py hardware stacks bootstrap training trainstack localcloud benchmarks
 	mypy examples/vision/shapes.py examples/language_model/recurrent.py examples/script/train.py
-	shellcheck stacks/shim.sh .ci/run
+	shellcheck stacks/constructs/nodes/shim.sh .ci/run
+	python -m tests.architecture.words
+
+build/lock-venv/.installed: policy/requirements-lock.txt $(VENV)/.installed
+	test -x build/lock-venv/bin/python || $(PYTHON) -m venv build/lock-venv
+	build/lock-venv/bin/python -m $(PIP) --requirement $<
+	touch $@
+
+LOCK := build/lock-venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate
+
+lock: build/lock-venv/.installed ## write the hashes of requirements*.txt for all platforms: *.lock
+	$(LOCK) --python-version 3.11 $(foreach name,$(shell sed -n 's/==.*//p' requirements-cuda.txt),--no-emit-package $(name)) requirements.txt --output-file requirements.lock
+	for name in requirements-cuda policy/requirements-checkov policy/requirements-parity; do \
+	    $(LOCK) --python-version 3.11.5 --no-deps $$name.txt --output-file $$name.lock || exit 1; \
+	done
 
 bundle: install ## lock and build the wheels that nodes install [CONFIG=config/x.yaml]
 	python -m stacks bundle $(CONFIG)
@@ -127,21 +183,21 @@ synth: install ## synthesise the templates [CONFIG=config/x.yaml]
 	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) synth $(STACKS) --quiet -c config=$(CONFIG)
 
-review: install ## say in words what a deploy would do [CONFIG=...] [AGAINST=deployed|REVISION|FOLDER]
+diff: install ## explain what a deploy would do [CONFIG=...] [AGAINST=deployed|REVISION|FOLDER]
 	python -m stacks bundle $(CONFIG) --locked
-	python -m stacks diff $(CONFIG) --against $(AGAINST)
+	@# The review's exit code is for pipelines: make would report a review that needs approval as an error.
+	python -m trainstack config diff $(CONFIG) --against $(AGAINST) --exit-zero
 
-diff: install ## show what a deploy would change [CONFIG=...] [STACKS=TrainingStack]
+cdk-diff: install ## show the CDK's raw template diff [CONFIG=...] [STACKS=TrainingStack]
 	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) diff $(STACKS) -c config=$(CONFIG)
 
-deploy: install ## deploy to the AWS account of your credentials [CONFIG=...] [STACKS=TrainingStack]
-	python -m stacks bundle $(CONFIG) --locked
-	$(CDK) deploy $(STACKS) -c config=$(CONFIG)
+deploy: install ## review, then deploy to the AWS account of your credentials [CONFIG=...] [STACKS=TrainingStack] [APPROVED=20|30|40: without a question]
+	python -m trainstack up $(CONFIG) $(filter-out --all,$(STACKS)) $(if $(APPROVED),--approved $(APPROVED)) --no-follow
 
-destroy: install ## remove the stacks; data stays unless two keys say otherwise [CONFIG=...] [STACKS=TrainingStack]
-	$(CDK) destroy $(STACKS) -c config=$(CONFIG)
+destroy: install ## delete the fleet, network and alarms; list the data that remains with its monthly price [CONFIG=...] [YES=1: without a question]
+	python -m trainstack down $(CONFIG) $(if $(YES),--yes)
 
-clean: ## stop the embedded cloud and remove what was built (not .venv and node_modules)
+clean: ## stop the embedded cloud and delete build outputs, but keep .venv and node_modules
 	if [ -x $(BIN)/python ]; then $(BIN)/python -m localcloud down || exit 1; fi
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

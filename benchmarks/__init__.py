@@ -1,0 +1,1 @@
+"""Benchmarks and experiments; docs/verification.md lists their results."""

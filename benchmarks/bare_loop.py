@@ -1,4 +1,4 @@
-"""The loop that people write by hand: the same model and mathematics, and nothing of what a run needs besides."""
+"""A minimal training loop: the trainer's model and mathematics without its other features."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from training.config import TrainingConfig
-from training.model import GPT
+from training.models.gpt import GPT
 
 
 class BareLoop:
-    """Trains a GPT on the tokens of a file, one step at a time.
+    """Trains a GPT on the tokens in a file, one step at a time.
 
     Args:
-        config: model, batch, and the optimizer's numbers.
-        vocabulary_size: of the tokens.
+        config: model, batch size and optimizer settings.
+        vocabulary_size: number of token ids.
         tokens: file of uint16 token ids.
     """
 
@@ -34,19 +34,19 @@ class BareLoop:
         )
         self._model: nn.Module = torch.compile(model) if config.compile else model  # type: ignore[assignment]
 
-    def seconds_of_a_step(self) -> float:
-        """Take a step; return how long it took."""
-        began = time.perf_counter()
-        context, config = self._config.model.shape.context, self._config
-        micro_batch = config.least_micro_batch_sequences
-        micro_steps = config.global_batch_sequences // micro_batch
+    def time_step(self) -> float:
+        """Take a step; return its duration in seconds."""
+        started = time.perf_counter()
+        length, config = self._config.model.shape.sequence_length, self._config
+        micro_batch = config.min_micro_batch_size
+        micro_steps = config.global_batch_size // micro_batch
         for _ in range(micro_steps):
-            starts = self._random.integers(len(self._tokens) - context - 1, size=micro_batch)
-            rows = np.stack([self._tokens[start : start + context + 1] for start in starts]).astype(np.int64)
+            starts = self._random.integers(len(self._tokens) - length - 1, size=micro_batch)
+            rows = np.stack([self._tokens[start : start + length + 1] for start in starts]).astype(np.int64)
             batch = torch.from_numpy(rows)
-            loss = self._model(batch[:, :-1], batch[:, 1:]) / (config.global_batch_sequences * context)
+            loss = self._model(batch[:, :-1], batch[:, 1:]) / micro_steps
             loss.backward()
         torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return time.perf_counter() - began
+        return time.perf_counter() - started

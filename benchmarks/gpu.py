@@ -1,8 +1,9 @@
-"""What the trainer reaches on a GPU: `python -m benchmarks.gpu` writes build/bench/gpu.json.
+"""Training performance on GPUs: `python -m benchmarks.gpu` writes build/bench/gpu.json.
 
-GPT-2 124M and a Llama of 1.1 billion parameters, bf16, compiled, sequences of 1024 and 2048, the micro-batch found by
-trying: tokens a second, MFU, memory; every lever on against off; and how long a checkpoint holds training up. Without a
-GPU it says so and ends with 0. Nothing is downloaded: the tokens are made up.
+Measures tokens per second, MFU and memory for GPT-2 124M and for a Llama with 1.1 billion parameters (bf16, compiled,
+sequence lengths 1024 and 2048, automatic micro-batch size). Also measures the effect of each setting, and how long a
+checkpoint blocks training. Without a GPU, prints a message and exits with 0. The tokens are synthetic and need no
+download.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from typing import Any
 
 import torch
 
-from training.bench.levers import Bench, levers
+from training.bench.ablations import Bench, ablations
 from training.bench.synthetic import write_dataset
 from training.config import TrainingConfig
 from training.errors import TrainingError
 
 VOCABULARY_SIZE = 50304
-"""GPT-2's 50257 rounded up to a multiple of 64, which tensor cores like."""
+"""GPT-2's 50257 rounded up to a multiple of 64, for tensor cores."""
 NEVER = {"interval_steps": 1_000_000_000}
 MFU_BOUND = 0.40
-"""Of GPT-2 124M at 1024 on an H100: llm.c's on eight of them, from 140 ms a step of 524,288 tokens
-(KellerJordan/modded-nanogpt, records/track_1_short/2024-10-13_llmc)."""
+"""Minimum MFU for GPT-2 124M at sequence length 1024 on an H100. It is llm.c's MFU on eight H100s, from 140 ms per step
+of 524,288 tokens (KellerJordan/modded-nanogpt, records/track_1_short/2024-10-13_llmc)."""
 MODELS: dict[str, dict[str, Any]] = {
-    "gpt2 1024": {"layers": 12, "heads": 12, "embedding": 768, "context": 1024},
-    "gpt2 2048": {"layers": 12, "heads": 12, "embedding": 768, "context": 2048},
+    "gpt2 1024": {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768, "sequence_length": 1024},
+    "gpt2 2048": {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768, "sequence_length": 2048},
     "llama-1b 1024": {
         "architecture": "llama",
-        "layers": 22,
-        "heads": 32,
-        "key_value_heads": 4,
-        "embedding": 2048,
-        "context": 1024,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "hidden_size": 2048,
+        "sequence_length": 1024,
     },
     "llama-1b 2048": {"preset": "llama-1b"},
 }
@@ -47,15 +48,15 @@ GLOBAL_TOKENS = 1 << 19
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure; return 1 if the bound is missed on the hardware that it is for."""
+    """Run the benchmark; return 1 if the MFU is below the minimum on an H100."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--steps", type=int, default=24, help="steps of each run; the first third does not count")
-    parser.add_argument("--minutes", type=float, default=60.0, help="after which no further run is begun")
-    parser.add_argument("--only", help="models whose name has this")
+    parser.add_argument("--steps", type=int, default=24, help="steps per run; the first third is not counted")
+    parser.add_argument("--minutes", type=float, default=60.0, help="do not start another run after this time")
+    parser.add_argument("--only", help="run only models whose name contains this text")
     parser.add_argument("--output", type=Path, default=Path("build/bench/gpu.json"))
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        sys.stdout.write("no GPU here: nothing to measure\n")
+        sys.stdout.write("no GPU found: nothing to measure\n")
         return 0
     deadline = time.monotonic() + 60.0 * options.minutes
     name = torch.cuda.get_device_name(0)
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         def save(label: str, config: dict[str, Any]) -> None:
             results[label] = _measure(bench, label, config)
-            # After each, so that a machine that goes away takes along nothing that was measured.
+            # Write after each run, so that the results survive losing the machine.
             options.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
         for model in (each for each in MODELS if options.only is None or options.only in each):
@@ -82,8 +83,8 @@ def _measure_model(
 ) -> None:
     config = TrainingConfig.model_validate({"model": MODELS[model]})
     document = {
-        "global_batch_sequences": max(GLOBAL_TOKENS // config.model.shape.context, torch.cuda.device_count()),
-        "micro_batch_sequences": "auto",
+        "global_batch_size": max(GLOBAL_TOKENS // config.model.shape.sequence_length, torch.cuda.device_count()),
+        "micro_batch_size": "auto",
         "model": MODELS[model],
         "precision": "bf16",
         "compile": True,
@@ -93,10 +94,10 @@ def _measure_model(
     }
     save(model, document)
     save(f"{model}, checkpoints", {**document, "checkpoint": {"interval_steps": 10}})
-    found = results[model].get("micro_batch_sequences", "auto")
-    # One lever at a time: the micro-batch stays that of the first run, unless the lever is about memory.
-    fixed = TrainingConfig.model_validate({**document, "micro_batch_sequences": found})
-    for change, changed in levers(fixed, torch.cuda.device_count(), on_gpu=True):
+    found = results[model].get("micro_batch_size", "auto")
+    # Change one setting at a time, with the micro-batch size of the first run.
+    fixed = TrainingConfig.model_validate({**document, "micro_batch_size": found})
+    for change, changed in ablations(fixed, torch.cuda.device_count(), on_gpu=True):
         if time.monotonic() < deadline:
             save(f"{model}, {change}", changed)
 
@@ -106,13 +107,13 @@ def _measure(bench: Bench, label: str, config: dict[str, Any]) -> dict[str, Any]
         result = asdict(bench.measure(label, config))
     except TrainingError as error:
         sys.stdout.write(f"{label:<45} {error}\n")
-        return {"refused": str(error)}
+        return {"error": str(error)}
     mfu = "unknown" if result["mfu"] is None else f"{result['mfu']:.1%}"
     stall = result["checkpoint_blocked_seconds"]
     sys.stdout.write(
         f"{label:<45} {result['tokens_per_second']:10.0f} tokens/s  MFU {mfu}  {result['gpu_peak_bytes'] / 2**30:6.1f} "
-        f"GiB  micro-batch {result['micro_batch_sequences']}  {result['attention']}"
-        f"{'' if stall is None else f'  checkpoint holds up {stall:.3f} s'}\n"
+        f"GiB  micro-batch {result['micro_batch_size']}  {result['attention']}"
+        f"{'' if stall is None else f'  checkpoint blocks {stall:.3f} s'}\n"
     )
     sys.stdout.flush()
     return result
@@ -124,7 +125,7 @@ def _verdict(gpu: str, results: dict[str, Any]) -> int:
         return 0
     met = mfu >= MFU_BOUND
     word = "met" if met else "NOT MET"
-    sys.stdout.write(f"{word}: GPT-2 124M at 1024 with MFU {mfu:.1%} (at least {MFU_BOUND:.0%})\n")
+    sys.stdout.write(f"{word}: MFU of GPT-2 124M at sequence length 1024: {mfu:.1%} (minimum {MFU_BOUND:.0%})\n")
     return 0 if met else 1
 
 

@@ -1,9 +1,9 @@
-"""How fast the pre-warm loads a volume whose first touches are slow, against `dd` and `fio` as AWS documents them.
+"""Speed of the pre-warm on a volume with slow first reads, compared with `dd` and `fio` as documented by AWS.
 
-``python -m benchmarks.prewarm`` (root, fio, FUSE) makes an ext4 volume that is full and one that is a tenth full, reads
-each of them with every tool in turn, each time with all blocks untouched, and writes build/bench/prewarm.json. `dd` is
-measured on the volume's first part only, since its rate does not change and it takes minutes. What the pre-warm needs
-to find out where the files lie counts; mounting, and the start of each program's interpreter, do not.
+``python -m benchmarks.prewarm`` (root, fio, FUSE) creates two ext4 volumes, one full and one 10 % full. It reads each
+volume with every tool, interleaved and with all blocks unread each time, and writes build/bench/prewarm.json. `dd`
+reads only the first part of the volume, since its rate is constant and the rest would take minutes. The times include
+mapping files to extents, but not mounting or starting interpreters.
 Source of the commands: https://docs.aws.amazon.com/ebs/latest/userguide/initalize-volume.html (2026-11).
 """
 
@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.slow_volume import BLOCK_BYTES, SlowDisk, slow_disk
+from benchmarks.servers.slow_volume import BLOCK_BYTES, SlowDisk, slow_disk
 from bootstrap.prewarm.extents import plan_pieces
 from bootstrap.prewarm.reader import READERS, Prewarm, Progress
 from bootstrap.system import System
@@ -38,18 +38,18 @@ TOOLS = ("fio", "dd", "mkfs.ext4", "losetup", "mount", "umount", "blockdev")
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of one volume: medians of the rounds.
+    """Figures for one volume, as medians of the rounds.
 
     Attributes:
-        volume_mib: size of the volume.
-        dataset_mib: of the files on it.
-        prewarm_seconds: until every file was loaded.
-        prewarm_mib_per_second: the dataset's size over that.
-        fio_seconds: for the whole volume.
-        fio_mib_per_second: the volume's size over that.
-        dd_mib_per_second: over the volume's first part.
-        first_batch_seconds: until the first shard was loaded and a batch of it had been read through the file system.
-        unwarmed_batch_seconds: until the same batch had been read without a pre-warm.
+        volume_mib: Size of the volume.
+        dataset_mib: Size of its files.
+        prewarm_seconds: Time to load every file.
+        prewarm_mib_per_second: Size of the files divided by `prewarm_seconds`.
+        fio_seconds: Time that fio takes to read the complete volume.
+        fio_mib_per_second: Size of the volume divided by `fio_seconds`.
+        dd_mib_per_second: Rate of dd on the first part of the volume.
+        first_batch_seconds: Time to load the first shard and read a batch from it through the file system.
+        unwarmed_batch_seconds: Time to read the same batch without a pre-warm.
     """
 
     volume_mib: int
@@ -64,18 +64,18 @@ class Figures:
 
 
 def measure(folder: Path, volume_mib: int, filled: float, delay_seconds: float, dd_mib: int, rounds: int) -> Figures:
-    """Measure all tools on a new volume of which `filled` is used."""
+    """Measure all tools on a new volume; `filled` is the used share of the volume."""
     backing = folder / f"volume-{filled:g}"
     shards = _fill(backing, volume_mib, filled)
     dataset_mib = sum(size for _, size in shards) / MIB
     names = [name for name, _ in shards]
-    fio, dd, ours, first, unwarmed = [], [], [], [], []
+    fio, dd, prewarm, first, unwarmed = [], [], [], [], []
     with slow_disk(backing, delay_seconds) as disk:
         for number in range(rounds):
-            _say(f"{filled:.0%} full, round {number + 1} of {rounds}")
+            _print(f"{filled:.0%} full, round {number + 1} of {rounds}")
             fio.append(_fio(disk))
-            whole_seconds, batch_seconds = _prewarm(disk, folder, names)
-            ours.append(whole_seconds)
+            all_seconds, batch_seconds = _prewarm(disk, folder, names)
+            prewarm.append(all_seconds)
             first.append(batch_seconds)
             dd.append(dd_mib / _dd(disk, dd_mib))
             unwarmed.append(_unwarmed(disk, folder, names[0]))
@@ -84,8 +84,8 @@ def measure(folder: Path, volume_mib: int, filled: float, delay_seconds: float, 
     return Figures(
         volume_mib=volume_mib,
         dataset_mib=round(dataset_mib, 1),
-        prewarm_seconds=round(median(ours), 3),
-        prewarm_mib_per_second=round(dataset_mib / median(ours), 1),
+        prewarm_seconds=round(median(prewarm), 3),
+        prewarm_mib_per_second=round(dataset_mib / median(prewarm), 1),
         fio_seconds=round(median(fio), 3),
         fio_mib_per_second=round(volume_mib / median(fio), 1),
         dd_mib_per_second=round(median(dd), 1),
@@ -95,7 +95,7 @@ def measure(folder: Path, volume_mib: int, filled: float, delay_seconds: float, 
 
 
 def _fill(backing: Path, volume_mib: int, filled: float) -> list[tuple[str, int]]:
-    """Make an ext4 file system with shards in one folder; return their names and sizes."""
+    """Create an ext4 file system with shards in one directory; return their names and sizes."""
     backing.touch()
     os.truncate(backing, volume_mib * MIB)
     _run("mkfs.ext4", "-q", "-m", "0", str(backing))
@@ -129,15 +129,17 @@ def _fio(disk: SlowDisk) -> float:
 def _dd(disk: SlowDisk, count_mib: int) -> float:
     disk.forget()
     command = ["dd", f"if={disk.device}", "of=/dev/null", "bs=1M", f"count={count_mib}"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}).stderr
-    found = re.search(r"copied, ([0-9.e-]+) s", said)
+    output = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
+    ).stderr
+    found = re.search(r"copied, ([0-9.e-]+) s", output)
     if found is None:
-        raise SystemExit(f"dd says something else than ever: {said}")
+        raise SystemExit(f"unexpected output of dd: {output}")
     return float(found[1])
 
 
 def _prewarm(disk: SlowDisk, folder: Path, names: list[str]) -> tuple[float, float]:
-    """Return the seconds until all is loaded, and those until the first shard is and a batch of it has been read."""
+    """Return the seconds until all blocks are loaded, and until the first shard is loaded and a batch is read."""
     first: list[float] = []
     with _mounted(disk, folder) as dataset:
         started = time.monotonic()
@@ -162,7 +164,7 @@ def _unwarmed(disk: SlowDisk, folder: Path, name: str) -> float:
 
 
 def _read_batch(path: Path) -> None:
-    """Read a batch as shuffled training does: windows from all over the shard."""
+    """Read a batch as shuffled training does, in windows spread over the shard."""
     size, window = path.stat().st_size, 4096
     with path.open("rb", buffering=0) as stream:
         for number in range(BATCH_BYTES // window):
@@ -186,12 +188,12 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
 def judge(full: Figures, tenth: Figures) -> dict[str, dict[str, float | bool]]:
-    """Return each ratio with its bound, and whether it holds."""
+    """Return each ratio with its bound and whether it holds."""
     ratios = {
         "full_speed_over_fio": (full.prewarm_mib_per_second / full.fio_mib_per_second, 0.95, True),
         "full_speed_over_dd": (full.prewarm_mib_per_second / full.dd_mib_per_second, 10.0, True),
@@ -204,17 +206,17 @@ def judge(full: Figures, tenth: Figures) -> dict[str, dict[str, float | bool]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, write the figures, and return 1 when a bound does not hold."""
+    """Measure, write the figures, and return 1 if a bound does not hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prewarm", description=__doc__)
     parser.add_argument("--volume-mib", type=int, default=2048, help="size of each volume")
-    parser.add_argument("--delay-milliseconds", type=float, default=100, help="of the first touch of 512 KiB")
-    parser.add_argument("--dd-mib", type=int, default=48, help="how much dd reads")
-    parser.add_argument("--rounds", type=int, default=2, help="of every tool on each volume")
+    parser.add_argument("--delay-milliseconds", type=float, default=100, help="latency of a first read of 512 KiB")
+    parser.add_argument("--dd-mib", type=int, default=48, help="MiB that dd reads")
+    parser.add_argument("--rounds", type=int, default=2, help="number of rounds on each volume")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args(arguments)
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:
-        parser.error(f"needs root, and the programs {', '.join(TOOLS)} (missing: {', '.join(missing) or 'none'})")
+        parser.error(f"requires root and the programs {', '.join(TOOLS)} (missing: {', '.join(missing) or 'none'})")
     delay = options.delay_milliseconds / 1000
     with tempfile.TemporaryDirectory(prefix="prewarm-") as folder:
         full, tenth = (

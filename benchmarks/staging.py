@@ -1,12 +1,12 @@
-"""How fast a dataset gets from S3 to the disk, against aws-cli and s5cmd's defaults, with a SeaweedFS server.
+"""Speed of staging from S3 to disk, compared with the defaults of aws-cli and s5cmd, on a SeaweedFS server.
 
-``python -m benchmarks.staging`` writes build/bench/staging.json. Each tool fetches one large object, and 2,000 small
-ones; then again with nothing changed, and with 1 % changed; then it is killed (SIGKILL) half-way through either, and
-starts again. The tools take turns, for some rounds; a speed is the median of the rounds' ratios.
-S3 gives one request 85 to 90 MB/s, whatever the network, and lets it wait for 100 to 200 ms; a proxy holds each
-connection to a rate that this machine can serve many of, and each request for a shorter time. The large object is also
-fetched without it. Our times include the hashes of every byte, which the others do not check; they are of the step, as
-the boot runs it, without the start of an interpreter.
+``python -m benchmarks.staging`` writes build/bench/staging.json. Each tool downloads one large object and 2,000 small
+objects, then downloads them again unchanged and with 1 % changed. For both kinds of objects, the tool is also killed
+(SIGKILL) halfway and started again. The tools are interleaved for several rounds; a speed is the median of the rounds'
+ratios. S3 serves 85 to 90 MB/s per request, after a latency of 100 to 200 ms. A proxy limits each connection to a lower
+rate and a shorter latency, so that this machine can serve many connections. The large object is also downloaded without
+the proxy. The times for staging include hashing every byte, which the other tools do not do. They exclude starting the
+interpreter, since the boot stages in its own process.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html (2026-11).
 """
 
@@ -31,15 +31,16 @@ from urllib.parse import urlsplit
 import psutil
 from blake3 import blake3
 
-from benchmarks.local_s3 import local_s3
-from benchmarks.paced_proxy import paced
+from benchmarks.servers.local_s3 import local_s3
+from benchmarks.servers.paced_proxy import paced
 from bootstrap.aws import Aws
+from bootstrap.boot_steps.staging import stage_dataset
+from bootstrap.context import Context
 from bootstrap.documents import NodeDocument, RunDocument
-from bootstrap.events import EventLog
+from bootstrap.documents.decoding import SCHEMA_VERSION
+from bootstrap.events.log import EventLog
 from bootstrap.imds import InstanceMetadata
 from bootstrap.layout import Layout
-from bootstrap.plan import Context
-from bootstrap.steps.staging import stage_dataset
 from bootstrap.system import System
 
 MIB = 1024**2
@@ -51,66 +52,66 @@ Tool = Callable[[str, Path], list[str]]
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """What one fetch took: `transferred_bytes` are those of the files that it wrote."""
+class Download:
+    """Result of one download; `transferred_bytes` is the size of the files that it wrote."""
 
     seconds: float
     transferred_bytes: int
 
 
-def ours(dataset: str, root: Path) -> list[str]:
-    """Return the command that stages a dataset below a node's root."""
+def staging(dataset: str, root: Path) -> list[str]:
+    """Return a command that stages a dataset under a root directory."""
     return [sys.executable, "-m", "benchmarks.staging", "--stage", dataset, str(root)]
 
 
 def s5cmd(dataset: str, root: Path) -> list[str]:
-    """Return s5cmd's command with its defaults."""
+    """Return the s5cmd command with its defaults."""
     return ["s5cmd", "--log", "error", "sync", f"s3://{BUCKET}/datasets/{dataset}/*", f"{_directory(root, dataset)}/"]
 
 
 def aws_cli(dataset: str, root: Path) -> list[str]:
-    """Return aws-cli's command with its defaults."""
+    """Return the aws-cli command with its defaults."""
     source = f"s3://{BUCKET}/datasets/{dataset}/"
     return ["aws", "s3", "sync", "--only-show-errors", source, str(_directory(root, dataset))]
 
 
-TOOLS: dict[str, Tool] = {"ours": ours, "s5cmd": s5cmd, "aws-cli": aws_cli}
+TOOLS: dict[str, Tool] = {"staging": staging, "s5cmd": s5cmd, "aws-cli": aws_cli}
 
 
-def fetch(tool: str, dataset: str, root: Path) -> Fetched:
-    """Fetch a dataset with a tool; ours in this process, as the boot does."""
+def download(tool: str, dataset: str, root: Path) -> Download:
+    """Download a dataset with a tool; staging runs in this process, as in the boot."""
     directory = _directory(root, dataset)
     directory.mkdir(parents=True, exist_ok=True)
     before = _versions(directory)
     context, run = _boot(dataset, root)
     started = time.monotonic()
-    if tool == "ours":
+    if tool == "staging":
         stage_dataset(context, run)
     else:
         subprocess.run(TOOLS[tool](dataset, root), check=True)
     seconds = time.monotonic() - started
     after = _versions(directory)
-    return Fetched(seconds, sum(each[1] for name, each in after.items() if before.get(name) != each))
+    return Download(seconds, sum(each[1] for name, each in after.items() if before.get(name) != each))
 
 
-def fetch_after_kill(tool: str, dataset: str, root: Path, size: int) -> tuple[float, Fetched]:
-    """Kill a tool when half of the bytes are on the disk; return how many were, as a share, and the second fetch."""
+def download_after_kill(tool: str, dataset: str, root: Path, size: int) -> tuple[float, Download]:
+    """Kill a tool when half the bytes are on disk; return the share on disk, and the result of the second download."""
     directory = _directory(root, dataset)
     directory.mkdir(parents=True, exist_ok=True)
     process = psutil.Popen(TOOLS[tool](dataset, root))
     while _disk_bytes(directory) < KILL_AT * size and process.poll() is None:
-        time.sleep(0.005)  # nothing tells when; a fetch of half a second is caught on the way
+        time.sleep(0.005)  # polling: short enough for a download of half a second
     family = [*process.children(recursive=True), process]
     for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):  # ended with its parent
+        with contextlib.suppress(psutil.NoSuchProcess):  # exited with its parent
             member.kill()
     psutil.wait_procs(family)
-    had = _disk_bytes(directory) / size
-    return had, fetch(tool, dataset, root)
+    share = _disk_bytes(directory) / size
+    return share, download(tool, dataset, root)
 
 
 def _disk_bytes(directory: Path) -> int:
-    """Return what the files take on the disk, whatever their names and however full of holes."""
+    """Return the allocated bytes of all files."""
     total = 0
     for entry in os.scandir(directory):
         with contextlib.suppress(FileNotFoundError):  # renamed since
@@ -119,12 +120,12 @@ def _disk_bytes(directory: Path) -> int:
 
 
 def _versions(directory: Path) -> dict[str, tuple[int, int]]:
-    """Return modification time and size of every shard that was copied whole, under whichever name."""
+    """Return the modification time and size of each complete shard, even if it still has its temporary name."""
     found = {}
     for entry in os.scandir(directory):
         name = entry.name.removeprefix(".").removesuffix(".part")
         if name.endswith(".bin"):
-            with contextlib.suppress(FileNotFoundError):  # accepted since: it has its final name
+            with contextlib.suppress(FileNotFoundError):  # verified and renamed since
                 status = entry.stat()
                 found[name] = (status.st_mtime_ns, status.st_size)
     return found
@@ -135,26 +136,34 @@ def _directory(root: Path, dataset: str) -> Path:
 
 
 def _boot(dataset: str, root: Path) -> tuple[Context, RunDocument]:
-    """Return what a boot has when it comes to the staging."""
+    """Return the context and run document that a boot's staging step uses."""
     system, layout = System(), Layout(root)
     zeros = {"bucket": BUCKET, "key": "none", "sha256": "0" * 64}
     timings = {"poll_seconds": 1, "heartbeat_seconds": 2, "heartbeat_timeout_seconds": 10}
     timings |= {"gang_timeout_seconds": 60, "boot_timeout_seconds": 600}
     node = NodeDocument.from_json(
-        {"schema_version": 1, "deployment": "bench", "region": REGION, "dataset_bucket": BUCKET, "gpus": 0}
-        | {"checkpoint_bucket": BUCKET, "run_parameter": "none", "log_group": "none", "bundle": zeros, "fabric": "tcp"}
+        {"schema_version": SCHEMA_VERSION, "deployment": "bench", "region": REGION, "dataset_bucket": BUCKET, "gpus": 0}
+        | {"role_id": "AROABENCH", "checkpoint_bucket": BUCKET, "control_bucket": BUCKET, "run_parameter": "none"}
+        | {"log_group": "none", "bundle": zeros, "fabric": "tcp"}
         | {"python": {"interpreter": sys.executable, "packages": []}, "supervise": timings}
     )
-    run = {"schema_version": 1, "deployment": "bench", "run": "bench", "nodes": 1, "min_nodes": 1, "code": zeros}
+    run = {
+        "schema_version": SCHEMA_VERSION,
+        "deployment": "bench",
+        "run": "bench",
+        "nodes": 1,
+        "min_nodes": 1,
+        "code": zeros,
+    }
     document = RunDocument.from_json({**run, "processes_per_node": 1, "dataset": dataset, "training": {}})
     aws = Aws(REGION)
-    aws.client("s3")  # the step that fetched the code made it
+    aws.client("s3")  # the boot has created it in an earlier step
     events = EventLog(system, layout.events)
     return Context(system, layout, node, aws, InstanceMetadata(system), events), document
 
 
 def make_dataset(folder: Path, name: str, count: int, size: int, changed: int = 0) -> int:
-    """Write a dataset to the bucket, or change its first files; return its bytes."""
+    """Write a dataset to the bucket, or change its first files; return its size in bytes."""
     source = folder / "source" / name
     source.mkdir(parents=True, exist_ok=True)
     for number in range(changed or count):
@@ -180,30 +189,30 @@ def _endpoint(url: str) -> None:
 
 
 class Rounds:
-    """Runs the scenarios with every tool, the tools in turn, and keeps what each took."""
+    """Runs the scenarios with each tool, interleaved, and collects the figures."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.figures: dict[str, dict[str, dict[str, Any]]] = {}
 
-    def fetch(self, scenario: str, dataset: str, where: str) -> None:
-        """Fetch a dataset with each tool, to a place of its own."""
+    def download(self, scenario: str, dataset: str, where: str) -> None:
+        """Download a dataset with each tool, to separate directories."""
         for tool in TOOLS:
-            self._keep(scenario, tool, fetch(tool, dataset, self._folder / where / tool))
+            self._keep(scenario, tool, download(tool, dataset, self._folder / where / tool))
 
-    def fetch_after_kill(self, scenario: str, dataset: str, size: int) -> None:
-        """Kill each tool half-way, and fetch again."""
+    def download_after_kill(self, scenario: str, dataset: str, size: int) -> None:
+        """Kill each tool halfway, and download again."""
         for tool in TOOLS:
-            had, found = fetch_after_kill(tool, dataset, self._folder / scenario / tool, size)
+            share, found = download_after_kill(tool, dataset, self._folder / scenario / tool, size)
             self._keep(scenario, tool, found)
-            self.figures[scenario][tool].setdefault("shares_before", []).append(round(had, 3))
+            self.figures[scenario][tool].setdefault("shares_before", []).append(round(share, 3))
 
     def remove(self, *places: str) -> None:
-        """Forget what was fetched, so that the next round begins with nothing."""
+        """Remove the downloads, so that the next round starts from scratch."""
         for place in places:
             shutil.rmtree(self._folder / place, ignore_errors=True)
 
-    def _keep(self, scenario: str, tool: str, found: Fetched) -> None:
+    def _keep(self, scenario: str, tool: str, found: Download) -> None:
         sys.stderr.write(f"{scenario}: {tool}: {found.seconds:.2f} s\n")
         figures = self.figures.setdefault(scenario, {}).setdefault(tool, {"rounds_seconds": [], "transferred_bytes": 0})
         figures["rounds_seconds"].append(round(found.seconds, 3))
@@ -211,10 +220,10 @@ class Rounds:
         figures["transferred_bytes"] = max(figures["transferred_bytes"], found.transferred_bytes)
 
     def speed(self, scenario: str, over: str) -> float:
-        """Return how many times as fast as another tool ours is: the median of the rounds' ratios."""
-        ours: list[float] = self.figures[scenario]["ours"]["rounds_seconds"]
+        """Return the speed of staging relative to another tool, as the median of the rounds' ratios."""
+        own: list[float] = self.figures[scenario]["staging"]["rounds_seconds"]
         others: list[float] = self.figures[scenario][over]["rounds_seconds"]
-        return statistics.median(other / our for our, other in zip(ours, others, strict=True))
+        return statistics.median(other / one for one, other in zip(own, others, strict=True))
 
 
 def measure(
@@ -230,51 +239,53 @@ def measure(
     with paced(port, rate, wait_seconds) as limited:
         for _ in range(rounds):
             _endpoint(endpoint)
-            found.fetch("large_without_limit", "large", "unlimited")
+            found.download("large_without_limit", "large", "unlimited")
             found.remove("unlimited")
             _endpoint(limited)
-            found.fetch("large", "large", "first")
-            found.fetch("small", "small", "first")
-            found.fetch("unchanged", "small", "first")
+            found.download("large", "large", "first")
+            found.download("small", "small", "first")
+            found.download("unchanged", "small", "first")
             _endpoint(endpoint)
             make_dataset(folder, "small", small, SMALL_BYTES, changed=max(1, small // 100))
             _endpoint(limited)
-            found.fetch("one_percent_changed", "small", "first")
+            found.download("one_percent_changed", "small", "first")
             found.remove("first")
-            found.fetch_after_kill("resumed", "small", small_bytes)
+            found.download_after_kill("resumed", "small", small_bytes)
             found.remove("resumed")
-            found.fetch_after_kill("large_resumed", "large", large_bytes)
+            found.download_after_kill("large_resumed", "large", large_bytes)
             found.remove("large_resumed")
     return found
 
 
 def judge(found: Rounds) -> dict[str, dict[str, float | bool]]:
-    """Return each promise with its figure, its bound, and whether it holds."""
+    """Return each bound with its figure and whether it holds."""
     verdict: dict[str, dict[str, float | bool]] = {}
 
-    def promise(name: str, figure: float, bound: float, holds: bool) -> None:
+    def check(name: str, figure: float, bound: float, holds: bool) -> None:
         verdict[name] = {"figure": round(figure, 3), "bound": bound, "holds": holds}
 
     speed = found.speed("large", "s5cmd")
-    promise("large_over_s5cmd", speed, 1.3, speed >= 1.3)
+    check("large_over_s5cmd", speed, 1.3, speed >= 1.3)
     for scenario in ("large", "small", "unchanged", "one_percent_changed", "resumed", "large_resumed"):
         speed = found.speed(scenario, "aws-cli")
-        promise(f"{scenario}_over_aws_cli", speed, 2.0, speed >= 2.0)
-    again = found.figures["unchanged"]["ours"]["transferred_bytes"]
-    promise("unchanged_bytes", again, 0, again == 0)
+        check(f"{scenario}_over_aws_cli", speed, 2.0, speed >= 2.0)
+    again = found.figures["unchanged"]["staging"]["transferred_bytes"]
+    check("unchanged_bytes", again, 0, again == 0)
     return verdict
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, write the figures, and return 1 when a bound does not hold."""
+    """Measure, write the figures, and return 1 if a bound does not hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.staging", description=__doc__)
     parser.add_argument("--large-mib", type=int, default=1024, help="size of the large object")
-    parser.add_argument("--small-objects", type=int, default=2000, help="number of objects of 256 KiB")
-    parser.add_argument("--connection-mb-per-second", type=float, default=12, help="over one connection")
-    parser.add_argument("--wait-milliseconds", type=float, default=50, help="before each answer")
-    parser.add_argument("--rounds", type=int, default=3, help="of all tools, one after the other")
+    parser.add_argument("--small-objects", type=int, default=2000, help="number of 256 KiB objects")
+    parser.add_argument("--connection-mb-per-second", type=float, default=12, help="rate limit of each connection")
+    parser.add_argument("--wait-milliseconds", type=float, default=50, help="latency of each response")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds with all tools")
     parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("--stage", nargs=2, metavar=("DATASET", "ROOT"), help="only stage, from AWS_ENDPOINT_URL")
+    parser.add_argument(
+        "--stage", nargs=2, metavar=("DATASET", "ROOT"), help="only stage a dataset, from AWS_ENDPOINT_URL"
+    )
     options = parser.parse_args(arguments)
     if options.stage:
         stage_dataset(*_boot(options.stage[0], Path(options.stage[1])))

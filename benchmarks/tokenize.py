@@ -1,10 +1,12 @@
-"""How fast ``python -m training tokenize`` encodes, against a bare pool of two processes that call tiktoken.
+"""Speed of ``python -m training tokenize`` relative to a plain pool of two processes that call tiktoken.
 
-The text is the sources of Python's standard library, several times over with another first line. A vocabulary is
-trained on it once; then both encode it in turn with two processes: ours into hashed, resumable shards, train and
-validation apart, the bare pool into one file. Ids must be the same. ``build/bench/tokenize.json`` has every round.
+The text is the source code of Python's standard library, in several copies with different first lines. A vocabulary is
+trained first. The command and the pool then encode the text alternately, with two processes each. The command writes
+hashed, resumable shards for each split, and the pool writes one file. The ids must be equal.
+``build/bench/tokenize.json`` holds the results of each round.
 
-Exit code: 0 if ids are the same and ours is at least 0.95 times as fast, 1 if not; the report is written in both cases.
+Exit code: 0 if the ids are equal and the command reaches at least 0.95 of the pool's speed, otherwise 1. The report is
+written in both cases.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ import numpy as np
 import numpy.typing as npt
 import tiktoken
 
-from training.data import bpe
-from training.data.documents import LARGEST_DOCUMENT_BYTES, Document, Reading, pieces
-from training.data.parts import SPLITS, Encoding, divide, make_parts
-from training.data.shards import ShardWriter
-from training.data.text import Survey, survey
+from training.data.text import bpe
+from training.data.text.documents import MAX_DOCUMENT_BYTES, Document, ReadOptions, pieces
+from training.data.text.files import Selection, Survey, survey
+from training.data.text.parts import SPLITS, Encoding, encode_parts, group_pieces
+from training.data.text.shards import ShardWriter
 
 PROCESSES = 2
-LEAST_RATIO = 0.95
+MIN_RATIO = 0.95
 VALIDATION_SHARE = 0.05
 BATCH_BYTES = 1 << 20
 SAMPLE_BYTES = 8 << 20
@@ -42,11 +44,11 @@ _bare: list[tiktoken.Encoding] = []
 
 
 def write_corpus(folder: Path, copies: int) -> None:
-    """Write the sources of the standard library that are one document each."""
+    """Write the source files of the standard library that are small enough to be one document."""
     sources = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
     for source in sources:
         content = source.read_bytes()
-        if "site-packages" in source.parts or len(content) > LARGEST_DOCUMENT_BYTES // 2:
+        if "site-packages" in source.parts or len(content) > MAX_DOCUMENT_BYTES // 2:
             continue
         for copy in range(copies):
             target = folder / f"{copy}-{'-'.join(source.parts[-3:])}.txt"
@@ -54,14 +56,14 @@ def write_corpus(folder: Path, copies: int) -> None:
 
 
 def encode_ours(found: Survey, tokenizer_file: Path, vocabulary_size: int, directory: Path) -> float:
-    """Encode into shards; return the seconds it took."""
+    """Encode into shards; return the time in seconds."""
     parts = directory / "parts"
     parts.mkdir()
-    encoding = Encoding(tokenizer_file, Reading(LARGEST_DOCUMENT_BYTES, "text"), VALIDATION_SHARE, "uint16", parts)
+    encoding = Encoding(tokenizer_file, ReadOptions(MAX_DOCUMENT_BYTES, "text"), VALIDATION_SHARE, "uint16", parts)
     started = time.perf_counter()
     writers = {split: ShardWriter(directory, split, "uint16", vocabulary_size, 1 << 25) for split in SPLITS}
-    works = divide((piece for file in found.files for piece in pieces(file)), found.total_bytes)
-    for part in make_parts(works, encoding, PROCESSES):
+    groups = group_pieces((piece for file in found.files for piece in pieces(file)), found.total_bytes)
+    for part in encode_parts(groups, encoding, PROCESSES):
         for split in SPLITS:
             writers[split].append(part.splits[split], parts)
     for writer in writers.values():
@@ -70,7 +72,7 @@ def encode_ours(found: Survey, tokenizer_file: Path, vocabulary_size: int, direc
 
 
 def encode_bare(found: Survey, ranks: dict[bytes, int], file: Path) -> float:
-    """Encode into one file with nothing but a pool; return the seconds it took."""
+    """Encode into one file with a plain pool; return the time in seconds."""
     started = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(PROCESSES, _start_bare, (ranks,)) as pool, file.open("wb") as output:
         for ids in pool.imap(_encode_bare, _batches(found)):
@@ -101,8 +103,8 @@ def _batches(found: Survey) -> Iterator[list[Path]]:
 
 
 def same_ids(found: Survey, directory: Path, bare_file: Path, id_of_rank: npt.NDArray[np.uint32], end_id: int) -> bool:
-    """Whether our shards hold the bare file's ids, an end of text after each document, train and validation apart."""
-    whole = id_of_rank[np.fromfile(bare_file, np.uint16)].astype(np.uint16)
+    """Return True if the shards have the same ids as the bare file, with an end-of-text id after each document."""
+    expected = id_of_rank[np.fromfile(bare_file, np.uint16)].astype(np.uint16)
     splits = {
         split: np.concatenate([np.fromfile(path, "<u2") for path in sorted(directory.glob(f"{split}-*.bin"))])
         for split in SPLITS
@@ -115,25 +117,25 @@ def same_ids(found: Survey, directory: Path, bare_file: Path, id_of_rank: npt.ND
         split = SPLITS[Document(file.name, "").place() < VALIDATION_SHARE]
         length = int(lengths[split][number[split]])
         ours = splits[split][place[split] : place[split] + length]
-        if not np.array_equal(ours, whole[done : done + length]):
+        if not np.array_equal(ours, expected[done : done + length]):
             return False
         done, place[split], number[split] = done + length, place[split] + length + 1, number[split] + 1
-    return done == len(whole)
+    return done == len(expected)
 
 
 def measure(vocabulary_size: int, copies: int, rounds: int) -> dict[str, Any]:
-    """Encode both ways in turn; the result holds every round, the ratio of the best, and whether ids are the same."""
+    """Encode with both alternately; return each round's seconds, the fastest rounds' ratio, and the comparison."""
     with tempfile.TemporaryDirectory(prefix="tokenize-") as name:
         root = Path(name)
         (root / "text").mkdir()
         write_corpus(root / "text", copies)
-        found = survey(root / "text", None, None, "text", lambda _: None)
+        found = survey(root / "text", Selection(skip_files=True), lambda _: None)
         texts = [file.path.read_text(encoding="utf-8") for file in found.files[: SAMPLE_BYTES // 8192]]
         tokenizer = bpe.train_tokenizer(texts, vocabulary_size)
         tokenizer_file = root / "tokenizer.json"
         tokenizer.save(str(tokenizer_file))
-        fast = bpe.tiktoken_form(tokenizer)
-        assert fast is not None, "what we train, tiktoken can encode"
+        fast = bpe.tiktoken_vocabulary(tokenizer)
+        assert fast is not None, "tiktoken supports the tokenizers that we train"
         seconds: dict[str, list[float]] = {"ours": [], "bare": []}
         cpu_seconds: dict[str, list[float]] = {"ours": [], "bare": []}
         same = True
@@ -155,32 +157,32 @@ def measure(vocabulary_size: int, copies: int, rounds: int) -> dict[str, Any]:
             "cpu_seconds": cpu_seconds,
             "bytes_per_second": {each: found.total_bytes / min(times) for each, times in seconds.items()},
             "speed_ratio": min(seconds["bare"]) / min(seconds["ours"]),
-            "least_ratio": LEAST_RATIO,
+            "min_ratio": MIN_RATIO,
             "same_ids": same,
         }
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those that it has seen end."""
+    """Return the CPU time of this process and its terminated children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, write the report, and say whether the bound is met."""
+    """Run the benchmark and write the report; return 1 if the ids differ or the ratio is below the minimum."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tokenize", description=__doc__)
-    parser.add_argument("--vocabulary-size", type=int, default=8192, help="ids of the tokenizer, at most 65536")
-    parser.add_argument("--copies", type=int, default=4, help="of the standard library's sources")
-    parser.add_argument("--rounds", type=int, default=5, help="of both ways, in turn")
-    parser.add_argument("--output", type=Path, default=Path("build/bench/tokenize.json"), help="the report")
+    parser.add_argument("--vocabulary-size", type=int, default=8192, help="number of token ids, at most 65536")
+    parser.add_argument("--copies", type=int, default=4, help="copies of the source code")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds for each")
+    parser.add_argument("--output", type=Path, default=Path("build/bench/tokenize.json"), help="path of the report")
     options = parser.parse_args(arguments)
     results = measure(options.vocabulary_size, options.copies, options.rounds)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    met = results["same_ids"] and results["speed_ratio"] >= LEAST_RATIO
+    met = results["same_ids"] and results["speed_ratio"] >= MIN_RATIO
     sys.stdout.write(
-        f"{results['speed_ratio']:.3f} of the bare pool's speed (at least {LEAST_RATIO}), "
-        f"{results['bytes_per_second']['ours'] / 1e6:.1f} MB/s; ids {'the same' if results['same_ids'] else 'DIFFER'}; "
+        f"{results['speed_ratio']:.3f} of the speed of the bare pool (minimum {MIN_RATIO}), "
+        f"{results['bytes_per_second']['ours'] / 1e6:.1f} MB/s; ids {'equal' if results['same_ids'] else 'DIFFER'}; "
         f"{'met' if met else 'NOT MET'}: {options.output}\n"
     )
     return 0 if met else 1

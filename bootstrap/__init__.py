@@ -1,0 +1,1 @@
+"""The node program: boots a training node and supervises its trainers."""

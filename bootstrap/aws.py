@@ -1,13 +1,13 @@
-"""boto3 clients with bounds: a missing endpoint ends in an error within seconds, never in a hang.
+"""boto3 clients with timeouts, so that a missing endpoint causes an error within seconds instead of a hang.
 
-Region from the node document; endpoints and credentials are found by boto3 itself (AWS_ENDPOINT_URL, instance role).
+The region comes from the node document. boto3 finds endpoints and credentials (AWS_ENDPOINT_URL, instance role).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import boto3
@@ -19,57 +19,62 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
-"""What a call may raise: a refusal, no answer, or (a proxy's error page, say) an answer that is not AWS's."""
+"""Errors that a call can raise: a refusal, no response, or a response from a proxy instead of AWS."""
 
+DEPLOYMENT_TAG = "trainstack:deployment"
+"""The tag with which every resource names its deployment. `stacks` sets it, and the node's policy reads it."""
 CONNECT_TIMEOUT_SECONDS = 3
+Patience = Literal["low", "normal", "high"]
+"""`low`: for small requests that the caller will repeat anyway. `high`: for requests during boot, whose failure would
+end the instance, although S3 may return 503 (Slow Down) while many nodes start, and DNS may not respond yet."""
 READ_TIMEOUT_SECONDS = 10
-IMPATIENT_READ_TIMEOUT_SECONDS = 4
-ATTEMPTS = 3
+_READ_TIMEOUTS: dict[Patience, int] = {"low": 4, "normal": READ_TIMEOUT_SECONDS, "high": READ_TIMEOUT_SECONDS}
+ATTEMPTS: dict[Patience, int] = {"low": 2, "normal": 3, "high": 8}
+"""Attempts, between which botocore pauses for up to 1, 2, 4, 8, 16 and then 20 seconds, at random. Source (2026-11):
+https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html (standard mode)."""
 
 
 class Aws:
-    """Makes and keeps one client per service; the clients may be used from any thread."""
+    """Creates and caches one client per service. This class and the clients are thread-safe."""
 
     def __init__(self, region: str) -> None:
         core = botocore.session.Session()
-        # One attempt of one second is botocore's default, and a busy machine misses it.
+        # botocore's default is one attempt of one second, which fails on a busy machine.
         core.set_config_variable("metadata_service_num_attempts", 4)
         core.set_config_variable("metadata_service_timeout", 2)
         self._session = boto3.Session(botocore_session=core, region_name=region)
-        self._clients: dict[tuple[str, bool], Any] = {}
+        self._clients: dict[tuple[str, Patience], Any] = {}
         self._lock = threading.Lock()
 
-    def client(self, service: str, *, impatient: bool = False) -> Any:
-        """Return the client of a service ("s3", "ssm", "logs", "autoscaling").
-
-        An `impatient` one gives up sooner: for small requests that are made again soon anyway.
-        """
+    def client(self, service: str, *, patience: Patience = "normal") -> Any:
+        """Return the client for a service ("s3", "ssm", "logs", "autoscaling")."""
         with self._lock:
-            if (service, impatient) not in self._clients:
+            if (service, patience) not in self._clients:
                 config = Config(
                     connect_timeout=CONNECT_TIMEOUT_SECONDS,
-                    read_timeout=IMPATIENT_READ_TIMEOUT_SECONDS if impatient else READ_TIMEOUT_SECONDS,
-                    retries={"mode": "standard", "total_max_attempts": 2 if impatient else ATTEMPTS},
+                    read_timeout=_READ_TIMEOUTS[patience],
+                    retries={"mode": "standard", "total_max_attempts": ATTEMPTS[patience]},
                     max_pool_connections=20,
-                    # Acceleration pays between regions, and a node is in its buckets' region, whatever the image's
-                    # configuration says. Source (2026-11):
+                    # Transfer acceleration helps only across regions, and the buckets are in the node's region. This
+                    # setting overrides the image's AWS configuration. Source (2026-11):
                     # https://docs.aws.amazon.com/AmazonS3/latest/userguide/transfer-acceleration.html
                     s3={"use_accelerate_endpoint": False},
                 )
-                self._clients[service, impatient] = self._session.client(service, config=config)
-            return self._clients[service, impatient]
+                self._clients[service, patience] = self._session.client(service, config=config)
+            return self._clients[service, patience]
 
     def signed_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-        """Return URL and headers of a request for an object, signed for some minutes, that any HTTP client may make.
+        """Return the URL and headers of a signed GET request for an object, which is valid for a few minutes.
 
         Raises:
             BotoCoreError: There are no credentials, or they cannot be renewed.
         """
         client = self.client("s3")
         scheme, _, host = client.meta.endpoint_url.rstrip("/").partition("://")
-        # As boto3 has it, but for its presigned URLs, which name no region: other servers know no names of buckets.
-        place = f"{bucket}.{host}" if ".amazonaws.com" in host and "." not in bucket else f"{host}/{bucket}"
-        url = f"{scheme}://{place}/{quote(key, safe='/~')}"
+        # Addresses objects as boto3 does, except that boto3's presigned URLs omit the region. Only AWS supports bucket
+        # names in host names.
+        address = f"{bucket}.{host}" if ".amazonaws.com" in host and "." not in bucket else f"{host}/{bucket}"
+        url = f"{scheme}://{address}/{quote(key, safe='/~')}"
         credentials = self._session.get_credentials()
         if credentials is None:
             raise NoCredentialsError

@@ -1,28 +1,30 @@
-"""Exceptions of the node program.
+"""Exceptions that the node program raises.
 
 BootstrapError
-+-- DocumentError      a node or run document that is not as written down
-+-- StepError          a boot step that failed, with what a person needs to go on
-|   +-- LastingError   it would fail again in the same way: trying again only costs money
-+-- CommandError       a program that ended badly
-+-- MetadataError      the instance metadata service did not answer as it should
-|   +-- NoMetadataService   there is no instance metadata service here
-+-- ControlStoreError  the control records in the checkpoint bucket could not be read or written
++-- DocumentError      an invalid node or run document
++-- StepError          a failed boot step, with a remedy
+|   +-- PermanentError   a failure that a retry cannot fix
+|   +-- NotReadyError    a failure that may resolve itself, because something is still starting
++-- CommandError       a program that failed
++-- MetadataError      an unexpected response from the instance metadata service
+|   +-- NoMetadataService   no response from the instance metadata service
++-- ControlStoreError  control records in the control bucket that could not be read or written
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 
 class BootstrapError(Exception):
-    """Anything that the node program raises on purpose."""
+    """Base class for the node program's exceptions."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a document: where, what was found, the rule it breaks, and what to do about it."""
+    """A problem in a document: its path, its value, the violated rule, and the remedy."""
 
     path: str
     value: str
@@ -34,7 +36,7 @@ class Problem:
 
 
 class DocumentError(BootstrapError):
-    """A document that does not follow its schema; `problems` holds every one of them."""
+    """A document violates its schema. `problems` lists every violation."""
 
     def __init__(self, document: str, problems: Sequence[Problem]) -> None:
         self.document = document
@@ -44,7 +46,7 @@ class DocumentError(BootstrapError):
 
 
 class CommandError(BootstrapError):
-    """A program that could not be started, took too long (`exit_code` None), or ended with a code that is not 0."""
+    """A program could not be started, timed out (`exit_code` None), or exited with a nonzero code."""
 
     def __init__(self, command: Sequence[str], exit_code: int | None, output_tail: str, reason: str) -> None:
         super().__init__(f"{' '.join(command)}: {reason}")
@@ -55,7 +57,7 @@ class CommandError(BootstrapError):
 
 
 class StepError(BootstrapError):
-    """A boot step that failed: `message` says what, `remedy` what a person can do."""
+    """A boot step failed: `message` describes the failure, and `remedy` how to fix it."""
 
     def __init__(
         self,
@@ -74,8 +76,8 @@ class StepError(BootstrapError):
         self.output_tail = output_tail
 
     @classmethod
-    def from_command(cls, error: CommandError, *, message: str, remedy: str) -> StepError:
-        """Return the step's failure for a program that ended badly."""
+    def from_command(cls, error: CommandError, *, message: str, remedy: str) -> Self:
+        """Return a step error for a failed program."""
         return cls(
             f"{message}: {error.reason}",
             remedy=remedy,
@@ -85,17 +87,38 @@ class StepError(BootstrapError):
         )
 
 
-class LastingError(StepError):
-    """A failure that another try meets again, until a person changes something."""
+class PermanentError(StepError):
+    """A failure that will recur on every retry until a user fixes its cause."""
+
+
+class NotReadyError(StepError):
+    """A failure that may resolve itself, because the machine, the image or a service is still starting."""
+
+    @classmethod
+    def from_step(cls, error: StepError) -> Self:
+        """Return the same failure as one that may resolve itself."""
+        return cls(
+            error.message,
+            remedy=error.remedy,
+            command=error.command,
+            exit_code=error.exit_code,
+            output_tail=error.output_tail,
+        )
+
+    def after(self, waited_seconds: float) -> Self:
+        """Return the same failure, with the time that the step has waited."""
+        self.message = f"{self.message} (after waiting {waited_seconds:g} seconds)"
+        self.args = (self.message,)
+        return self
 
 
 class MetadataError(BootstrapError):
-    """The instance metadata service answered with something other than what it promises."""
+    """The instance metadata service sent an unexpected response."""
 
 
 class NoMetadataService(MetadataError):
-    """Nothing answers at the instance metadata address."""
+    """The instance metadata address did not respond."""
 
 
 class ControlStoreError(BootstrapError):
-    """The control records of a run could not be read or written."""
+    """A run's control records could not be read or written."""

@@ -1,6 +1,6 @@
-"""Instance metadata, version 2: who this machine is, and what AWS is about to do with it.
+"""Client for version 2 of the instance metadata service: this instance's identity, notices and lifecycle state.
 
-Role credentials are not here: boto3 fetches them itself, from the same endpoint.
+boto3 fetches role credentials from the same endpoint.
 
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html (2026-11).
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import calendar
 import json
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -21,12 +22,17 @@ IPV6_ENDPOINT = "http://[fd00:ec2::254]"
 REQUEST_TIMEOUT_SECONDS = 1.0
 ATTEMPTS = 3
 TOKEN_LIFE_SECONDS = 21600
+TERMINATED = "Terminated"
+"""Target lifecycle state of an instance that its group is terminating. Source (2026-11):
+https://docs.aws.amazon.com/autoscaling/ec2/userguide/retrieving-target-lifecycle-state-through-imds.html"""
+_TOKEN = re.compile(r"[!-~]{1,4096}")
+_PRINTABLE = re.compile(r"[!-~]{1,256}")
 _GROUP_NAME_TAG = "aws:autoscaling:groupName"
 
 
 @dataclass(frozen=True)
 class InstanceIdentity:
-    """What this machine is; `auto_scaling_group` is None outside a group or without tags in metadata."""
+    """This instance's identity. `auto_scaling_group` is None outside a group or without tags in the metadata."""
 
     instance_id: str
     instance_type: str
@@ -38,16 +44,17 @@ class InstanceIdentity:
 
 @dataclass(frozen=True)
 class InterruptionNotice:
-    """AWS takes the machine back at `reclaim_unix_seconds`; `action` is terminate, stop or hibernate."""
+    """A notice that AWS will terminate, stop or hibernate (`action`) this instance at `reclaim_unix_seconds`."""
 
     action: str
     reclaim_unix_seconds: float
 
 
 class InstanceMetadata:
-    """A client of the instance metadata service; safe to share between threads.
+    """A thread-safe client for the instance metadata service.
 
-    Every request is bounded: at most `ATTEMPTS` times `REQUEST_TIMEOUT_SECONDS`, plus the pauses between.
+    A request takes at most `ATTEMPTS` times `REQUEST_TIMEOUT_SECONDS`, plus the pauses between attempts, even if the
+    response arrives byte by byte. A truncated response counts as no response.
     """
 
     def __init__(self, system: System) -> None:
@@ -60,23 +67,23 @@ class InstanceMetadata:
 
     @property
     def endpoint(self) -> str:
-        """Return the address that is asked."""
+        """Return the URL of the service."""
         return self._endpoint
 
     @property
     def is_of_this_machine(self) -> bool:
-        """Tell whether the metadata come from the link-local address, so are of the hardware that this runs on.
+        """Whether the service is at the link-local address and therefore describes this machine's hardware.
 
-        Another address is an emulated cloud, whose nodes share the disks of somebody's computer.
+        Another address belongs to an embedded cloud, whose nodes share the disks of a developer's computer.
         """
         return self._endpoint in (DEFAULT_ENDPOINT, IPV6_ENDPOINT)
 
     def identity(self) -> InstanceIdentity:
-        """Ask who this machine is.
+        """Return this instance's identity.
 
         Raises:
-            NoMetadataService: Nothing answers.
-            MetadataError: An answer is missing or refused.
+            NoMetadataService: The service did not respond.
+            MetadataError: A value is missing or was refused.
         """
         return InstanceIdentity(
             instance_id=self._required("instance-id"),
@@ -88,54 +95,56 @@ class InstanceMetadata:
         )
 
     def interruption_notice(self) -> InterruptionNotice | None:
-        """Return the spot interruption notice, or None as long as there is none."""
+        """Return the spot interruption notice, or None."""
         text = self.get("spot/instance-action")
         if text is None:
             return None
         try:
             notice = json.loads(text)
             return InterruptionNotice(str(notice["action"]), parse_time(notice["time"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise MetadataError(f"spot/instance-action: {text[:200]!r}: cannot be read ({error})") from error
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise MetadataError(f"spot/instance-action: {text[:200]!r}: invalid ({error})") from error
 
     def rebalance_recommendation(self) -> str | None:
-        """Return the time (as AWS writes it) of the latest rebalance recommendation, or None."""
+        """Return the time of the latest rebalance recommendation in AWS's format, or None."""
         text = self.get("events/recommendations/rebalance")
         if text is None:
             return None
         try:
             return str(json.loads(text)["noticeTime"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise MetadataError(
-                f"events/recommendations/rebalance: {text[:200]!r}: cannot be read ({error})"
-            ) from error
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise MetadataError(f"events/recommendations/rebalance: {text[:200]!r}: invalid ({error})") from error
 
     def target_lifecycle_state(self) -> str | None:
-        """Return the state that the Auto Scaling group moves this machine to, or None outside a group."""
+        """Return the lifecycle state that the group is moving this instance to, or None outside a group."""
         return self.get("autoscaling/target-lifecycle-state")
 
     def get(self, path: str) -> str | None:
-        """Return `latest/meta-data/<path>`, or None when there is none (404).
+        """Return `latest/meta-data/<path>`, or None for status 404.
 
         Raises:
-            NoMetadataService: Nothing answers.
-            MetadataError: Another status than 200 and 404.
+            NoMetadataService: The service did not respond.
+            MetadataError: The status is neither 200 nor 404.
         """
         with self._lock:
             answer = self._with_token(path)
-            if answer.status == 401:  # the token ran out earlier than promised, as after a resume from hibernation
+            if answer.status == 401:  # the token expired early, for example during hibernation
                 self._token = None
                 answer = self._with_token(path)
         if answer.status == 404:
             return None
         if answer.status != 200:
-            raise MetadataError(f"{self._endpoint}: {path}: answered {answer.status}: {answer.body[:200]}")
+            raise MetadataError(f"{self._endpoint}: {path}: status {answer.status}: {answer.body[:200]}")
         return answer.body.strip()
 
     def _required(self, path: str) -> str:
         value = self.get(path)
         if not value:
-            raise MetadataError(f"{self._endpoint}: {path}: is missing; instance metadata must have it")
+            raise MetadataError(f"{self._endpoint}: {path}: missing from instance metadata")
+        if _PRINTABLE.fullmatch(value) is None:  # the value becomes part of object names
+            raise MetadataError(
+                f"{self._endpoint}: {path}: {value[:80]!r}: must be 1 to 256 printable ASCII characters"
+            )
         return value
 
     def _with_token(self, path: str) -> HttpAnswer:
@@ -144,8 +153,11 @@ class InstanceMetadata:
             headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_LIFE_SECONDS)}
             answer = self._bounded("PUT", "latest/api/token", headers)
             if answer.status != 200:
-                raise MetadataError(f"{self._endpoint}: no token: answered {answer.status}: {answer.body[:200]}")
-            self._token = answer.body.strip()
+                raise MetadataError(f"{self._endpoint}: no token: status {answer.status}: {answer.body[:200]}")
+            token = answer.body.strip()
+            if _TOKEN.fullmatch(token) is None:  # http.client raises ValueError for other header values
+                raise MetadataError(f"{self._endpoint}: latest/api/token: {token[:80]!r}: is not a token")
+            self._token = token
             self._token_expires = now + TOKEN_LIFE_SECONDS / 2
         return self._bounded("GET", f"latest/meta-data/{path}", {"X-aws-ec2-metadata-token": self._token})
 
@@ -157,15 +169,15 @@ class InstanceMetadata:
                 self._system.sleep(0.2 * attempt)
             try:
                 answer = self._system.http(method, url, headers=headers, timeout_seconds=REQUEST_TIMEOUT_SECONDS)
-            except OSError as error:
+            except OSError as error:  # no response, or a truncated, slow or too large one
                 problem = error
                 continue
             if answer.status < 500:
                 return answer
-            problem = OSError(f"answered {answer.status}")
-        raise NoMetadataService(f"{url}: no instance metadata after {ATTEMPTS} attempts ({problem})") from problem
+            problem = OSError(f"status {answer.status}")
+        raise NoMetadataService(f"{url}: no response after {ATTEMPTS} attempts ({problem})") from problem
 
 
 def parse_time(text: str) -> float:
-    """Return the Unix time of a UTC timestamp as instance metadata writes it (2026-11-28T01:02:03Z)."""
+    """Return the Unix time for a UTC timestamp from instance metadata (2026-11-28T01:02:03Z)."""
     return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))

@@ -1,4 +1,4 @@
-"""Where the node keeps its files, all under one root. See docs/architecture.md, section 4."""
+"""The node's file layout under one root directory. See docs/architecture.md, section 4."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_ROOT = "/opt/trainstack"
+TRAINER_MARK = "TRAINSTACK_TRAINER_OF"
+"""Environment variable that marks a supervisor's processes with its root. A new supervisor kills leftover processes."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths under the node's root directory."""
+    """Paths under the root directory."""
 
     root: Path
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], root: str | None = None) -> Layout:
-        """Return the layout under `root`, else under TRAINSTACK_ROOT, else under /opt/trainstack."""
+        """Return the layout under `root`, TRAINSTACK_ROOT or /opt/trainstack, whichever is set first."""
         return cls(Path(root or environment.get("TRAINSTACK_ROOT") or DEFAULT_ROOT).absolute())
 
     @property
@@ -27,21 +29,21 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """Markers of boot steps, and the supervisor's memory."""
+        """The boot steps' markers and the supervisor's saved state."""
         return self.root / "state"
 
     @property
     def events(self) -> Path:
-        """Every event of this node, one JSON object a line."""
+        """This node's events, one JSON object per line."""
         return self.root / "events.jsonl"
 
     @property
     def supervisor_state(self) -> Path:
-        """What the supervisor remembers over its own restart."""
+        """State that the supervisor keeps across its restarts."""
         return self.state / "supervisor.json"
 
     def marker(self, step: str) -> Path:
-        """The done marker of a boot step."""
+        """A boot step's completion marker."""
         return self.state / f"{step}.done"
 
     def bundle(self, sha256: str) -> Path:
@@ -53,7 +55,7 @@ class Layout:
         return self.root / "wheelhouse" / sha256
 
     def environment(self, sha256: str) -> Path:
-        """The virtual environment into which a wheelhouse is installed."""
+        """A wheelhouse's virtual environment."""
         return self.root / "python" / sha256
 
     def code(self, sha256: str) -> Path:
@@ -62,7 +64,7 @@ class Layout:
 
     @property
     def datasets(self) -> Path:
-        """Staged datasets; where the machine's local disks are mounted."""
+        """Staged datasets, and the mount point for the local disks."""
         return self.root / "datasets"
 
     def dataset(self, name: str) -> Path:
@@ -71,9 +73,9 @@ class Layout:
 
     @property
     def prepared_dataset(self) -> Path:
-        """The name, under datasets/ of the bucket, of the prepared data that the staged dataset is."""
+        """File that names the staged prepared data, relative to datasets/ in the bucket."""
         return self.state / "prepared_dataset"
 
     def run_directory(self, run: str, generation: int) -> Path:
-        """The run directory of a generation."""
+        """A generation's run directory."""
         return self.root / "runs" / run / f"gen-{generation}"

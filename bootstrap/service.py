@@ -1,7 +1,7 @@
-"""The supervisor as a systemd service: started again when it dies, and after a restart of the machine, with its limits.
+"""Runs the supervisor as a systemd service, so that systemd restarts it when it dies and after a machine restart.
 
-The boot writes the unit and starts it; what it runs is `python -m bootstrap service`. A node without systemd, or of an
-emulated cloud, goes on as the supervisor in the boot's own process.
+`boot` writes and enables the unit, and starts it after the boot steps. The unit runs `python -m bootstrap service`. On
+a node without systemd or in an embedded cloud, the boot process itself becomes the supervisor.
 Source (2026-11): systemd.service(5), systemd.unit(5), systemd.kill(5), systemd.exec(5).
 """
 
@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bootstrap.errors import CommandError, MetadataError
-from bootstrap.events import EventLog
+from bootstrap.events.log import EventLog
+from bootstrap.events.schema import InstanceFault
 from bootstrap.imds import InstanceMetadata
 from bootstrap.layout import Layout
 from bootstrap.system import System
@@ -24,21 +25,21 @@ logger = logging.getLogger(__name__)
 UNIT = "trainstack.service"
 UNITS = Path("/etc/systemd/system")
 RUNNING = Path("/run/systemd/system")
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PROGRAM_SECONDS = 60.0
-# Longer than the supervisor takes to end by itself after SIGTERM (20 s), with the trainers' last save.
+# Longer than the supervisor needs to exit after SIGTERM (20 s), including the trainers' final save.
 STOP_SECONDS = 60
-# What the shim's environment says of where things are; credentials are the role's, and are in no file.
+# Variables that the unit inherits from the shim's environment. Credentials come from the role and are never written to
+# a file.
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "S3_ENDPOINT_URL", "LANG")
 _KEPT_PREFIXES = ("AWS_", "PYTHON", "TRAINSTACK_")
 _SECRET = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 _TEMPLATE = """\
 [Unit]
-Description=Trainstack: keeps this node's trainers going
+Description=Trainstack supervisor: manages the trainers of this node
 Wants=network-online.target
 After=network-online.target remote-fs.target
-# Five ends within ten minutes: the machine is given back (its launch template says terminate on shutdown).
+# After five exits within ten minutes, power off, which terminates the instance (see its launch template).
 StartLimitIntervalSec=600
 StartLimitBurst=5
 StartLimitAction=poweroff
@@ -50,12 +51,12 @@ WorkingDirectory={directory}
 ExecStart={interpreter} -m bootstrap service --root {root}
 Restart=on-failure
 RestartSec=1
-# SIGTERM is the supervisor's, which lets the trainers save; whatever is left after it is killed.
+# Only the supervisor receives SIGTERM, and it lets the trainers save. Remaining processes are then killed.
 KillMode=mixed
 TimeoutStopSec={stop_seconds}
-# A rank that runs out of memory is the supervisor's affair: it ends the generation and starts the next.
+# The supervisor handles a rank that runs out of memory: it ends the generation and starts the next.
 OOMPolicy=continue
-# EFA and GPUs pin memory; loaders of many shards open many files.
+# EFA and GPUs pin memory; data loaders open many files.
 LimitMEMLOCK=infinity
 LimitNOFILE=1048576
 TasksMax=infinity
@@ -66,13 +67,13 @@ WantedBy=multi-user.target
 
 
 def unit_text(*, interpreter: str, directory: Path, root: Path, environment: Mapping[str, str]) -> str:
-    """Return the unit.
+    """Return the text of the unit file.
 
     Args:
-        interpreter: absolute path of the Python that runs the node program.
-        directory: that holds the `bootstrap` package.
-        root: of everything the node keeps.
-        environment: of this process, of which what says where things are is kept.
+        interpreter: Absolute path of the Python that runs the node program.
+        directory: Directory of the `bootstrap` package.
+        root: Root directory of the node's files.
+        environment: This process's environment, part of which the unit inherits.
     """
     kept = {
         name: value
@@ -89,13 +90,13 @@ def unit_text(*, interpreter: str, directory: Path, root: Path, environment: Map
     ).replace("\n\n\nExec", "\nExec")
 
 
-def hand_over(system: System, layout: Layout) -> bool:
-    """Write the unit and start it; return whether systemd has taken the supervisor over.
+def install_service(system: System, layout: Layout) -> bool:
+    """Write and enable the unit. Return True if systemd can run the supervisor.
 
-    A systemd that refuses is said in an event, and the node trains without it.
+    This happens before the boot steps, because cloud-init runs user data only at an instance's first boot: if a service
+    in the image or a patch policy restarts the machine during the boot steps, systemd runs them again.
     """
-    metadata = InstanceMetadata(system)
-    if not metadata.is_of_this_machine or not RUNNING.is_dir():
+    if not InstanceMetadata(system).is_of_this_machine or not RUNNING.is_dir():
         return False
     text = unit_text(
         interpreter=sys.executable,
@@ -105,37 +106,43 @@ def hand_over(system: System, layout: Layout) -> bool:
     )
     system.write_atomic(UNITS / UNIT, text)
     (UNITS / UNIT).chmod(0o644)
+    return _systemctl(system, layout, "daemon-reload") and _systemctl(system, layout, "enable", "--quiet", UNIT)
+
+
+def start_service(system: System, layout: Layout) -> bool:
+    """Start the installed unit. Return True if systemd runs the supervisor."""
+    return _systemctl(system, layout, "start", UNIT)
+
+
+def _systemctl(system: System, layout: Layout, *arguments: str) -> bool:
+    """Run systemctl. A failure is reported as an event, and the node then trains without systemd."""
     try:
-        for arguments in (["daemon-reload"], ["enable", "--quiet", UNIT], ["start", UNIT]):
-            system.run(["systemctl", *arguments], timeout_seconds=PROGRAM_SECONDS)
+        system.run(["systemctl", *arguments], timeout_seconds=PROGRAM_SECONDS)
     except CommandError as error:
         events = EventLog(system, layout.events)
-        with contextlib.suppress(MetadataError):  # then it is an event of an unknown node, in its own file
-            events.set_instance(metadata.identity().instance_id)
+        with contextlib.suppress(MetadataError):  # without an instance id, the event is still in the node's file
+            events.set_instance(InstanceMetadata(system).identity().instance_id)
         events.emit(
-            "instance_fault",
-            message=f"systemd does not take the supervisor over: {error} {error.output_tail[-200:].strip()}",
-            action="continue",
-            remedy=f"see systemctl status {UNIT}; the node trains, and nobody starts a supervisor that dies again",
+            InstanceFault(
+                f"cannot start {UNIT}: {error} {error.output_tail[-200:].strip()}",
+                "continue",
+                f"see systemctl status {UNIT}; the node trains, but its supervisor is not restarted if it dies",
+            )
         )
         return False
     return True
 
 
-def note_boot(system: System, layout: Layout) -> None:
-    """Remember that the steps were run since the machine started."""
-    system.write_atomic(layout.state / "boot_id", _boot_id(system))
+def record_boot(system: System, layout: Layout) -> None:
+    """Record that the boot steps have run since the machine started."""
+    system.write_atomic(layout.state / "boot_id", system.boot_id())
 
 
 def has_booted(system: System, layout: Layout) -> bool:
-    """Return whether the steps were run since the machine started."""
-    return system.read(layout.state / "boot_id") == _boot_id(system)
-
-
-def _boot_id(system: System) -> str:
-    return (system.read(BOOT_ID) or "").strip()
+    """Return True if the boot steps have run since the machine last started."""
+    return system.read(layout.state / "boot_id") == system.boot_id()
 
 
 def _quoted(value: str) -> str:
-    """Escape what systemd reads in a quoted assignment: quotes, backslashes, and % of its specifiers."""
+    """Escape quotes, backslashes and % (specifiers) for a quoted assignment in a unit file."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")

@@ -1,38 +1,74 @@
-"""The one seam between the node program and the machine: programs, files, HTTP, clock.
+"""Interface between the node program and the machine: programs, files, HTTP and the clock.
 
-Everything that touches the machine goes through `System`, so that tests can put another one in its place. AWS calls are
-not here: see `aws`.
+All access to the machine goes through `System`, so that tests can replace it. AWS calls are in `aws`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from bootstrap.errors import CommandError
 
 OUTPUT_TAIL_BYTES = 4096
-MEANWHILE_SECONDS = 1.0
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+TICK_SECONDS = 1.0
+MAX_ANSWER_BYTES = 64 * 1024
+"""Maximum size of an HTTP response. User data, the largest metadata item, has at most 16 KiB. Source (2026-11):
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
 
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """Status and body of an HTTP answer."""
+    """Status and body of an HTTP response."""
 
     status: int
     body: str
+
+
+class _BeforeDeadline(io.RawIOBase):
+    """Reads bytes from a socket until a deadline. A socket's timeout limits only each read, not the total."""
+
+    def __init__(self, connected: socket.socket, deadline: float, clock: Callable[[], float]) -> None:
+        self._socket, self._deadline, self._clock = connected, deadline, clock
+        self._bytes = connected.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        remaining_seconds = self._deadline - self._clock()
+        if remaining_seconds <= 0:
+            raise TimeoutError("the response is still incomplete after the timeout")
+        self._socket.settimeout(remaining_seconds)
+        return self._bytes.readinto(buffer)
+
+    def close(self) -> None:
+        self._bytes.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    """A response whose status line, headers and body must all arrive before a deadline."""
+
+    def __init__(self, connected: socket.socket, method: str, deadline: float, clock: Callable[[], float]) -> None:
+        super().__init__(connected, method=method)
+        self.fp.close()
+        self.fp = io.BufferedReader(_BeforeDeadline(connected, deadline, clock))
 
 
 class System:
@@ -41,11 +77,9 @@ class System:
     def __init__(self) -> None:
         self._children: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
-        # No proxy: link-local and loop-back addresses are never reached through one.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def environment(self) -> Mapping[str, str]:
-        """Return the environment variables of this process."""
+        """Return this process's environment variables."""
         return os.environ
 
     def run(
@@ -54,16 +88,20 @@ class System:
         *,
         timeout_seconds: float,
         environment: Mapping[str, str] | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        on_tick: Callable[[], None] | None = None,
     ) -> str:
-        """Run a program to its end and return what it wrote to standard output.
+        """Run a program and return its standard output.
 
-        `environment` is added to this process's own. `meanwhile` is called about once a second; when it raises, the
-        program is killed, and what it raised goes on.
+        Args:
+            command: Command line.
+            timeout_seconds: Timeout.
+            environment: Variables to add to this process's environment.
+            on_tick: Called about once per second. If it raises an exception, the program is killed and the exception
+                propagates.
 
         Raises:
-            CommandError: It cannot be started, ends with a code that is not 0, or takes longer than `timeout_seconds`
-                (it is then killed, with everything in its session).
+            CommandError: The program cannot be started, exits with a nonzero code, or takes longer than
+                `timeout_seconds`, in which case its process group is killed.
         """
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             try:
@@ -80,7 +118,7 @@ class System:
             with self._lock:
                 self._children.add(process)
             try:
-                exit_code = _wait(process, timeout_seconds, meanwhile)
+                exit_code = _wait(process, timeout_seconds, on_tick)
                 if exit_code is None:
                     self._kill(process)
             except BaseException:
@@ -96,18 +134,18 @@ class System:
             errors.seek(0)
             tail = (written + errors.read().decode(errors="replace"))[-OUTPUT_TAIL_BYTES:]
         reason = (
-            f"took longer than {timeout_seconds:g} seconds" if exit_code is None else f"ended with code {exit_code}"
+            f"took longer than {timeout_seconds:g} seconds" if exit_code is None else f"exited with code {exit_code}"
         )
         raise CommandError(command, exit_code, tail, reason)
 
     def start(self, command: Sequence[str], *, timeout_seconds: float) -> str:
-        """Start a program that goes on by itself; return its first line on standard output, when it has written it.
+        """Start a program in the background, wait for its first line on standard output, and return the line.
 
-        The line is empty when the program ends, or `timeout_seconds` pass, before that; it is then killed. The program
-        outlives this process, and writes its standard error where this process does.
+        The line is empty if the program exits first. It is also empty after `timeout_seconds`, when the program is
+        killed. The program outlives this process and inherits its standard error.
 
         Raises:
-            CommandError: It cannot be started.
+            CommandError: The program cannot be started.
         """
         try:
             process = subprocess.Popen(
@@ -125,11 +163,13 @@ class System:
             self._kill(process)
         return line
 
-    def converse(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a program that is spoken to line by line, and that ends when its input does: also when this one dies.
+    def start_with_pipes(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a program with pipes to its standard input and output.
+
+        The program must exit when its input ends, which also happens if this process dies.
 
         Raises:
-            CommandError: It cannot be started.
+            CommandError: The program cannot be started.
         """
         try:
             return subprocess.Popen(
@@ -139,7 +179,7 @@ class System:
             raise CommandError(command, None, "", f"cannot be started ({error.strerror})") from error
 
     def kill_children(self) -> None:
-        """Kill every program that `run` is still waiting for, or that `start` left running."""
+        """Kill every program started by `run` or `start` that is still running."""
         with self._lock:
             children = list(self._children)
         for process in children:
@@ -152,18 +192,18 @@ class System:
         process.wait()
 
     def find_program(self, name: str) -> str | None:
-        """Return the path of a program: `name` on PATH, or an absolute path that can be executed."""
+        """Return the path of a program on PATH or at an absolute path, or None if there is no such executable."""
         return shutil.which(name)
 
     def read(self, path: Path) -> str | None:
-        """Return the text of a file, or None when there is no such file."""
+        """Return a file's text, or None if the file does not exist."""
         try:
             return path.read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write_atomic(self, path: Path, text: str) -> None:
-        """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
+        """Write a file atomically and durably: readers see either the old or the new content, even after a crash."""
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -177,19 +217,19 @@ class System:
             raise
 
     def list_directory(self, path: Path) -> list[str]:
-        """Return the sorted names in a directory; empty when there is none."""
+        """Return the sorted names in a directory, or an empty list if it does not exist."""
         try:
             return sorted(entry.name for entry in path.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def read_edges(self, path: Path, count: int) -> bytes:
-        """Return the first and the last `count` bytes of a block device that nothing else uses.
+        """Return the first and last `count` bytes of an unused block device.
 
         Raises:
-            OSError: It cannot be read; EBUSY when it is mounted, or part of an array.
+            OSError: The device cannot be read. The error is EBUSY if it is mounted or part of an array.
         """
-        descriptor = os.open(path, os.O_RDONLY | os.O_EXCL)  # EXCL: the kernel refuses a disk that something holds
+        descriptor = os.open(path, os.O_RDONLY | os.O_EXCL)  # O_EXCL: the kernel refuses to open a disk that is in use
         try:
             size = os.lseek(descriptor, 0, os.SEEK_END)
             return os.pread(descriptor, count, 0) + os.pread(descriptor, count, max(0, size - count))
@@ -197,64 +237,83 @@ class System:
             os.close(descriptor)
 
     def free_bytes(self, path: Path) -> int:
-        """Return the bytes that a user may still write to the file system of `path`, which must exist."""
+        """Return the free space in bytes on the file system that contains `path`, which must exist."""
         return shutil.disk_usage(path).free
 
     def http(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, timeout_seconds: float
     ) -> HttpAnswer:
-        """Make an HTTP request without a proxy; a status of 400 and more is an answer too.
+        """Make an HTTP request without a proxy, since link-local and loopback addresses must be reached directly.
+
+        Error statuses and redirects are returned instead of being raised or followed.
 
         Raises:
-            OSError: Nothing answers within `timeout_seconds`.
+            OSError: The server did not send a valid response of at most MAX_ANSWER_BYTES within `timeout_seconds`.
         """
-        request = urllib.request.Request(url, method=method, headers=dict(headers or {}))  # noqa: S310 metadata is http
+        address = urllib.parse.urlsplit(url)
+        deadline = self.monotonic_seconds() + timeout_seconds
+        connection = HTTPConnection(address.hostname or "", address.port or 80, timeout=timeout_seconds)
         try:
-            with self._opener.open(request, timeout=timeout_seconds) as answer:
-                return HttpAnswer(answer.status, answer.read().decode(errors="replace"))
-        except urllib.error.HTTPError as error:
-            with error:
-                return HttpAnswer(error.code, error.read().decode(errors="replace"))
+            connection.request(method, address.path, headers=dict(headers or {}))
+            assert connection.sock is not None
+            response = _Response(connection.sock, method, deadline, self.monotonic_seconds)
+            response.begin()
+            body = response.read(MAX_ANSWER_BYTES + 1)
+        except HTTPException as error:
+            # A truncated or malformed response (IncompleteRead, BadStatusLine) is not an OSError.
+            raise OSError(f"{url}: invalid response ({type(error).__name__}: {error})") from error
+        finally:
+            connection.close()
+        if len(body) > MAX_ANSWER_BYTES:
+            raise OSError(f"{url}: the response has more than {MAX_ANSWER_BYTES} bytes")
+        expected = response.headers.get("Content-Length", "")
+        if expected.isdecimal() and len(body) < int(expected):
+            raise OSError(f"{url}: the response has {len(body)} of {expected} bytes")
+        return HttpAnswer(response.status, body.decode(errors="replace"))
+
+    def boot_id(self) -> str:
+        """Return the kernel's boot id, or an empty string if there is none."""
+        return (self.read(BOOT_ID) or "").strip()
 
     def unix_seconds(self) -> float:
-        """Return the wall clock."""
+        """Return the wall-clock time."""
         return time.time()
 
     def monotonic_seconds(self) -> float:
-        """Return a clock that never goes back."""
+        """Return the monotonic clock."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Sleep."""
         time.sleep(seconds)
 
     def replace_process(self, command: Sequence[str]) -> NoReturn:
-        """Become another program, in the same place of the process tree."""
-        os.execv(command[0], list(command))  # noqa: S606 no shell is wanted
+        """Replace this process with another program."""
+        os.execv(command[0], list(command))  # noqa: S606 no shell needed
 
     def shut_down(self) -> None:
-        """Give the machine back: the launch template terminates an instance that shuts itself down.
+        """Shut down, which terminates the instance (see its launch template).
 
         Raises:
-            CommandError: The machine refuses.
+            CommandError: The shutdown was refused.
         """
         try:
             self.run(["shutdown", "-h", "now"], timeout_seconds=30)
         except CommandError as error:
-            # The fleet was faster: EC2 presses the power button of a machine that it terminates.
+            # EC2 has already started shutting down an instance that it terminates.
             if "already a shutdown" not in error.output_tail:
                 raise
 
 
-def _wait(process: subprocess.Popen[bytes], timeout_seconds: float, meanwhile: Callable[[], None] | None) -> int | None:
-    """Return the exit code, or None when `timeout_seconds` have passed."""
+def _wait(process: subprocess.Popen[bytes], timeout_seconds: float, on_tick: Callable[[], None] | None) -> int | None:
+    """Return the exit code, or None if the program is still running after `timeout_seconds`."""
     deadline = time.monotonic() + timeout_seconds
     while True:
         remaining = max(0.0, deadline - time.monotonic())
         try:
-            return process.wait(remaining if meanwhile is None else min(MEANWHILE_SECONDS, remaining))
+            return process.wait(remaining if on_tick is None else min(TICK_SECONDS, remaining))
         except subprocess.TimeoutExpired:
             if time.monotonic() >= deadline:
                 return None
-        if meanwhile is not None:
-            meanwhile()
+        if on_tick is not None:
+            on_tick()

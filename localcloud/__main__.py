@@ -1,4 +1,4 @@
-"""`python -m localcloud`: start, look into, disturb and stop an AWS account on this machine."""
+"""Run an emulated AWS account on this machine: start it, inspect it, interrupt its instances and stop it."""
 
 from __future__ import annotations
 
@@ -17,39 +17,46 @@ from rich.console import Console
 from rich.table import Table
 
 from localcloud import daemon
-from localcloud.cloudformation.accepted import ACCEPTED_TYPES
-from localcloud.state import MARKER, CloudFile, end_processes, put_aside, read_cloud_file
+from localcloud.account.account_file import AccountFileError, read_account
+from localcloud.cloudformation.resource_types import ACCEPTED_TYPES
+from localcloud.state import MARKER, CloudFile, archive_records, end_processes, mark_of, read_cloud_file
+from localcloud.tokens import TOKEN_HEADER
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True)
-State = Annotated[Path, typer.Option("--state", file_okay=False, help="State directory of the cloud.")]
+State = Annotated[Path, typer.Option("--state", file_okay=False, help="The cloud's state directory.")]
 DEFAULT_STATE = Path("build/localcloud")
 
 
 def _running(state: Path) -> CloudFile:
     cloud = read_cloud_file(state)
     if cloud is None or not cloud.is_alive():
-        console.print(f"no cloud runs in {state}; start one: python -m localcloud up --state {state}", style="red")
+        console.print(
+            f"no cloud is running in {state}; start one with: python -m localcloud up --state {state}", style="red"
+        )
         raise typer.Exit(1)
     return cloud
 
 
-def _ask(cloud: CloudFile, path: str, body: dict[str, Any] | None = None) -> Any:
-    """Call an unsigned verb of the cloud; GET without a body, else POST."""
+def _request(cloud: CloudFile, path: str, body: dict[str, Any] | None = None) -> Any:
+    """Call the control API, using POST if there is a body and GET otherwise."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{cloud.endpoint_url}/_localcloud/{path}", data=data)  # noqa: S310 (127.0.0.1)
+    headers = {TOKEN_HEADER: cloud.control_token}
+    request = urllib.request.Request(f"{cloud.endpoint_url}/_localcloud/{path}", data, headers)  # noqa: S310 (127.0.0.1)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
             return json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
-        console.print(_refusal(error), style="red", markup=False)
+        console.print(_error_message(error), style="red", markup=False)
         raise typer.Exit(1) from None
     except OSError as error:
-        console.print(f"{cloud.endpoint_url} does not answer: {error}; see cloud.log in its state", style="red")
+        console.print(
+            f"no response from {cloud.endpoint_url}: {error}; see cloud.log in the state directory", style="red"
+        )
         raise typer.Exit(1) from None
 
 
-def _refusal(error: urllib.error.HTTPError) -> str:
+def _error_message(error: urllib.error.HTTPError) -> str:
     body = error.read().decode(errors="replace")
     try:
         return str(json.loads(body)["error"])
@@ -60,42 +67,58 @@ def _refusal(error: urllib.error.HTTPError) -> str:
 @app.command()
 def up(
     state: State = DEFAULT_STATE,
-    region: Annotated[str, typer.Option(help="Region of the account.")] = "us-east-1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Preferred port; another is taken when it is busy.")
-    ] = 4600,
-    foreground: Annotated[bool, typer.Option(help="Stay in this terminal; Ctrl-C ends it.")] = False,
+    region: Annotated[str, typer.Option(help="The cloud's AWS region.")] = "us-east-1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Preferred port. If in use, another is chosen.")] = 4600,
+    foreground: Annotated[bool, typer.Option(help="Run in this terminal until Ctrl-C.")] = False,
+    account: Annotated[
+        Path | None, typer.Option("--account", help="YAML file with the account's limits and defects.")
+    ] = None,
+    check_models: Annotated[
+        bool,
+        typer.Option(
+            "--check-models",
+            envvar="LOCALCLOUD_CHECK_MODELS",
+            help="Record in records.jsonl how requests and answers differ from botocore's models.",
+        ),
+    ] = False,
 ) -> None:
-    """Start a cloud, empty, and wait until it answers."""
+    """Start an empty cloud and wait until it is ready."""
+    try:
+        described = None if account is None else read_account(account)
+    except AccountFileError as error:
+        console.print(str(error), style="red", markup=False)
+        raise typer.Exit(1) from error
     state.mkdir(parents=True, exist_ok=True)
-    # The background process runs this command too, in the foreground; whoever started it has made room.
-    if not (foreground and os.environ.get(MARKER) == str(state.resolve())):
+    # The background process also runs this command, after its parent has cleared the state directory.
+    if not (foreground and os.environ.get(MARKER) == mark_of(state)):
         running = read_cloud_file(state)
         if running is not None and running.is_alive():
-            console.print(f"already up: {running.endpoint_url}")
+            console.print(f"already running: {running.endpoint_url}")
             return
         end_processes(state)
-        put_aside(state)
+        archive_records(state)
     if foreground:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
-        daemon.serve(state, region=region, port=port)
+        daemon.serve(state, region=region, port=port, account=described, check_models=check_models)
         return
     try:
-        cloud = daemon.start(state, region=region, port=port)
+        cloud = daemon.start(
+            state, region=region, port=port, account=account, check_models=check_models, progress=console.print
+        )
     except daemon.StartFailed as failure:
         console.print(str(failure), style="red", markup=False)
         raise typer.Exit(1) from failure
-    console.print(f"up: {cloud.endpoint_url}   use it: eval $(python -m localcloud env --state {state})")
+    console.print(f"running: {cloud.endpoint_url}; to use it: eval $(python -m localcloud env --state {state})")
 
 
 @app.command()
 def status(
-    state: State = DEFAULT_STATE, as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
+    state: State = DEFAULT_STATE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show where the cloud listens and its instances."""
+    """Show the cloud's endpoint and its instances."""
     cloud = _running(state)
-    instances = _ask(cloud, "compute/instances")
+    instances = _request(cloud, "compute/instances")
     if as_json:
         print(json.dumps({"endpoint_url": cloud.endpoint_url, "pid": cloud.pid, "instances": instances}))
         return
@@ -110,9 +133,9 @@ def status(
 
 @app.command()
 def env(
-    state: State = DEFAULT_STATE, as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
+    state: State = DEFAULT_STATE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Print the variables by which AWS tools reach this cloud: eval $(python -m localcloud env)."""
+    """Print export statements, for use with eval, that point AWS tools at this cloud."""
     variables = _running(state).environment(state)
     if as_json:
         print(json.dumps(variables))
@@ -125,39 +148,45 @@ def env(
 def interrupt(
     instance_id: str,
     state: State = DEFAULT_STATE,
-    notice_seconds: Annotated[float, typer.Option(min=0, help="Time between notice and end.")] = 120.0,
-    no_notice: Annotated[bool, typer.Option("--no-notice", help="The machine is gone at once.")] = False,
+    notice_seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds between the interruption notice and termination.")
+    ] = 120.0,
+    no_notice: Annotated[bool, typer.Option("--no-notice", help="Terminate the instance immediately.")] = False,
 ) -> None:
-    """Take a spot instance back, as AWS does."""
+    """Interrupt a Spot instance."""
     body = {"instance_id": instance_id, "notice_seconds": None if no_notice else notice_seconds}
-    _ask(_running(state), "compute/interrupt", body)
-    console.print(f"{instance_id}: " + ("gone" if no_notice else f"noticed, ends in {notice_seconds:.0f} s"))
+    _request(_running(state), "compute/interrupt", body)
+    console.print(f"{instance_id}: " + ("terminated" if no_notice else f"terminates in {notice_seconds:.0f} s"))
 
 
 @app.command()
 def logs(instance_id: str, state: State = DEFAULT_STATE) -> None:
-    """Print what an instance wrote to its console (also after the cloud went down)."""
+    """Print an instance's console output. This also works after the cloud has stopped."""
     path = state / "instances" / instance_id / "console.log"
     if not path.exists():
         known = sorted(p.name for p in (state / "instances").glob("i-*"))
-        console.print(f"{instance_id}: no such instance in {state}; there are {known}", style="red", markup=False)
+        console.print(
+            f"{instance_id}: no such instance in {state}; instances: {', '.join(known) or 'none'}",
+            style="red",
+            markup=False,
+        )
         raise typer.Exit(1)
     sys.stdout.write(path.read_text(encoding="utf-8", errors="replace"))
 
 
 @app.command()
 def accepted() -> None:
-    """List the resource types that a deploy accepts although nothing emulates them."""
+    """List the resource types that are allowed in templates but not emulated."""
     for type_name, reason in ACCEPTED_TYPES.items():
         print(f"{type_name}: {reason}")
 
 
 @app.command()
 def down(state: State = DEFAULT_STATE) -> None:
-    """End the cloud and everything it started, also after a crash; its records stay for reading."""
+    """Stop the cloud and all its processes, even after a crash, and keep its records."""
     ended = end_processes(state) if state.exists() else 0
     (state / "cloud.json").unlink(missing_ok=True)
-    console.print(f"down: {ended} processes ended" if ended else "down: nothing was running")
+    console.print(f"stopped: ended {ended} processes" if ended else "nothing was running")
 
 
 if __name__ == "__main__":

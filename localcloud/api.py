@@ -1,7 +1,4 @@
-"""The types that the local cloud's parts share: who calls, what is called, how a service answers.
-
-Not here: how a request is parsed (`gateway`), who may call (`iam`), what a service does.
-"""
+"""Shared types of the embedded cloud: principals, calls, errors, services and clients."""
 
 from __future__ import annotations
 
@@ -12,10 +9,12 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True)
 class Principal:
-    """Who signed a call.
+    """The identity that signed a call.
 
-    `arn` is what policies see as aws:PrincipalArn: for a role session the session's `assumed-role` ARN, with `role_arn`
-    the role behind it. `kind` "root" passes every check; "service" is an AWS service acting for itself.
+    Attributes:
+        arn: ARN of the user, role session (`assumed-role`) or service.
+        kind: Kind of principal. "root" passes every check. "service" is an AWS service acting on its own behalf.
+        role_arn: ARN of the session's role, which is the value of aws:PrincipalArn in policies.
     """
 
     arn: str
@@ -28,10 +27,12 @@ class Principal:
 
 @dataclass(frozen=True)
 class Call:
-    """One AWS API call, parsed with botocore's service model.
+    """An AWS API call, parsed with botocore's service model.
 
-    `service` is boto3's client name ("ec2", "s3", "autoscaling", "logs", ...), `operation` the API name
-    ("RunInstances"), `parameters` the input in boto3's shape.
+    Attributes:
+        service: boto3's client name, such as "ec2", "s3", "autoscaling" or "logs".
+        operation: API name, such as "RunInstances".
+        parameters: Input in boto3's shape.
     """
 
     service: str
@@ -45,7 +46,7 @@ class Call:
 
 
 class ApiError(Exception):
-    """An answer that the AWS SDKs turn into a ClientError with this code."""
+    """An error response, which boto3 raises as a ClientError with this code."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(f"{code}: {message}")
@@ -55,41 +56,38 @@ class ApiError(Exception):
 
 
 Handler = Callable[[Call], Mapping[str, Any]]
-"""Takes a call, answers in boto3's output shape (the gateway serialises it), or raises ApiError."""
+"""Handles a call and returns its output in boto3's shape, which the gateway serialises. It may raise ApiError."""
 
 
 Observer = Callable[[Call, Mapping[str, Any]], None]
-"""Is told of a call that moto answered with success (S3 calls come without Body); must not block or raise.
-
-The answer itself is not read back from moto's wire form: the mapping is empty, and an observer looks up what it needs.
-"""
+"""Receives a call that moto has completed and its output (without Body for S3). It must not block or raise."""
 
 
 class Service(Protocol):
-    """Operations of one AWS service that the local cloud answers itself; all others of that service go to moto."""
+    """An AWS service. The embedded cloud implements some of its operations, and moto implements the rest."""
 
     name: str
 
     def operations(self) -> Mapping[str, Handler]:
-        """Return the handler of each operation that this service answers, by API name."""
+        """Return the handlers, keyed by operation name."""
         ...
 
     def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return who is told of which (service, operation) answered by moto."""
+        """Return the observers of moto's operations, keyed by service and operation."""
         ...
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Answer an unsigned request to /_localcloud/<name>/<path> (status, body); 404 when there is nothing."""
+        """Serve a control request to /_localcloud/<name>/<path>; return its status (404 if unknown) and body."""
         ...
 
     def close(self) -> None:
-        """End threads and processes that the service started."""
+        """Stop the service's threads and processes."""
         ...
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Temporary credentials of a role session; `expires_unix_seconds` as the gateway enforces it."""
+    """A role session's temporary credentials; the gateway enforces `expires_unix_seconds`."""
 
     access_key_id: str
     secret_access_key: str
@@ -98,38 +96,42 @@ class Credentials:
 
 
 class CredentialIssuer(Protocol):
-    """Issues role sessions for services that hand out credentials (instance metadata, Lambda)."""
+    """Starts role sessions for services that provide credentials (instance metadata, Lambda)."""
 
     def issue(self, role_arn: str, session_name: str, *, trusted_service: str, duration_seconds: int) -> Credentials:
         """Start a session of `role_arn` for an AWS service such as "ec2.amazonaws.com".
 
         Raises:
-            ApiError: AccessDenied when the role's trust policy does not admit the service, NoSuchEntity without a role.
+            ApiError: AccessDenied if the role does not exist or its trust policy does not allow the service.
         """
         ...
 
 
 class Clients(Protocol):
-    """boto3 clients that talk to this cloud."""
+    """Factory for boto3 clients that use this cloud."""
 
     endpoint_url: str
     region: str
     account: str
 
+    def power_token(self, instance_id: str) -> str:
+        """Return the token with which an instance can power itself off."""
+        ...
+
     def client(self, service: str, *, role_arn: str | None = None, region: str | None = None) -> Any:
-        """Return a boto3 client signed by the root principal, or by a session of `role_arn` (IAM is then enforced)."""
+        """Return a boto3 client that signs as root, or as a session of `role_arn` with IAM enforced."""
         ...
 
     def direct(self, service: str, *, region: str | None = None) -> Any:
-        """Return a boto3 client that reaches moto past IAM and past the local cloud's own services."""
+        """Return a boto3 client that calls moto directly, bypassing IAM and the embedded cloud's services."""
         ...
 
 
 class EventBus(Protocol):
-    """Where services say what happened; rules with matching patterns wake their targets."""
+    """Receives events from services. Rules with matching patterns invoke their targets."""
 
     def publish(
         self, source: str, detail_type: str, detail: Mapping[str, Any], resources: list[str] | None = None
     ) -> None:
-        """Deliver an AWS service event (source "aws.ec2", ...) to the default bus, without waiting for targets."""
+        """Publish an AWS service event (source "aws.ec2", ...) on the default bus without waiting for its targets."""
         ...

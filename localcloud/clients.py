@@ -1,4 +1,4 @@
-"""boto3 clients that talk to this cloud: as root, as a role, or straight to moto."""
+"""boto3 clients for this cloud that sign as root or as a role, or call moto directly."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from localcloud.identity import ACCOUNT, ROOT_ACCESS_KEY_ID, Identity
+from localcloud.iam.identity import ACCOUNT, ROOT_ACCESS_KEY_ID, Identity
+from localcloud.tokens import power_token
 
 DIRECT_HEADER = "X-Localcloud-Direct"
 SESSION_SECONDS = 3600
 RENEW_SECONDS = 300
-# One session for all: a session reads each service's model anew, which takes longer than most calls; and to make
-# clients of one session is not thread-safe.
+# One shared session, since each new session reloads the service models, which takes longer than most calls. Creating
+# clients from one session is not thread-safe.
 _session = cache(boto3.session.Session)
-_making = threading.Lock()
+_creating = threading.Lock()
 
 
 class LocalClients:
-    """Makes and keeps boto3 clients (api.Clients)."""
+    """Cache of boto3 clients (api.Clients)."""
 
     def __init__(self, endpoint_url: str, region: str, identity: Identity) -> None:
         self.endpoint_url = endpoint_url
@@ -31,32 +32,36 @@ class LocalClients:
         self.account = ACCOUNT
         self.direct_secret = secrets.token_hex(16)
         self._identity = identity
-        self._kept: dict[tuple[str, str, str | None], tuple[float, Any]] = {}
+        self._cache: dict[tuple[str, str, str | None], tuple[float, Any]] = {}
+
+    def power_token(self, instance_id: str) -> str:
+        """Return the token with which an instance can power itself off."""
+        return power_token(self._identity.root_secret, instance_id)
 
     def client(self, service: str, *, role_arn: str | None = None, region: str | None = None) -> Any:
-        """Return a boto3 client signed by root, or by a session of `role_arn` started for CloudFormation."""
-        return self._keep(service, region or self.region, role_arn)
+        """Return a boto3 client that signs as root, or as a session of `role_arn` started for CloudFormation."""
+        return self._cached(service, region or self.region, role_arn)
 
     def direct(self, service: str, *, region: str | None = None) -> Any:
-        """Return a boto3 client that reaches moto past IAM and past the local cloud's own services."""
-        return self._keep(service, region or self.region, "direct")
+        """Return a boto3 client that calls moto directly, bypassing IAM and the embedded cloud's services."""
+        return self._cached(service, region or self.region, "direct")
 
-    def _keep(self, service: str, region: str, who: str | None) -> Any:
-        key = (service, region, who)
-        with _making:
-            expires, client = self._kept.get(key, (0.0, None))
+    def _cached(self, service: str, region: str, signer: str | None) -> Any:
+        key = (service, region, signer)
+        with _creating:
+            expires, client = self._cache.get(key, (0.0, None))
             if client is None or time.time() > expires - RENEW_SECONDS:
-                expires, client = self._make(service, region, who)
-                self._kept[key] = (expires, client)
+                expires, client = self._create(service, region, signer)
+                self._cache[key] = (expires, client)
             return client
 
-    def _make(self, service: str, region: str, who: str | None) -> tuple[float, Any]:
+    def _create(self, service: str, region: str, signer: str | None) -> tuple[float, Any]:
         keys = {"aws_access_key_id": ROOT_ACCESS_KEY_ID, "aws_secret_access_key": self._identity.root_secret}
         expires = float("inf")
-        if who not in (None, "direct"):
-            assert who is not None
+        if signer not in (None, "direct"):
+            assert signer is not None
             session = self._identity.issue(
-                who,
+                signer,
                 "AWSCloudFormation",
                 trusted_service="cloudformation.amazonaws.com",
                 duration_seconds=SESSION_SECONDS,
@@ -77,7 +82,7 @@ class LocalClients:
             inject_host_prefix=False,
         )
         client = _session().client(service, region_name=region, endpoint_url=self.endpoint_url, config=config, **keys)
-        if who == "direct":
+        if signer == "direct":
             client.meta.events.register("before-send", self._mark_direct)
         return expires, client
 

@@ -1,4 +1,4 @@
-"""The background process behind `python -m localcloud up`."""
+"""Runs the embedded cloud as a background process."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 import psutil
 
-from localcloud.state import MARKER, CloudFile, read_cloud_file, write_cloud_file
+from localcloud.account.account_file import AccountDescription
+from localcloud.state import MARKER, CloudFile, mark_of, read_cloud_file, write_cloud_file
 
-START_SECONDS = 30.0
+REPORT_SECONDS = 10.0
 
 
 class StartFailed(Exception):
-    """The cloud did not come up; the message holds the end of its log."""
+    """The cloud did not start. The message contains the end of its log."""
 
 
-def serve(state: Path, *, region: str, port: int) -> None:
+def serve(
+    state: Path, *, region: str, port: int, account: AccountDescription | None = None, check_models: bool = False
+) -> None:
     """Run a cloud in this process until SIGTERM or SIGINT."""
     from localcloud.cloud import LocalCloud
-    from localcloud.identity import ROOT_ACCESS_KEY_ID
+    from localcloud.iam.identity import ROOT_ACCESS_KEY_ID
 
     stop = threading.Event()
 
@@ -35,8 +39,8 @@ def serve(state: Path, *, region: str, port: int) -> None:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    os.environ[MARKER] = str(state.resolve())
-    cloud = LocalCloud(state, region=region, port=port)
+    os.environ[MARKER] = mark_of(state)
+    cloud = LocalCloud(state, region=region, port=port, account=account, check_models=check_models)
     cloud.start()
     write_cloud_file(
         state,
@@ -56,32 +60,49 @@ def serve(state: Path, *, region: str, port: int) -> None:
     cloud.close()
 
 
-def start(state: Path, *, region: str, port: int) -> CloudFile:
-    """Start a cloud in the background and wait until it answers.
+def start(
+    state: Path,
+    *,
+    region: str,
+    port: int,
+    account: Path | None = None,
+    check_models: bool = False,
+    progress: Callable[[str], None] = lambda line: None,
+) -> CloudFile:
+    """Start a cloud in the background and wait until it is ready, as long as its process is alive.
+
+    Args:
+        progress: Receives a line every REPORT_SECONDS.
 
     Raises:
-        StartFailed: It ended, or did not answer in START_SECONDS.
+        StartFailed: The process exited.
     """
     log = state / "cloud.log"
     arguments = [sys.executable, "-m", "localcloud", "up", "--foreground", "--state", str(state)]
-    arguments += ["--region", region, "--port", str(port)]
+    arguments += ["--region", region, "--port", str(port), *(["--check-models"] if check_models else [])]
+    if account is not None:
+        arguments += ["--account", str(account)]
     with log.open("ab") as output:
         process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, MARKER: str(state.resolve())},
+            env={**os.environ, MARKER: mark_of(state)},
             start_new_session=True,
         )
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        found = read_cloud_file(state)
-        if found is not None and found.pid == process.pid:
-            return found
-        if process.poll() is not None:
-            break
-        time.sleep(0.05)
-    process.kill()
+    began = reported = time.monotonic()
+    try:
+        while process.poll() is None:
+            found = read_cloud_file(state)
+            if found is not None and found.pid == process.pid:
+                return found
+            if time.monotonic() - reported >= REPORT_SECONDS:
+                reported = time.monotonic()
+                progress(f"waiting for process {process.pid}, {reported - began:.0f} s so far; log: {log}")
+            time.sleep(0.05)
+    except BaseException:  # Ctrl-C: the process would remain, and its state directory with it
+        process.kill()
+        raise
     tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-    raise StartFailed(f"the local cloud did not come up (exit code {process.poll()}); the end of {log}:\n{tail}")
+    raise StartFailed(f"the embedded cloud did not start (exit code {process.poll()}); end of {log}:\n{tail}")

@@ -1,4 +1,4 @@
-"""moto as the store and the maker of answers behind the gateway, which alone judges who may call."""
+"""Runs moto behind the gateway, which performs all authorisation."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from moto.iam.models import SERVICE_NAME_CONVERSION
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import FakeBucket, S3Backend
 
-from localcloud.identity import ACCOUNT
+from localcloud.iam.identity import ACCOUNT
 
-# What Flask answers when no route fits: moto has the service, but not the operation.
+# Flask's response for an unknown route, which means that moto implements the service but not the operation.
 NO_ROUTE = b"<!doctype html>"
-# The names that AWS gives to service-linked roles (AWSServiceRoleFor...), where moto would use the service's own.
+# Suffixes that follow AWSServiceRoleFor in the names of service-linked roles, if AWS does not use the service's name.
 # Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-fleet-prerequisites.html (2026-11).
 LINKED_ROLE_NAMES = {"ec2fleet": "EC2Fleet", "fsx": "AmazonFSx", "spot": "EC2Spot", "spotfleet": "EC2SpotFleet"}
+# Operations that moto records but that have no effect in the embedded cloud.
+WITHOUT_EFFECT = frozenset(
+    ("lambda", operation)
+    for operation in ("CreateEventSourceMapping", "InvokeAsync", "PublishLayerVersion")
+    + ("PutFunctionEventInvokeConfig", "UpdateFunctionEventInvokeConfig")
+)
 
 
 class Moto(DomainDispatcherApplication):
-    """moto's server as a WSGI application that raises NotImplementedError for what it lacks."""
+    """moto's server as a WSGI application that raises NotImplementedError for missing operations."""
 
     def __init__(self) -> None:
         super().__init__(create_backend_app)
@@ -29,10 +35,10 @@ class Moto(DomainDispatcherApplication):
         SERVICE_NAME_CONVERSION.update(LINKED_ROLE_NAMES)
 
     def get_backend_for_host(self, host: str | None) -> Any:
-        """Return moto's name of the service at an AWS host name.
+        """Return moto's name for the service at an AWS host name.
 
         Raises:
-            NotImplementedError: moto has no such service.
+            NotImplementedError: moto does not implement the service.
         """
         if host is None:
             return None
@@ -44,12 +50,12 @@ class Moto(DomainDispatcherApplication):
         raise NotImplementedError(host)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer one request (WSGI).
+        """Handle one request (WSGI).
 
         Raises:
-            NotImplementedError: moto has no such service or operation.
+            NotImplementedError: moto does not implement the service or the operation.
         """
-        # Not told whose account it is, moto looks for the key in every partition, and makes an IAM store of each.
+        # Without an account ID, moto searches for the key in every partition and creates an IAM store in each one.
         environ["HTTP_X_MOTO_ACCOUNT_ID"] = ACCOUNT
         begun: list[tuple[Any, ...]] = []
 
@@ -68,31 +74,31 @@ class Moto(DomainDispatcherApplication):
 
 
 def _write_nothing(data: bytes) -> None:
-    raise RuntimeError("moto answers by its return value, not through write()")
+    raise RuntimeError("moto returns the body and must not call write()")
 
 
 def _trust_gateway() -> None:
-    """Keep moto from judging calls by bucket policies again: it ignores conditions, so that TLS-only means denied."""
+    """Disable moto's bucket policy evaluation, which ignores conditions and so denies access to TLS-only buckets."""
 
     def permitted(bucket: FakeBucket, action: str, resource: str) -> PermissionResult:
         return PermissionResult.PERMITTED
 
     def may_deliver(target_bucket: FakeBucket, target_prefix: str | None = None) -> bool:
-        # S3 judges the log bucket's policy when it delivers, not when logging is switched on.
+        # S3 checks the log bucket's policy at delivery, not when logging is enabled.
         return True
 
-    setattr(FakeBucket, "get_permission", permitted)  # noqa: B010 (a method is replaced on purpose)
+    setattr(FakeBucket, "get_permission", permitted)  # noqa: B010 (replaces a method)
     setattr(FakeBucket, "_log_permissions_enabled_policy", staticmethod(may_deliver))  # noqa: B010
 
 
 def _deliver_no_access_logs() -> None:
-    """Keep moto from writing an access log with each request: S3 does it within hours, if at all.
+    """Stop moto from writing access logs immediately; S3 delivers them within hours, on a best-effort basis.
 
-    Written at once, the deletion of a bucket would put an object into the bucket of logs, which is deleted next.
-    Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/ServerLogs.html (2026-11), best-effort delivery.
+    Otherwise, deleting a bucket would write an object to the log bucket, which then could not be deleted.
+    Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/ServerLogs.html (2026-11; best-effort delivery).
     """
 
     def deliver_later(backend: S3Backend, request: Any, bucket_name: str) -> None:
-        """Never, for a cloud that lives for minutes."""
+        """Do not deliver a log, since the cloud only runs for minutes."""
 
-    setattr(S3Backend, "log_incoming_request", deliver_later)  # noqa: B010 (a method is replaced on purpose)
+    setattr(S3Backend, "log_incoming_request", deliver_later)  # noqa: B010 (replaces a method)

@@ -1,8 +1,9 @@
-"""The state directory of a local cloud: where it listens, its processes, and its records."""
+"""An embedded cloud's state directory: endpoint, processes and records."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -13,13 +14,16 @@ from pathlib import Path
 
 import psutil
 
-MARKER = "LOCALCLOUD_STATE"
+from localcloud.tokens import control_token
+
+MARKER = "LOCALCLOUD_MARK"
+"""Environment variable that marks the processes of a cloud."""
 KEPT_RECORDS = ("records.jsonl", "calls.jsonl", "cloud.log")
 
 
 @dataclass(frozen=True)
 class CloudFile:
-    """What `cloud.json` says of a running cloud."""
+    """Contents of `cloud.json`, which describes a running cloud."""
 
     endpoint_url: str
     region: str
@@ -30,7 +34,7 @@ class CloudFile:
     secret_access_key: str
 
     def environment(self, state: Path) -> dict[str, str]:
-        """Return the variables by which AWS tools reach this cloud and nothing else."""
+        """Return environment variables that point AWS tools at this cloud only."""
         empty = str(state.resolve() / "no-aws-config")
         return {
             "AWS_ENDPOINT_URL": self.endpoint_url,
@@ -45,8 +49,13 @@ class CloudFile:
             "CDK_DEFAULT_REGION": self.region,
         }
 
+    @property
+    def control_token(self) -> str:
+        """The token for the control API."""
+        return control_token(self.secret_access_key)
+
     def is_alive(self) -> bool:
-        """Tell whether the process that wrote the file still runs (not another one with its number)."""
+        """Return True if the process that wrote the file is still running and its ID has not been reused."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.process_started_unix_seconds) < 1.0
@@ -55,8 +64,13 @@ class CloudFile:
             return False
 
 
+def mark_of(state: Path) -> str:
+    """Return the mark of a cloud's processes, which does not disclose the state directory to instances."""
+    return hashlib.sha256(str(state.resolve()).encode()).hexdigest()
+
+
 def read_cloud_file(state: Path) -> CloudFile | None:
-    """Return what runs in a state directory, or None."""
+    """Return the contents of cloud.json, or None."""
     path = state / "cloud.json"
     try:
         return CloudFile(**json.loads(path.read_text(encoding="utf-8")))
@@ -65,7 +79,7 @@ def read_cloud_file(state: Path) -> CloudFile | None:
 
 
 def write_cloud_file(state: Path, cloud: CloudFile) -> None:
-    """Write cloud.json whole or not at all; only its owner may read it."""
+    """Write cloud.json atomically, readable only by its owner."""
     temporary = state / ".cloud.json"
     temporary.touch(mode=0o600)
     temporary.write_text(json.dumps(asdict(cloud), indent=2) + "\n", encoding="utf-8")
@@ -73,12 +87,12 @@ def write_cloud_file(state: Path, cloud: CloudFile) -> None:
 
 
 def marked_processes(state: Path) -> list[psutil.Process]:
-    """Return the processes that belong to the cloud of a state directory, but not this one or those above it.
+    """Return the processes that belong to the cloud in a state directory, except this process and its parents.
 
-    They carry its name in their environment; a cloud in the foreground set it too late for others to see, so its
-    cloud.json tells.
+    The processes have the cloud's mark in their environment. A foreground cloud sets it too late for other processes
+    to see, so cloud.json identifies that process.
     """
-    wanted = str(state.resolve())
+    wanted = mark_of(state)
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     cloud = read_cloud_file(state)
     writer = cloud.pid if cloud is not None and cloud.is_alive() else None
@@ -93,17 +107,17 @@ def marked_processes(state: Path) -> list[psutil.Process]:
 
 
 def end_processes(state: Path, *, grace_seconds: float = 3.0, deadline_seconds: float = 20.0) -> int:
-    """End every process of a cloud: asked first, then killed, until none is left; return how many there were."""
+    """Terminate a cloud's processes, then kill those still running; return how many there were."""
     ended: set[int] = set()
     deadline = time.monotonic() + deadline_seconds
-    polite_until = time.monotonic() + grace_seconds
+    terminate_until = time.monotonic() + grace_seconds
     while processes := marked_processes(state):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes do not end: {[p.pid for p in processes]}")
+            raise TimeoutError(f"processes did not end: {[p.pid for p in processes]}")
         for process in processes:
             ended.add(process.pid)
             with contextlib.suppress(psutil.NoSuchProcess):
-                if time.monotonic() < polite_until:
+                if time.monotonic() < terminate_until:
                     process.terminate()
                 else:
                     process.kill()
@@ -111,8 +125,8 @@ def end_processes(state: Path, *, grace_seconds: float = 3.0, deadline_seconds: 
     return len(ended)
 
 
-def put_aside(state: Path) -> None:
-    """Move the records of a former cloud to previous/, so that a new one starts empty."""
+def archive_records(state: Path) -> None:
+    """Move an earlier cloud's records to previous/."""
     previous = state / "previous"
     if not any((state / name).exists() for name in (*KEPT_RECORDS, "instances", "functions")):
         return

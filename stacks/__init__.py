@@ -1,0 +1,1 @@
+"""The CDK app: configuration, templates, review and delivery of a deployment."""

@@ -1,4 +1,4 @@
-"""`python -m stacks`: look at deployments without CDK and, but for what says so, without AWS."""
+"""Inspect, deploy, deliver and destroy deployments. Unless noted, commands do not call AWS."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from stacks.commands import (
     catalogue,
     check,
     deliver,
+    deploy,
+    destroy,
     diff,
     documents,
     execution_policy,
@@ -19,11 +21,24 @@ from stacks.commands import (
 )
 from stacks.errors import ConfigError
 
-COMMANDS = (check, bundle, diff, deliver, candidates, catalogue, ami, documents, policy, execution_policy)
+COMMANDS = (
+    check,
+    bundle,
+    diff,
+    deploy,
+    destroy,
+    deliver,
+    candidates,
+    catalogue,
+    ami,
+    documents,
+    policy,
+    execution_policy,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return its exit code: 0, 1 when AWS did not answer, 2 for an input that is wrong."""
+    """Run the command line and return its exit code: 0 for success, 1 if an AWS call failed, 2 for invalid input."""
     parser = argparse.ArgumentParser(prog="python -m stacks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for command in COMMANDS:

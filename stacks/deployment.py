@@ -1,4 +1,4 @@
-"""The stacks of a deployment file, in an app or in a stage of a pipeline: the templates are the same in both."""
+"""Creates a deployment file's stacks in an app or a pipeline stage, with the same templates in both."""
 
 from __future__ import annotations
 
@@ -7,49 +7,79 @@ from pathlib import Path
 import aws_cdk as cdk
 from constructs import Construct
 
-from stacks import wheelhouse
+from stacks.artifacts import wheelhouse
+from stacks.artifacts.bundles import BUNDLES
 from stacks.config import DeploymentConfig
-from stacks.constructs.log_encryption import LogEncryption
-from stacks.constructs.permissions_boundary import PermissionsBoundary
+from stacks.constructs.observability.log_encryption import LogEncryption
+from stacks.constructs.permissions_boundary import PermissionsBoundary, deployment_statements, network_statements
+from stacks.loading import load
 from stacks.network_stack import NetworkStack
 from stacks.observability_stack import ObservabilityStack
+from stacks.pipeline_stack import PipelineStack
 from stacks.storage_stack import StorageStack
 from stacks.training_stack import TrainingStack
 from stacks.validators import warnings
 
-BUNDLES = Path("build/bundles")
+
+def synthesise(app: cdk.App) -> None:
+    """Synthesise the stacks for the deployment file that the context key `config` names.
+
+    Raises:
+        ConfigError: The file is invalid.
+        BundleError: The user code cannot be bundled.
+    """
+    path = Path(str(app.node.get_context("config")))
+    config = load(path)
+    add_stacks(app, config, may_destroy=_is_set(app, "allow-destroy"), is_idle=_is_set(app, "idle-network"))
+    if config.delivery.pipeline is not None or config.delivery.github is not None:
+        PipelineStack(
+            app,
+            "PipelineStack",
+            config=config,
+            config_file=path,
+            add_stacks=lambda stage, one: add_stacks(stage, one, may_destroy=False),
+            env=environment(config),
+            stack_name=f"{config.name}-PipelineStack",
+        )
+    app.synth()
+
+
+def _is_set(app: cdk.App, key: str) -> bool:
+    return str(app.node.try_get_context(key)).lower() == "true"
 
 
 def environment(config: DeploymentConfig) -> cdk.Environment:
-    """Return where a deployment goes.
+    """Return a deployment's target account and region.
 
-    Not CDK_DEFAULT_ACCOUNT: the same file gives the same templates, whoever synthesises.
+    CDK_DEFAULT_ACCOUNT is never used, so a file produces the same templates for every user.
     """
     return cdk.Environment(account=config.account, region=config.region)
 
 
-def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool) -> None:
-    """Add the four stacks of a deployment to an app or a stage.
+def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool, is_idle: bool = False) -> None:
+    """Add a deployment's four stacks to an app or a stage.
 
     Args:
-        scope: The app, or a stage of one.
-        config: The deployment, as `load` returns it.
-        may_destroy: The second of the two keys with which data goes when the stacks do.
+        scope: The app or stage.
+        config: The deployment that `load` returned.
+        may_destroy: Whether `storage.deletion: destroy` may delete data. Data is deleted only if both allow it.
+        is_idle: Whether to omit the parts of the network that are billed and that only nodes need.
     """
-    where = environment(config)
+    env = environment(config)
 
     def name(stack: str) -> str:
         return f"{config.name}-{stack}"
 
-    network = NetworkStack(scope, "NetworkStack", config=config, env=where, stack_name=name("NetworkStack"))
+    network = NetworkStack(
+        scope, "NetworkStack", config=config, is_idle=is_idle, env=env, stack_name=name("NetworkStack")
+    )
     storage = StorageStack(
         scope,
         "StorageStack",
         config=config,
         network=network,
         may_destroy=may_destroy,
-        bundle_directory=BUNDLES,
-        env=where,
+        env=env,
         stack_name=name("StorageStack"),
         termination_protection=not may_destroy and config.storage.deletion == "retain",
     )
@@ -61,7 +91,7 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool)
         storage=storage,
         bundle_directory=BUNDLES,
         wheelhouse_directory=wheelhouse.DIRECTORY,
-        env=where,
+        env=env,
         stack_name=name("TrainingStack"),
     )
     observability = ObservabilityStack(
@@ -69,11 +99,23 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool)
         "ObservabilityStack",
         config=config,
         training=training,
-        env=where,
+        env=env,
         stack_name=name("ObservabilityStack"),
     )
-    boundary = PermissionsBoundary(network, "PermissionsBoundary", config=config)
-    boundary.apply((network, storage, training, observability))
+    PermissionsBoundary(
+        network,
+        "PermissionsBoundary",
+        config=config,
+        suffix="network-boundary",
+        statements=network_statements(network),
+    ).apply(network)
+    PermissionsBoundary(
+        storage,
+        "PermissionsBoundary",
+        config=config,
+        suffix="boundary",
+        statements=deployment_statements(storage, config),
+    ).apply(storage, training, observability)
     LogEncryption(storage.key).apply((storage, training, observability))
     for key, value in config.tags.items():
         cdk.Tags.of(scope).add(key, value)

@@ -1,4 +1,4 @@
-"""What goes wrong before anything is deployed, in words that say how to put it right."""
+"""Errors that are detected before a deploy. Each message names the key's path, its value, the rule and a remedy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a deployment file: where, what was given, the rule, and what to do.
+    """One problem in a deployment file: the key's path and value, the violated rule, and a remedy.
 
-    An error stops `check`, synthesis and deploy; a warning is told and stops nothing.
+    Errors stop `check`, synthesis and deploy. Warnings are only printed.
     """
 
     path: str
@@ -24,17 +24,21 @@ class Problem:
         return f"{self.path}: {self.value!r}: {self.rule}; {self.remedy}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem for programs; a value that JSON does not have becomes text."""
+        """Return the problem as JSON values. A value without a JSON type is converted to text."""
         value = self.value if isinstance(self.value, (str, int, float, bool, type(None))) else str(self.value)
         return asdict(self) | {"value": value}
 
 
 class BundleError(ValueError):
-    """The user's code cannot be shipped beside the trainer."""
+    """The user code cannot be added to the code bundle."""
+
+
+class DeployError(RuntimeError):
+    """A deploy or a deletion failed. The message contains the reason and a remedy."""
 
 
 class ConfigError(ValueError):
-    """A deployment file is wrong; holds every problem found."""
+    """A deployment file is invalid. The exception contains all problems."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""NetworkStack: a private network that nodes can train in, and the ways out of it that they need and no others."""
+"""NetworkStack: a private network whose only routes lead to the AWS services that the nodes need."""
 
 from __future__ import annotations
 
@@ -9,24 +9,31 @@ from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
 from stacks.config import DeploymentConfig
-from stacks.constructs.endpoints import make_endpoints
-from stacks.constructs.flow_logs import make_flow_logs
-from stacks.constructs.nat import make_nat
+from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.constructs.network.flow_logs import create_flow_logs
+from stacks.constructs.network.nat_gateway import create_nat_gateway
+from stacks.constructs.network.vpc_endpoints import create_endpoints
 
-# A sixteenth of the VPC's addresses each: at most six zones, and the last one for a NAT gateway.
+# Each subnet has a sixteenth of the VPC's addresses. Up to six subnets are for zones, the last one for a NAT gateway.
 SUBNETS, SUBNET_BITS, PUBLIC_SUBNET = 16, "12", 15
 
 
 class NetworkStack(Stack):
-    """VPC, isolated subnets, endpoints, flow logs, the nodes' security group; or what an existing VPC lacks of them."""
+    """The VPC with isolated subnets, endpoints, flow logs and the nodes' security group.
 
-    def __init__(self, scope: Construct, id_: str, *, config: DeploymentConfig, **kwargs: Any) -> None:
+    In an existing VPC, the stack creates only the missing parts. If `is_idle` is set, it creates only what a file
+    system needs.
+    """
+
+    def __init__(
+        self, scope: Construct, id_: str, *, config: DeploymentConfig, is_idle: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(scope, id_, **kwargs)
         self._config = config
         self.vpc_id: str
-        """The VPC that everything is in."""
+        """The VPC's id."""
         self.subnet_ids: list[str]
-        """The nodes' subnets, one an availability zone, in the order of the config."""
+        """The ids of the nodes' subnets, one per availability zone, in configuration order."""
         existing = config.network.existing
         if existing is None:
             self._make_vpc()
@@ -34,15 +41,15 @@ class NetworkStack(Stack):
             self.vpc_id = existing.id
             self.subnet_ids = [subnet.id for subnet in existing.subnets]
         self.nodes = self._node_group()
-        if existing is None:
+        if existing is None and not is_idle:
             self._equip_vpc()
-        elif existing.create_endpoints:
+        elif existing is not None and existing.create_endpoints and not is_idle:
             self._make_endpoints(existing.cidr, existing.route_table_ids)
-        Tags.of(self).add("trainstack:deployment", config.name)
+        Tags.of(self).add(DEPLOYMENT_TAG, config.name)
 
     def subnet_of(self, zone: str) -> str:
-        """Return the id of the nodes' subnet in a zone, given by its letter."""
-        return dict(zip(self._config.network.subnet_zones, self.subnet_ids))[zone]
+        """Return the id of the nodes' subnet in the zone with the given letter."""
+        return dict(zip(self._config.network.subnet_zones, self.subnet_ids, strict=False))[zone]
 
     def _make_vpc(self) -> None:
         network = self._config.network
@@ -59,13 +66,13 @@ class NetworkStack(Stack):
         self.subnet_ids = [self._subnet(index, letter).ref for index, letter in enumerate(network.zones)]
 
     def _equip_vpc(self) -> None:
-        """Add what a VPC of the deployment's own needs: endpoints, flow logs, and a way out when asked for."""
+        """Add endpoints, flow logs and, if configured, a NAT gateway to the deployment's VPC."""
         network = self._config.network
         self._make_endpoints(network.cidr, [self._route_table.ref])
         if network.flow_log_retention_days:
-            make_flow_logs(self, vpc_id=self.vpc_id, retention_days=network.flow_log_retention_days)
+            create_flow_logs(self, vpc_id=self.vpc_id, retention_days=network.flow_log_retention_days)
         if network.nat:
-            make_nat(
+            create_nat_gateway(
                 self,
                 name=self._config.name,
                 vpc_id=self.vpc_id,
@@ -75,7 +82,7 @@ class NetworkStack(Stack):
             )
 
     def _make_endpoints(self, cidr: str, route_table_ids: list[str]) -> None:
-        make_endpoints(
+        create_endpoints(
             self,
             config=self._config,
             vpc_id=self.vpc_id,
@@ -88,7 +95,7 @@ class NetworkStack(Stack):
         return Fn.select(index, Fn.cidr(self._vpc.attr_cidr_block, SUBNETS, SUBNET_BITS))
 
     def _subnet(self, index: int, letter: str) -> ec2.CfnSubnet:
-        """Make the isolated subnet of a zone."""
+        """Create the isolated subnet for a zone."""
         name = f"Isolated{letter.upper()}"
         subnet = ec2.CfnSubnet(
             self,
@@ -104,11 +111,11 @@ class NetworkStack(Stack):
         return subnet
 
     def _node_group(self) -> ec2.CfnSecurityGroup:
-        """Make the nodes' group: everything between nodes, both directions as EFA demands, and TLS to the endpoints."""
+        """Create the nodes' security group, which allows all traffic between nodes (for EFA) and TLS to endpoints."""
         group = ec2.CfnSecurityGroup(
             self,
             "Nodes",
-            group_description="Training nodes: free among themselves, TLS to AWS endpoints, nothing else",
+            group_description="Training nodes: all traffic between nodes, TLS to AWS endpoints, nothing else",
             vpc_id=self.vpc_id,
             security_group_egress=[
                 ec2.CfnSecurityGroup.EgressProperty(
@@ -116,7 +123,7 @@ class NetworkStack(Stack):
                     from_port=443,
                     to_port=443,
                     cidr_ip="0.0.0.0/0",
-                    description="TLS; without a route out of the VPC this reaches its endpoints only",
+                    description="TLS; reaches only the endpoints if the VPC has no route out",
                 )
             ],
         )
@@ -126,7 +133,7 @@ class NetworkStack(Stack):
             group_id=group.ref,
             source_security_group_id=group.ref,
             ip_protocol="-1",
-            description="Everything from nodes of the deployment, as EFA demands",
+            description="All traffic from nodes of the deployment, as EFA requires",
         )
         ec2.CfnSecurityGroupEgress(
             self,
@@ -134,6 +141,6 @@ class NetworkStack(Stack):
             group_id=group.ref,
             destination_security_group_id=group.ref,
             ip_protocol="-1",
-            description="Everything to nodes of the deployment, as EFA demands",
+            description="All traffic to nodes of the deployment, as EFA requires",
         )
         return group

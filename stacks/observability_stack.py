@@ -1,4 +1,4 @@
-"""ObservabilityStack: what people see of a run and are told of it. Nothing that trains depends on it."""
+"""ObservabilityStack: a deployment's metrics, alarms, dashboard and budget. No other stack depends on it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import Any
 from aws_cdk import CfnOutput, Stack, Tags
 from constructs import Construct
 
+from stacks.capacity.plan import gpus
 from stacks.config import DeploymentConfig
-from stacks.constructs.alarm_topic import AlarmTopic
-from stacks.constructs.run_alarms import RunAlarms
+from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.constructs.observability.alarm_topic import AlarmTopic
+from stacks.constructs.observability.budget import monthly_budget
+from stacks.constructs.observability.run_alarms import RunAlarms
+from stacks.constructs.observability.run_dashboard import run_dashboard
+from stacks.constructs.observability.run_metrics import RunMetrics
 from stacks.constructs.run_controller import log_group_name
-from stacks.constructs.run_dashboard import run_dashboard
-from stacks.constructs.run_metrics import RunMetrics
-from stacks.constructs.spend_budget import spend_budget
-from stacks.validators.run import gpus
 
 
 class ObservabilityStack(Stack):
-    """Metric filters, alarms, topic, dashboard, budget."""
+    """The metric filters, alarms, topic, dashboard and budget."""
 
     def __init__(self, scope: Construct, id_: str, *, config: DeploymentConfig, training: Stack, **kwargs: Any) -> None:
         super().__init__(scope, id_, **kwargs)
-        # The log groups that are filtered are of that stack; by name, so that it can change without asking this one.
+        # The filtered log groups belong to the TrainingStack. This stack refers to them by name and not through an
+        # export, so that the TrainingStack can change independently.
         self.add_stack_dependency(training)
         log_groups = [config.log_group, log_group_name(config)]
         has_gpus = gpus(config) > 0
@@ -40,6 +42,7 @@ class ObservabilityStack(Stack):
             self,
             "Alarms",
             config=config.observability.alarms,
+            limits=config.limits,
             metrics=metrics,
             topic=topic,
             has_gpus=has_gpus,
@@ -53,6 +56,6 @@ class ObservabilityStack(Stack):
                 log_groups=log_groups,
                 has_gpus=has_gpus,
             )
-        spend_budget(self, config, topic)
+        monthly_budget(self, config, topic)
         CfnOutput(self, "AlarmTopic", value=topic.topic_arn)
-        Tags.of(self).add("trainstack:deployment", config.name)
+        Tags.of(self).add(DEPLOYMENT_TAG, config.name)

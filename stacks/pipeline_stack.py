@@ -1,7 +1,8 @@
-"""PipelineStack: what carries merged changes, a pipeline in AWS or roles for GitHub's workflows."""
+"""PipelineStack: delivers merged changes through a pipeline in AWS, or creates roles for GitHub workflows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +15,44 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from stacks.bootstrap_roles import LOOKUP, role_arn
-from stacks.bundles import function_bundle
-from stacks.config import STACKS, DeploymentConfig, load
+from stacks.artifacts.bundles import BUNDLES, function_bundle, gate_bundle
+from stacks.config import DeploymentConfig
 from stacks.config.delivery import PipelineConfig
-from stacks.constructs.alarm_topic import AlarmTopic
-from stacks.constructs.bucket import BucketTraits, access_log_bucket, data_bucket
-from stacks.constructs.delivery_boundary import DeliveryBoundary
-from stacks.constructs.delivery_pipeline import DeliveryPipeline, DeliveryStage, stage_name
-from stacks.constructs.drift_watch import DriftWatch, Place
-from stacks.constructs.github_access import GithubAccess
-from stacks.constructs.log_encryption import LogEncryption
-from stacks.deployment import BUNDLES, add_stacks
+from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.constructs.cdk_bootstrap_roles import qualifier_of, role_arn
+from stacks.constructs.delivery.delivery_boundary import DeliveryBoundary
+from stacks.constructs.delivery.delivery_pipeline import DeliveryPipeline, DeliveryStage, stage_name
+from stacks.constructs.delivery.drift_watch import DriftWatch, Target
+from stacks.constructs.delivery.github_access import GithubAccess
+from stacks.constructs.observability.alarm_topic import AlarmTopic
+from stacks.constructs.observability.log_encryption import LogEncryption
+from stacks.constructs.storage.bucket import BucketOptions, access_log_bucket, data_bucket
 from stacks.errors import ConfigError, Problem
+from stacks.loading import load
 
 ARTIFACT_DAYS = 90
-"""Days that a run's artifacts are kept: a roll-back takes them from the last run that was good."""
+"""The artifact retention period in days. A rollback uses the artifacts from the last successful pipeline run."""
 
 
 class PipelineStack(Stack):
-    """The pipeline with its key, bucket, topic and drift watch; the roles of GitHub's workflows."""
+    """The pipeline with its key, bucket, topic and drift watch, and the roles for GitHub workflows.
+
+    `add_stacks` adds a deployment's stacks to a pipeline stage.
+    """
 
     def __init__(
-        self, scope: Construct, id_: str, *, config: DeploymentConfig, config_file: Path, **kwargs: Any
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: DeploymentConfig,
+        config_file: Path,
+        add_stacks: Callable[[Construct, DeploymentConfig], None],
+        **kwargs: Any,
     ) -> None:
         super().__init__(scope, id_, **kwargs)
         self._config = config
+        self._add_stacks = add_stacks
         DeliveryBoundary(self, "Boundary", deployment=config.name)
         if config.delivery.pipeline is not None:
             self._add_pipeline(config.delivery.pipeline, config_file)
@@ -47,7 +60,7 @@ class PipelineStack(Stack):
             access = GithubAccess(self, "Github", config=config.delivery.github)
             CfnOutput(self, "DeployRole", value=access.deploy_role.role_arn)
             CfnOutput(self, "ReadRole", value=access.read_role.role_arn)
-        Tags.of(self).add("trainstack:deployment", config.name)
+        Tags.of(self).add(DEPLOYMENT_TAG, config.name)
 
     def _add_pipeline(self, config: PipelineConfig, config_file: Path) -> None:
         loaded = [(name, load(Path(name))) for name in config.stages]
@@ -55,9 +68,9 @@ class PipelineStack(Stack):
         key = kms.Key(
             self,
             "Key",
-            description=f"Trainstack {self._config.name}: artifacts of its pipeline",
+            description=f"Trainstack {self._config.name}: pipeline artifacts",
             enable_key_rotation=True,
-            # What it encrypts is made anew from the repository.
+            # Artifacts can be rebuilt from the repository.
             removal_policy=RemovalPolicy.DESTROY,
         )
         LogEncryption(key).apply((self,))
@@ -74,7 +87,8 @@ class PipelineStack(Stack):
             config=config,
             own_file=_from_root(config_file),
             stages=stages,
-            add_stacks=lambda stage, one: add_stacks(stage, one, may_destroy=False),
+            gate_code=gate_bundle(BUNDLES),
+            add_stacks=self._add_stacks,
             artifacts=self._artifacts(key),
             log_group=logs.LogGroup.from_log_group_name(self, "LogsByName", log_group.ref),
         )
@@ -90,7 +104,7 @@ class PipelineStack(Stack):
             self,
             "DriftWatch",
             name=self._config.name,
-            places=[self._place(stage) for stage in stages],
+            targets=[self._target(stage) for stage in stages],
             hour_utc=config.drift_hour_utc,
             code=function_bundle("drift_watch", BUNDLES),
             topic=topic,
@@ -106,43 +120,60 @@ class PipelineStack(Stack):
             key=key,
             access_logs=requests,
             removal=RemovalPolicy.DESTROY,
-            traits=BucketTraits(rules=(old,)),
+            options=BucketOptions(rules=(old,)),
         )
 
-    def _place(self, stage: DeliveryStage) -> Place:
+    def _target(self, stage: DeliveryStage) -> Target:
         account = stage.config.account or self.account
-        return Place(
+        return Target(
             region=stage.config.region,
-            role_arn=role_arn(*LOOKUP, partition=self.partition, account=account, region=stage.config.region),
-            stacks=tuple(f"{stage.config.name}-{stack}" for stack in STACKS),
+            role_arn=role_arn(
+                "lookup", qualifier_of(self), partition=self.partition, account=account, region=stage.config.region
+            ),
+            stacks=stage.config.stack_names,
         )
 
     def _notify(self, pipeline: DeliveryPipeline, topic: sns.ITopic) -> None:
-        """Tell of an approval that waits and of a run that failed.
+        """Send a message to the topic about each pending approval, failed action and failed pipeline run.
 
         Source (2026-11): https://docs.aws.amazon.com/codepipeline/latest/userguide/detect-state-changes-cloudwatch-events.html
         """
         of_this = {"pipeline": [pipeline.pipeline.pipeline_name]}
-        for id_, kind, detail in (
-            ("RunFailed", "CodePipeline Pipeline Execution State Change", {"state": ["FAILED"]}),
-            (
-                "ApprovalWaits",
-                "CodePipeline Action Execution State Change",
-                {"state": ["STARTED"], "type": {"category": ["Approval"]}},
-            ),
+        run, action = (f"CodePipeline {kind} Execution State Change" for kind in ("Pipeline", "Action"))
+        field = events.EventField.from_path
+        name, execution = field("$.detail.pipeline"), field("$.detail.execution-id")
+        step = f"{field('$.detail.stage')}/{field('$.detail.action')}"
+        failed = (
+            f"Pipeline {name}: {step} failed: {field('$.detail.execution-result.external-execution-summary')} "
+            f"({field('$.detail.execution-result.error-code')}). "
+            f"Details: {field('$.detail.execution-result.external-execution-url')} Run: {execution}"
+        )
+        ended = (
+            f"Pipeline {name}: run {execution} failed. A failed stage is rolled back to its last successful run; the "
+            "stages before it keep the change. Correct the cause and merge again, or revert the merge."
+        )
+        waits = (
+            f"Pipeline {name}: {step} waits for an approval. Read the review in the log of the gate before it, then "
+            f"approve or reject in CodePipeline. Run: {execution}"
+        )
+        for id_, kind, detail, text in (
+            ("RunFailed", run, {"state": ["FAILED"]}, ended),
+            ("ActionFailed", action, {"state": ["FAILED"]}, failed),
+            ("ApprovalWaits", action, {"state": ["STARTED"], "type": {"category": ["Approval"]}}, waits),
         ):
             pattern = events.EventPattern(source=["aws.codepipeline"], detail_type=[kind], detail=of_this | detail)
-            events.Rule(self, id_, event_pattern=pattern, targets=[targets.SnsTopic(topic)])
+            message = events.RuleTargetInput.from_text(text)
+            events.Rule(self, id_, event_pattern=pattern, targets=[targets.SnsTopic(topic, message=message)])
 
 
 def _from_root(file: Path) -> str:
-    """Return a deployment file's path in the repository: the pipeline's checkout is somewhere else.
+    """Return a deployment file's path relative to the repository root, since the pipeline checks it out elsewhere.
 
     Raises:
-        ConfigError: It is not in the repository.
+        ConfigError: The file is outside the repository.
     """
     root, path = Path.cwd().resolve(), file.resolve()
     if not path.is_relative_to(root):
-        rule = "has a pipeline, and is not in the repository that the pipeline checks out"
+        rule = "must be in the repository because the pipeline only checks out the repository"
         raise ConfigError(str(file), [Problem("the file", str(file), rule, f"move it below {root}")])
     return path.relative_to(root).as_posix()

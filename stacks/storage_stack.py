@@ -1,8 +1,7 @@
-"""StorageStack: everything with memory. What is here stays when the stack goes, unless two keys say otherwise."""
+"""StorageStack: all persistent data. The data outlives the stack unless both destroy keys are set."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack, Tags
@@ -12,20 +11,22 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from bootstrap.documents import Lustre, Volume
-from stacks.bundles import function_bundle
 from stacks.config import DeploymentConfig
-from stacks.constructs.accepted_findings import accept
-from stacks.constructs.bucket import BucketTraits, access_log_bucket, archive_rules, data_bucket
-from stacks.constructs.fast_snapshot_restore import FastSnapshotRestore
-from stacks.constructs.launching_roles import admit_to_key, create_linked_roles
-from stacks.constructs.lustre import LustreFileSystem
-from stacks.constructs.snapshot_schedule import SnapshotSchedule
-from stacks.constructs.volumes import CheckpointVolume, SharedVolume, dataset_device, dataset_volume
+from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.constructs.nodes.service_linked_roles import create_linked_roles, grant_key_to_linked_roles
+from stacks.constructs.storage.bucket import BucketOptions, access_log_bucket, archive_rules, data_bucket
+from stacks.constructs.storage.lustre import LustreFileSystem
+from stacks.constructs.storage.snapshot_schedule import SnapshotSchedule
+from stacks.constructs.storage.volumes import CheckpointVolume, SharedVolume, dataset_device, dataset_volume
+from stacks.constructs.suppressions import suppress
 from stacks.network_stack import NetworkStack
+
+# Rolling back a failed create deletes what it has created, which is empty, so that the stack can be created again.
+KEEP = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
 
 
 class StorageStack(Stack):
-    """The key, the buckets, and the volumes and file systems that the deployment file asks for."""
+    """The key, the buckets, and the volumes and file systems that the deployment file configures."""
 
     def __init__(
         self,
@@ -35,13 +36,12 @@ class StorageStack(Stack):
         config: DeploymentConfig,
         network: NetworkStack,
         may_destroy: bool,
-        bundle_directory: Path,
         **kwargs: Any,
     ) -> None:
         super().__init__(scope, id_, **kwargs)
         self._config = config
         both_keys = config.storage.deletion == "destroy" and may_destroy
-        self._removal = RemovalPolicy.DESTROY if both_keys else RemovalPolicy.RETAIN
+        self._removal = RemovalPolicy.DESTROY if both_keys else KEEP
         self.key = kms.Key(
             self,
             "Key",
@@ -49,33 +49,33 @@ class StorageStack(Stack):
             enable_key_rotation=True,
             removal_policy=self._removal,
         )
-        admit_to_key(self.key, config)
-        accept(
+        grant_key_to_linked_roles(self.key, config)
+        suppress(
             self.key,
             "CKV_AWS_33",
-            "By condition on the principal's ARN: KMS refuses a policy that names a role which the account has not yet",
+            "A condition limits the principal's ARN because KMS rejects policies that name roles that do not exist",
         )
         create_linked_roles(self, config)
         self._buckets()
         self.block_devices: list[ec2.CfnLaunchTemplate.BlockDeviceMappingProperty] = []
-        """Devices of the launch template beside the root volume."""
+        """The launch template's devices, except the root volume."""
         self.volumes: list[Volume] = []
-        """What nodes are told of their volumes."""
-        self._dataset_volume(bundle_directory)
+        """The volumes in the node document."""
+        self._dataset_volume()
         self._checkpoint_volume()
         self._shared_volume()
         self.lustre = self._lustre(network)
-        """What nodes are told of the shared file system."""
-        Tags.of(self).add("trainstack:deployment", config.name)
+        """The shared file system in the node document."""
+        Tags.of(self).add(DEPLOYMENT_TAG, config.name)
 
     @property
     def volume_ids(self) -> list[str]:
-        """The volumes that nodes attach."""
+        """The ids of the volumes that the nodes attach."""
         return [volume.volume_id for volume in self.volumes if volume.volume_id is not None]
 
     @property
     def copied_volume_id(self) -> str | None:
-        """The volume that nodes of other zones make copies of."""
+        """The id of the volume whose copies nodes in other zones restore."""
         return next((volume.volume_id for volume in self.volumes if volume.restored_elsewhere), None)
 
     def _buckets(self) -> None:
@@ -87,13 +87,11 @@ class StorageStack(Stack):
             key=self.key,
             access_logs=access_logs,
             removal=self._removal,
-            traits=BucketTraits(
+            options=BucketOptions(
+                events=True,
                 accelerated=storage.transfer_acceleration,
                 rules=archive_rules("datasets/", storage.archive_after_days),
             ),
-        )
-        reports = s3.LifecycleRule(
-            id="OldNodeReports", prefix="nodes/", expiration=Duration.days(storage.node_report_days)
         )
         self.checkpoints = data_bucket(
             self,
@@ -101,31 +99,38 @@ class StorageStack(Stack):
             key=self.key,
             access_logs=access_logs,
             removal=self._removal,
-            traits=BucketTraits(events=True, rules=[*archive_rules("runs/", storage.archive_after_days), reports]),
+            options=BucketOptions(
+                rules=archive_rules("runs/", storage.archive_after_days),
+                noncurrent_version_days=storage.noncurrent_version_days,
+            ),
+        )
+        reports = s3.LifecycleRule(
+            id="OldNodeReports", prefix="nodes/", expiration=Duration.days(storage.node_report_days)
+        )
+        # Versioning applies to all objects of a bucket. Each node rewrites its heartbeat every few seconds, and each
+        # rewrite would add a version.
+        self.control = data_bucket(
+            self,
+            "Control",
+            key=self.key,
+            access_logs=access_logs,
+            removal=self._removal,
+            options=BucketOptions(events=True, rules=[reports]),
         )
         CfnOutput(self, "DatasetBucket", value=self.datasets.bucket_name)
         CfnOutput(self, "CheckpointBucket", value=self.checkpoints.bucket_name)
+        CfnOutput(self, "ControlBucket", value=self.control.bucket_name)
         if storage.transfer_acceleration:
             CfnOutput(
                 self, "DatasetUploadEndpoint", value=f"https://{self.datasets.bucket_name}.s3-accelerate.amazonaws.com"
             )
 
-    def _dataset_volume(self, bundle_directory: Path) -> None:
+    def _dataset_volume(self) -> None:
         volume = self._config.storage.dataset_volume
         if volume is None:
             return
         self.block_devices.append(dataset_device(volume, self.key))
         self.volumes.append(dataset_volume(volume))
-        if volume.warm == "fast_snapshot_restore":
-            FastSnapshotRestore(
-                self,
-                "FastRestore",
-                deployment=self._config.name,
-                snapshot_id=volume.snapshot_id,
-                zones=self._config.network.subnet_zones,
-                code=function_bundle("fast_snapshot_restore", bundle_directory),
-                log_retention_days=self._config.observability.log_retention_days,
-            )
 
     def _checkpoint_volume(self) -> None:
         config, name = self._config.storage.checkpoint_volume, self._config.name
@@ -135,7 +140,7 @@ class StorageStack(Stack):
             self, "CheckpointVolume", config=config, deployment=name, key=self.key, removal=self._removal
         )
         SnapshotSchedule(self, "Snapshots", config=config, deployment=name, volume_id=volume.resource.ref, key=self.key)
-        self.volumes.append(volume.told)
+        self.volumes.append(volume.document)
 
     def _shared_volume(self) -> None:
         config = self._config.storage.shared_volume
@@ -144,7 +149,7 @@ class StorageStack(Stack):
         volume = SharedVolume(
             self, "SharedVolume", config=config, deployment=self._config.name, key=self.key, removal=self._removal
         )
-        self.volumes.append(volume.told)
+        self.volumes.append(volume.document)
 
     def _lustre(self, network: NetworkStack) -> Lustre | None:
         config = self._config.storage.lustre
@@ -160,4 +165,4 @@ class StorageStack(Stack):
             key=self.key,
             datasets=self.datasets,
             removal=self._removal,
-        ).told
+        ).document

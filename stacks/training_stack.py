@@ -1,4 +1,7 @@
-"""TrainingStack: what trains. Everything here can be made anew; everything with memory is in StorageStack."""
+"""TrainingStack: the fleet and the run controller.
+
+The stack can be recreated at any time, since StorageStack holds all persistent data.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +15,47 @@ from aws_cdk import aws_s3_assets as s3_assets
 from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
-from bootstrap.documents import Bundle, NodeDocument, Prepare, PythonEnvironment, RunDocument, SuperviseTimings
-from stacks.bundles import BundleFile, code_bundle, function_bundle, node_bundle
-from stacks.capacity_plan import fabric, one_zone_at_a_time, zone_candidates
+from bootstrap.documents import Bundle, NodeDocument, Prepare, PythonEnvironment, RunDocument
+from bootstrap.documents.decoding import SCHEMA_VERSION
+from bootstrap.documents.supervisor_limits import SuperviseTimings
+from stacks.artifacts.bundles import BundleFile, code_bundle, function_bundle, node_bundle
+from stacks.artifacts.review_code import OUTPUT, review_digest
+from stacks.artifacts.wheelhouse import archive_of
+from stacks.capacity.plan import fabric, gpus, one_zone_at_a_time, processes_per_node, zone_candidates
 from stacks.config import DeploymentConfig
-from stacks.constructs.fleets import Fleet, FleetParts, make_fleet
-from stacks.constructs.node_role import NodeRole
-from stacks.constructs.node_template import NodeTemplate
-from stacks.constructs.placement import placement_group
-from stacks.constructs.reservation import reservation_target
+from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.constructs.fleet_resources import Fleet, FleetParts, create_fleet
+from stacks.constructs.nodes.capacity_reservation import reservation_target
+from stacks.constructs.nodes.launch_template import NodeLaunchTemplate
+from stacks.constructs.nodes.node_role import NodeRole
+from stacks.constructs.nodes.placement_group import placement_group
 from stacks.constructs.run_controller import RunController
+from stacks.constructs.storage.fast_snapshot_restore import FastSnapshotRestore
 from stacks.errors import ConfigError, Problem
 from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
-from stacks.validators.run import gpus, processes_per_node
-from stacks.wheelhouse import archive_of
 
-# Source (2026-11):
-# https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html
-STANDARD_PARAMETER_BYTES = 4096
 ADVANCED_PARAMETER_BYTES = 8192
-TOKEN_MARGIN_BYTES = 512  # what tokens in the document may still grow by
+"""The limit of an advanced parameter. Source (2026-11):
+https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html"""
+TOKEN_MARGIN_BYTES = 512  # margin for CloudFormation tokens, whose values are not known yet
 
 
-def parameter_tier(document: str, source: str) -> str:
-    """Return the tier of SSM parameter that holds a document.
+def check_parameter_size(document: str, source: str) -> None:
+    """Check that an SSM parameter can contain a document.
 
     Raises:
-        ConfigError: No tier does.
+        ConfigError: The document is too large for any tier.
     """
     size_bytes = len(document.encode()) + TOKEN_MARGIN_BYTES
     if size_bytes > ADVANCED_PARAMETER_BYTES:
-        rule = f"the run document must fit into an SSM parameter of {ADVANCED_PARAMETER_BYTES} bytes"
-        problem = Problem("training.config", f"about {size_bytes} bytes", rule, "shorten its texts")
+        rule = f"must yield a run document of at most {ADVANCED_PARAMETER_BYTES} bytes, the limit for an SSM parameter"
+        problem = Problem("training.config", f"about {size_bytes} bytes", rule, "shorten its text values")
         raise ConfigError(source, [problem])
-    return "Advanced" if size_bytes > STANDARD_PARAMETER_BYTES else "Standard"
 
 
 class TrainingStack(Stack):
-    """Fleet, node role, launch template, the two documents, the run controller."""
+    """The fleet, node role, launch template, node and run documents, and run controller."""
 
     def __init__(
         self,
@@ -80,35 +85,41 @@ class TrainingStack(Stack):
             config=config,
             datasets=storage.datasets,
             checkpoints=storage.checkpoints,
+            control=storage.control,
             key=storage.key,
             volume_ids=storage.volume_ids,
             copied_volume_id=storage.copied_volume_id,
         )
         wheelhouse = self._wheelhouse(wheelhouse_directory)
-        document = self._node_document(storage, self._bundle("NodeBundle", node_bundle(bundle_directory, wheelhouse)))
+        bundle = self._bundle("NodeBundle", node_bundle(bundle_directory, wheelhouse))
+        document = self._node_document(storage, role, bundle)
         subnet_ids = self._candidate_subnet_ids(network)
         fleet = self._fleet(network, storage, role, document, subnet_ids)
-        # A delete waits for the nodes to leave, and they need their rights and their log group until then.
-        fleet.resource.add_resource_dependency(role.policy)
-        fleet.resource.add_resource_dependency(log_group)
+        # Stack deletion waits for the nodes to terminate. Until then, they need their permissions and log group.
+        for resource in fleet.resources:
+            resource.add_resource_dependency(role.policy)
+            resource.add_resource_dependency(log_group)
+        self._enable_fast_restore(bundle_directory, fleet)
         controller = RunController(
             self,
             "RunController",
             config=config,
             code=function_bundle("run_controller", bundle_directory),
-            checkpoints=storage.checkpoints,
+            datasets=storage.datasets,
+            control=storage.control,
             key=storage.key,
             fleet=fleet,
+            node_role_id=role.role.role_id,
             subnet_ids=subnet_ids,
         )
         run = self._run_parameter(self._bundle("CodeBundle", code_bundle(bundle_directory, user_code)))
-        # The run starts when its document appears: all that acts on it must be there before.
+        # The run starts when its document is created, so everything that reacts to the document must already exist.
         run.node.add_dependency(fleet, controller, role, log_group)
         self._outputs(fleet)
-        Tags.of(self).add("trainstack:deployment", config.name)
+        Tags.of(self).add(DEPLOYMENT_TAG, config.name)
 
     def _candidate_subnet_ids(self, network: NetworkStack) -> list[str]:
-        """Return the subnets that the fleet may use, in the order in which they are tried."""
+        """Return the ids of the subnets that the fleet may use, in order of preference."""
         zones = dict(zip(self._config.network.subnet_zones, network.subnet_ids, strict=True))
         return [zones[letter] for letter in zone_candidates(self._config)]
 
@@ -123,7 +134,7 @@ class TrainingStack(Stack):
         config = self._config
         group = placement_group(self, config)
         reservation = reservation_target(self, config, group)
-        template = NodeTemplate(
+        template = NodeLaunchTemplate(
             self,
             "NodeTemplate",
             config=config,
@@ -138,40 +149,58 @@ class TrainingStack(Stack):
         parts = FleetParts(
             config=config,
             variants=template.variants,
-            # One zone at a time: the run controller moves on to the next subnet between attempts.
+            # The fleet uses one zone at a time. The run controller switches to the next subnet between attempts.
             subnet_ids=subnet_ids[:1] if one_zone_at_a_time(config) else subnet_ids,
             candidate_subnet_ids=subnet_ids,
             reservation=reservation,
             node_role_arn=role.role.role_arn,
         )
-        return make_fleet(self, "Fleet", parts)
+        return create_fleet(self, "Fleet", parts)
+
+    def _enable_fast_restore(self, bundle_directory: Path, fleet: Fleet) -> None:
+        """Enable fast snapshot restore before the first node launches. It is billed by the hour while it is enabled."""
+        volume = self._config.storage.dataset_volume
+        if volume is None or volume.warm != "fast_snapshot_restore":
+            return
+        restore = FastSnapshotRestore(
+            self,
+            "FastRestore",
+            deployment=self._config.name,
+            snapshot_id=volume.snapshot_id,
+            zones=self._config.network.subnet_zones,
+            code=function_bundle("fast_snapshot_restore", bundle_directory),
+            log_retention_days=self._config.observability.log_retention_days,
+        )
+        fleet.node.add_dependency(restore)
 
     def _bundle(self, id_: str, bundle: BundleFile) -> Bundle:
-        """Publish a bundle as a file asset; return where nodes find it."""
+        """Publish a bundle as a file asset and return its location."""
         asset = s3_assets.Asset(self, id_, path=str(bundle.path))
         return Bundle(bucket=asset.s3_bucket_name, key=asset.s3_object_key, sha256=bundle.sha256)
 
     def _wheelhouse(self, directory: Path) -> dict[str, str] | None:
-        """Publish the locked wheelhouse as a file asset; return where nodes find it in the bucket of their bundle.
+        """Publish the locked wheelhouse as a file asset in the bundle's bucket, and return its key and digest.
 
         Raises:
-            ConfigError: It was not built on this machine.
+            ConfigError: The wheelhouse was not built on this machine.
         """
         sha256 = self._config.node.python.wheelhouse
-        if sha256 in ("auto", "off"):  # auto still: nothing is locked
+        if sha256 in ("auto", "off"):  # the value is still `auto` if there is no lock
             return None
         path = archive_of(sha256, self._config.name, directory)
         asset = s3_assets.Asset(self, "Wheelhouse", path=str(path))
         return {"key": asset.s3_object_key, "sha256": sha256}
 
-    def _node_document(self, storage: StorageStack, bundle: Bundle) -> NodeDocument:
+    def _node_document(self, storage: StorageStack, role: NodeRole, bundle: Bundle) -> NodeDocument:
         node = self._config.node
         return NodeDocument(
-            schema_version=1,
+            schema_version=SCHEMA_VERSION,
             deployment=self._config.name,
             region=self._config.region,
+            role_id=role.role.role_id,
             dataset_bucket=storage.datasets.bucket_name,
             checkpoint_bucket=storage.checkpoints.bucket_name,
+            control_bucket=storage.control.bucket_name,
             run_parameter=self._config.run_parameter,
             log_group=self._config.log_group,
             bundle=bundle,
@@ -192,7 +221,7 @@ class TrainingStack(Stack):
     def _run_parameter(self, code: Bundle) -> ssm.CfnParameter:
         config, prepare = self._config, self._config.training.prepare
         document = RunDocument(
-            schema_version=1,
+            schema_version=SCHEMA_VERSION,
             deployment=config.name,
             run=config.training.run,
             nodes=config.capacity.nodes,
@@ -204,13 +233,16 @@ class TrainingStack(Stack):
             prepare=None if prepare is None else Prepare(**prepare.model_dump(mode="json")),
         )
         content = document.to_json()
+        check_parameter_size(json.dumps(content), config.name)
         return ssm.CfnParameter(
             self,
             "Run",
             name=config.run_parameter,
             type="String",
-            tier=parameter_tier(json.dumps(content), config.name),
-            description="What is trained (run document)",
+            # Only this tier admits each size: an advanced parameter cannot become a standard one again. Parameter Store
+            # chooses the tier at each update, and keeps an advanced parameter. Source: the page above.
+            tier="Intelligent-Tiering",
+            description="Run document: the training that the nodes run",
             value=self.to_json_string(content),
         )
 
@@ -219,6 +251,7 @@ class TrainingStack(Stack):
             "FleetId": fleet.fleet_id,
             "LogGroup": self._config.log_group,
             "RunParameter": self._config.run_parameter,
+            OUTPUT: review_digest(),
         }
         for name, value in outputs.items():
             CfnOutput(self, name, value=value)

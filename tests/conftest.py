@@ -1,8 +1,19 @@
-"""How the tests are spread over worker processes."""
+"""How the tests are spread over worker processes, and how they share what is slow to read."""
 
 from __future__ import annotations
 
+import functools
+
 import pytest
+from botocore.loaders import JSONFileLoader, Loader
+
+# A new session parses the service models again, and moto starts a new session for every test: 0.2 s of processor time
+# for the clients of S3 and Parameter Store.
+# The model of S3 is not shared: botocore's clients edit the paths in it, and moto's router needs the original ones.
+SERVICE_MODELS = JSONFileLoader()
+_parse, _parse_once = SERVICE_MODELS.load_file, functools.cache(SERVICE_MODELS.load_file)
+SERVICE_MODELS.load_file = lambda path: (_parse if "/s3/" in path else _parse_once)(path)
+Loader.FILE_LOADER_CLASS = staticmethod(lambda: SERVICE_MODELS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,26 +1,26 @@
-"""Exceptions of the training package: one tree, each class one way in which a run can end.
+"""Exceptions raised by the training package. Each class stands for one cause of failure.
 
-The command line maps the class to an outcome and an exit code; see :mod:`training.outcome`.
+The `train` command maps the class to an outcome and an exit code; see :mod:`training.process.outcome`.
 """
 
 from __future__ import annotations
 
 
 class TrainingError(Exception):
-    """Anything the trainer reports in words; the run failed."""
+    """A failure with a message for the user."""
 
 
 class ConfigurationError(TrainingError):
-    """What the user asked for cannot work; the same command will fail again.
+    """The request is invalid; retrying the same command would fail again.
 
     Attributes:
-        problems: every problem found, one sentence each (path, value, rule, remedy).
+        problems: all problems found, one message each (path, value, rule, remedy).
     """
 
     def __init__(self, problems: list[str]) -> None:
         assert problems, "a configuration error names at least one problem"
         self.problems = problems
-        # The list, not a text, is the argument: errors are pickled on their way to other ranks.
+        # Pass the list rather than a string: errors are sent to other ranks with their arguments.
         super().__init__(problems)
 
     def __str__(self) -> str:
@@ -28,18 +28,18 @@ class ConfigurationError(TrainingError):
 
 
 class DatasetError(ConfigurationError):
-    """A dataset is missing, damaged, or not the one that the run needs."""
+    """A dataset is missing, damaged, or different from the dataset that the run requires."""
 
 
 class TokenizeError(ConfigurationError):
-    """The text or the settings given to ``tokenize`` cannot become a dataset."""
+    """``tokenize`` cannot make a dataset from its input or settings."""
 
 
 class NonFiniteLossError(TrainingError):
-    """The loss or the gradients became NaN or infinite; no checkpoint was made of that state.
+    """The loss or the gradients became NaN or infinite. The affected state was not saved.
 
     Attributes:
-        step: optimizer steps that would have been done after it: where it began.
+        step: first non-finite step, counted from 1.
     """
 
     def __init__(self, step: int, loss: float, gradient_norm: float, where: str = "") -> None:
@@ -47,49 +47,49 @@ class NonFiniteLossError(TrainingError):
         super().__init__(step, loss, gradient_norm, where)
 
     def at(self, where: str) -> NonFiniteLossError:
-        """The same with the part of the model in which it began."""
+        """Return a copy of this error whose message names the failing part of the model."""
         return NonFiniteLossError(self.step, self.loss, self.gradient_norm, where)
 
     def __str__(self) -> str:
         _, loss, gradient_norm, where = self.args
         return (
             f"the loss or the gradient became NaN or infinite at step {self.step} (loss {loss}, gradient norm "
-            f"{gradient_norm}){where and '; '}{where}; lower optimizer.learning_rate, use a longer warm-up, or another "
-            "precision"
+            f"{gradient_norm}){where and '; '}{where}; lower optimizer.learning_rate, use a longer warm-up, or change "
+            "the precision"
         )
 
 
 class DivergedError(TrainingError):
-    """The loss went wrong again and again, or ranks no longer hold the same parameters."""
+    """The loss diverged repeatedly, or parameters differ between ranks."""
 
 
 class OutOfMemoryError(TrainingError):
-    """A step needs more memory than there is."""
+    """A step needs more memory than is available."""
 
 
 class PeerError(TrainingError):
-    """Another rank failed; its own outcome file says why."""
+    """Another rank failed; its outcome file contains the reason."""
 
 
 class StoreError(TrainingError):
-    """The checkpoint store refused or lost a request, after bounded retries."""
+    """A request to the checkpoint store failed after all retries."""
 
 
 class AlreadyExistsError(StoreError):
-    """A create-only write found its key taken."""
+    """A create-only write failed because the key exists."""
 
 
 class NotFoundError(StoreError):
-    """The store has no such object."""
+    """The object does not exist in the store."""
 
 
 class CorruptCheckpointError(StoreError):
-    """A checkpoint's bytes are missing or do not match their hashes."""
+    """Checkpoint data is missing or does not match its hash."""
 
 
 class SaveCancelledError(StoreError):
-    """A save was given up for a more urgent one, or because its deadline passed."""
+    """A save was cancelled in favor of a more urgent one, or missed its deadline."""
 
 
 class SupersededError(TrainingError):
-    """A newer generation owns the checkpoint log; this writer may commit nothing more."""
+    """A newer generation owns the checkpoint log; this writer can no longer commit."""

@@ -1,4 +1,4 @@
-"""A training script of the user's own, run as the trainer is: by `training.entrypoint` of a config, or by hand.
+"""User-supplied training scripts, started through `entrypoint` in a config, or manually.
 
 from training.checkpoint import Checkpointer
 from training.script import this_run
@@ -9,7 +9,7 @@ step = checkpointer.resume().step
 while step < steps:
     ...                                    # forward, backward, optimizer.step()
     step += 1
-    run.heed(checkpointer, step)           # saves and ends when the node has to go; saves when asked to
+    run.handle_requests(checkpointer, step)  # saves on request; saves and exits when asked to stop
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.distributed import Votes
 from training.errors import ConfigurationError, TrainingError
-from training.interruption import Interruption
-from training.metrics import MetricsFile
-from training.outcome import EXIT_CODES, Ending
-from training.stopping import last_save_seconds
+from training.loop.interruption import Interruption
+from training.loop.last_save import last_save_seconds
+from training.observe.metrics import MetricsFile
+from training.process.distributed import ControlFlags
+from training.process.outcome import EXIT_CODES, Ending
 
 if TYPE_CHECKING:
-    from training.assembly import Job
     from training.checkpoint.checkpointer import Checkpointer
-    from training.trainer import Progress
+    from training.loop.job import Job
+    from training.loop.trainer import Progress
 
 
 class Stopped(SystemExit):  # noqa: N818
-    """The script was asked to stop, and its state is saved: ends the process with the code that says so."""
+    """The script was asked to stop, and its state is saved. Exits the process with the exit code for `stopped`."""
 
     def __init__(self, reason: str, step: int) -> None:
         super().__init__(EXIT_CODES["stopped"])
@@ -45,14 +45,16 @@ class Stopped(SystemExit):  # noqa: N818
 
 @dataclass
 class ThisRun:
-    """Where the script's data and checkpoints are, and what is asked of it.
+    """The script's data and checkpoint paths, and the requests sent to it.
 
     Attributes:
         dataset: directory of the staged dataset.
-        checkpoints: for :class:`training.checkpoint.Checkpointer`.
-        run_directory: for the script's own files; its files `stop` and `save` are requests.
-        generation: number of this start of the run, for the Checkpointer.
-        step: optimizer steps done, as far as the script has said.
+        checkpoints: checkpoint store, for :class:`training.checkpoint.Checkpointer`.
+        run_directory: directory for the script's files; files named `stop` and `save` in it are requests.
+        generation: number of this start of the run, to be passed to the Checkpointer.
+        interruption: save and stop requests.
+        step: optimizer steps completed at the last call to :meth:`handle_requests`.
+        checkpoint_step: step saved when the script stopped.
     """
 
     dataset: Path
@@ -62,48 +64,50 @@ class ThisRun:
     interruption: Interruption
     step: int | None = None
     checkpoint_step: int | None = None
-    _heeded_at: float | None = None
+    _last_step_at: float | None = None
     _saving_since: float | None = None
     _metrics: MetricsFile | None = None
 
     def report(self, record: str, **values: Any) -> None:
-        """Append a record to the run's metrics, as the trainer's own `step` and `validation` are; on rank 0 only."""
+        """Append a record to the run's metrics, such as `step` or `validation`; only rank 0 writes it."""
         if self._metrics is None:
             is_main = os.environ.get("RANK", "0") == "0"
             self._metrics = MetricsFile(self.run_directory / "metrics.jsonl" if is_main else None)
         self._metrics.write(record, **values)
 
-    def heed(self, checkpointer: Checkpointer, step: int, extra: dict[str, Any] | None = None) -> None:
-        """Do what was asked since the last call. All ranks call it after each step.
+    def handle_requests(self, checkpointer: Checkpointer, step: int, extra: dict[str, Any] | None = None) -> None:
+        """Handle the save and stop requests received since the last call. All ranks must call it after each step.
 
         Args:
-            checkpointer: of the script.
-            step: optimizer steps done.
-            extra: as for :meth:`Checkpointer.save`.
+            checkpointer: the script's checkpointer.
+            step: optimizer steps completed.
+            extra: extra state; see :meth:`Checkpointer.save`.
 
         Raises:
-            Stopped: the run was asked to stop, and the state is saved; let it pass.
-            StoreError: the state cannot be saved.
+            Stopped: The run was asked to stop, and the state is saved. Do not catch this exception.
+            StoreError: The state cannot be saved.
         """
         self.step = step
-        asked = self.interruption
-        wants_save = asked.wants_save or checkpointer.is_near_only
-        votes = Votes(stop=float(asked.wants_stop), save=float(wants_save), busy=float(checkpointer.is_saving))
-        agreed = checkpointer.agree(votes)
+        interruption = self.interruption
+        wants_save = interruption.wants_save or checkpointer.is_local_only
+        flags = ControlFlags(
+            stop=float(interruption.wants_stop), save=float(wants_save), busy=float(checkpointer.is_saving)
+        )
+        agreed = checkpointer.agree(flags)
         self._note_saving(is_saving=agreed.busy > 0)
         if agreed.stop:
             checkpointer.save(step, extra, wait=True)
             checkpointer.close()
             self.checkpoint_step = step
-            raise Stopped(asked.reason() if asked.wants_stop else "another process was asked to stop", step)
+            raise Stopped(interruption.reason() if interruption.wants_stop else "another rank was asked to stop", step)
         if agreed.save and checkpointer.save(step, extra):
-            asked.save_taken()
+            interruption.save_taken()
 
     def _note_saving(self, is_saving: bool) -> None:
-        """Measure what saves take, so that a notice can be used for steps until the last one must begin."""
+        """Measure how long saves take, so that after a notice the run can train until the last save must begin."""
         now = time.monotonic()
-        step_seconds = now - (self._heeded_at or now)
-        self._heeded_at = now
+        step_seconds = now - (self._last_step_at or now)
+        self._last_step_at = now
         if is_saving:
             self._saving_since = self._saving_since or now - step_seconds
         elif self._saving_since is not None:
@@ -115,12 +119,12 @@ _started: list[ThisRun] = []
 
 
 def this_run(dataset: str = "dataset", checkpoints: str = "checkpoints", run_directory: str = ".") -> ThisRun:
-    """The run that this process belongs to.
+    """Return this process's run. The arguments apply only if the script was started manually.
 
     Args:
-        dataset: its directory, where the script is started by hand.
-        checkpoints: where they go then.
-        run_directory: where `stop` and `save` are looked for then.
+        dataset: dataset directory.
+        checkpoints: checkpoint store.
+        run_directory: directory for the files `stop` and `save`.
     """
     if not _started:
         interruption = Interruption()
@@ -130,14 +134,14 @@ def this_run(dataset: str = "dataset", checkpoints: str = "checkpoints", run_dir
 
 
 def run_entrypoint(job: Job, interruption: Interruption, progress: Progress) -> tuple[Ending, str]:
-    """Run the config's script to its end; return how it ended and why. What it raises is raised.
+    """Run the config's script; return its outcome and a message. Exceptions raised by the script propagate.
 
     Raises:
-        ConfigurationError: there is no such script.
-        TrainingError: it ended with another exit code than 0.
+        ConfigurationError: The script does not exist.
+        TrainingError: The script exited with a non-zero exit code.
     """
     config = job.config
-    assert config.entrypoint is not None, "asked before"
+    assert config.entrypoint is not None, "checked by the caller"
     script = _find(config.entrypoint)
     run = ThisRun(job.dataset, job.checkpoints, job.run_directory, job.generation, interruption)
     _started[:] = [run]
@@ -149,18 +153,18 @@ def run_entrypoint(job: Job, interruption: Interruption, progress: Progress) -> 
         return "stopped", stop.message
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise TrainingError(f"{config.entrypoint}: ended with {end.code!r}; see its output") from end
+            raise TrainingError(f"{config.entrypoint}: exited with {end.code!r}; see its output") from end
     finally:
         progress.step, progress.checkpoint_step = run.step, run.checkpoint_step
-    return "finished", f"{config.entrypoint} is done"
+    return "finished", f"{config.entrypoint} finished"
 
 
 def _find(entrypoint: str) -> Path:
-    """The script in the folders that modules are imported from: of the code bundle on a node."""
+    """Find the script on the module search path, which includes the code bundle on a node; return its path."""
     for folder in [*sys.path, os.curdir]:
         path = Path(folder, entrypoint)
         if path.is_file():
             return path.resolve()
     raise ConfigurationError(
-        [f"entrypoint: {entrypoint}: there is no such file; put it into training.code, or into a folder of PYTHONPATH"]
+        [f"entrypoint: {entrypoint}: no such file; put it into training.code, or into a folder on PYTHONPATH"]
     )

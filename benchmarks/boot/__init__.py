@@ -1,1 +1,1 @@
-"""What a node's boot and each kind of loss cost, in seconds: `python -m benchmarks.boot`."""
+"""Boot time, and the cost of each kind of node loss: `python -m benchmarks.boot`."""

@@ -1,13 +1,15 @@
-"""What a boot and each kind of loss cost, in seconds: ``python -m benchmarks.boot`` writes build/bench/boot.json.
+"""Boot time, and the cost of each kind of node loss: ``python -m benchmarks.boot``.
 
-The boot is computed: the longest path through its real steps, from a table of latencies that each name their source.
-The losses are measured, on machines with a real supervisor, torchrun and trainer each (CPU, gloo, the smallest model),
-with the timings that a deployment has by default: of two and of four machines the first is lost, one joins, one is
-frozen, one is cut off, and one gets notice, a short one and one that leaves time to train on; each time the gang has
-trained until every node has its standby again. As root each machine has a network of its own, and what is lost is lost
-without a word; else all are on the loop-back interface, and nothing is cut off.
+The command writes build/bench/boot.json. The boot time is computed as the critical path through its real steps, using a
+table of latencies with sources. The losses are measured on nodes that each run a real supervisor, torchrun and trainer
+(CPU, gloo, the smallest model) with a deployment's default timings. Gangs of two and four nodes are disturbed in
+several ways, one after another: the first node is lost, a node joins, freezes or is disconnected, or a node receives a
+notice, either a short one or one that leaves time to continue training. Before each disturbance, every node has a
+standby ready. When run as root, each node has its own network namespace, and a lost node sends no packets. Otherwise,
+all nodes use the loopback interface, and none is disconnected.
 
-Exit code 1: a machine that was thought lost committed after its successors had begun, or nothing followed a loss.
+Exits with 1 if a node that was declared lost committed after its successors had started, or if no generation followed a
+loss.
 """
 
 from __future__ import annotations
@@ -33,43 +35,44 @@ from moto.moto_api._internal.models import moto_api_backend
 from benchmarks.boot.critical_path import critical_path
 from benchmarks.boot.gang import Gang, TooSlowError, events
 from benchmarks.boot.latencies import AFTER_BOOT, OF_AN_ATTACHED_VOLUME, Latency, table, tasks
-from benchmarks.boot.losses import Loss, cut_last, freeze_last, give_notice, grow, lose_first
-from benchmarks.boot.network import Network, can_cut
+from benchmarks.boot.losses import Loss, disconnect_last, freeze_last, give_notice, grow, lose_first
+from benchmarks.boot.network import Network, has_namespaces
 from benchmarks.chaos.__main__ import make_dataset
 from benchmarks.chaos.campaign import CONFIG
-from benchmarks.chaos.supervised import RUN, Account
-from benchmarks.local_moto import client_options, local_moto
-from bootstrap import boot
-from stacks.config.node import SuperviseConfig
-from training.checkpoint.backend import Backend
+from benchmarks.chaos.supervised import DEPLOYMENT, RUN, Account
+from benchmarks.servers.local_moto import client_options, local_moto
+from bootstrap.boot_steps.boot_sequence import STEPS as BOOT_STEPS
+from bootstrap.documents.object_keys import run_prefix
+from stacks.config.heartbeat import SuperviseConfig
 from training.checkpoint.log import newest_first
-from training.checkpoint.s3 import S3Backend
+from training.checkpoint.storage.backend import Backend
+from training.checkpoint.storage.s3 import S3Backend
 
 BUCKET = "boot"
 OUTPUT = Path("build/bench/boot.json")
 LONG_NOTICE_SECONDS, SHORT_NOTICE_SECONDS = 20.0, 5.0
 STEPS_WITHOUT_END = 1_000_000
 
-Deed = Callable[[Gang, int], tuple[Loss, int]]
-DEEDS: dict[str, Deed] = {
+Disturbance = Callable[[Gang, int], tuple[Loss, int]]
+DISTURBANCES: dict[str, Disturbance] = {
     "lose_first_node": lose_first,
     "grow": grow,
     "freeze": freeze_last,
-    "cut_off": cut_last,
+    "disconnect": disconnect_last,
     f"notice_{SHORT_NOTICE_SECONDS:g}_seconds": give_notice(SHORT_NOTICE_SECONDS),
     f"notice_{LONG_NOTICE_SECONDS:g}_seconds": give_notice(LONG_NOTICE_SECONDS),
 }
 REPEATED = ("lose_first_node", "grow")
-"""Cheap, and the more uncertain ones: the others are measured once, whatever the number of rounds."""
+"""Disturbances measured in every round, because they are quick and their results vary. All others are measured once."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write; returns the exit code."""
+    """Measure, print and write the figures; return the exit code."""
     options = _parser().parse_args(arguments)
     figures: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "load_at_start": os.getloadavg()[0]},
         "supervise": SuperviseConfig().model_dump(),
-        "own_networks": can_cut(),
+        "network_namespaces": has_namespaces(),
         "losses": {},
         "stale_commits": [],
     }
@@ -99,9 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.boot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4], help="sizes of the gang, two or more")
-    parser.add_argument("--rounds", type=int, default=3, help=f"of {' and '.join(REPEATED)}")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="where the JSON goes")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4], help="gang sizes, two or more")
+    parser.add_argument("--rounds", type=int, default=3, help=f"rounds of {' and '.join(REPEATED)}")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="output file (JSON)")
     return parser
 
 
@@ -109,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 def _gang(folder: Path, dataset: Path, nodes: int) -> Iterator[tuple[Gang, Backend]]:
     folder.mkdir()
     with ExitStack() as stack:
-        network = Network() if can_cut() else None
+        network = Network() if has_namespaces() else None
         if network:
             stack.callback(network.close)
         account = stack.enter_context(_account(network.address if network else "127.0.0.1"))
@@ -119,12 +122,12 @@ def _gang(folder: Path, dataset: Path, nodes: int) -> Iterator[tuple[Gang, Backe
         stack.callback(gang.close)
         for _ in range(nodes):
             gang.launch()
-        yield gang, S3Backend(BUCKET, f"runs/{RUN}/checkpoints", account.s3)
+        yield gang, S3Backend(BUCKET, f"{run_prefix(DEPLOYMENT, RUN)}/checkpoints", account.s3)
 
 
 @contextmanager
 def _account(address: str) -> Iterator[Account]:
-    moto_api_backend.reset()  # what an earlier gang left: moto's records outlive its server
+    moto_api_backend.reset()  # moto keeps its records across servers
     with local_moto(address) as url:
         keys = client_options(url)
         account = Account(
@@ -135,34 +138,36 @@ def _account(address: str) -> Iterator[Account]:
 
 
 def _measure(gang: Gang, nodes: int, rounds: int, found: dict[str, list[Loss]]) -> None:
-    began = time.monotonic()
+    started = time.monotonic()
     generation = gang.wait("the first generation", lambda: gang.training(0, nodes))
     for number in range(rounds):
-        for name, deed in DEEDS.items():
-            if (deed is cut_last and not can_cut()) or (number > 0 and name not in REPEATED):
+        for name, disturb in DISTURBANCES.items():
+            if (disturb is disconnect_last and not has_namespaces()) or (number > 0 and name not in REPEATED):
                 continue
             gang.settle(generation)
-            loss, generation = deed(gang, generation)
+            loss, generation = disturb(gang, generation)
             found.setdefault(name, []).append(loss)
-            told = f"seen after {loss.detection_seconds:.1f} s, next step after {loss.restart_seconds:.1f} s"
+            times = f"detected after {loss.detection_seconds:.1f} s, next step after {loss.restart_seconds:.1f} s"
             sys.stderr.write(
-                f"{time.monotonic() - began:4.0f} s: {nodes} nodes, round {number + 1}/{rounds}, {name}: {told}, "
+                f"{time.monotonic() - started:4.0f} s: {nodes} nodes, round {number + 1}/{rounds}, {name}: {times}, "
                 f"{loss.steps_lost} steps lost\n"
             )
 
 
 def stale_commits(backend: Backend) -> list[str]:
-    """Commits that a generation made after a later one had begun."""
+    """Return the commits that generations made after a later generation had started."""
     stale, later = [], None
     for entry in newest_first(backend):
         if later is not None and entry.generation > later:
-            stale.append(f"entry {entry.sequence + 1} of generation {later} is after one of {entry.generation}")
+            stale.append(
+                f"entry {entry.sequence + 1} of generation {later} follows one of generation {entry.generation}"
+            )
         later = entry.generation
     return stale
 
 
 def _summary(losses: Sequence[Loss]) -> dict[str, Any]:
-    """Medians, and every round."""
+    """Return the medians and the figures of every round."""
     rounds = [asdict(loss) for loss in losses]
     return {**_medians(rounds), "rounds": rounds}
 
@@ -176,7 +181,7 @@ def _medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _after_boot(gang: Gang) -> dict[str, Latency]:
-    """What follows the boot, as the first gang did it: of the node that was last."""
+    """Return the latencies after the boot, measured on the first gang's last node."""
     generation = gang.wait("the first generation", lambda: gang.training(0))
     supervisors = max(events(node, "supervisor_started")[0]["unix_seconds"] for node in gang.nodes)
     generations = max(events(node, "generation_started")[0]["unix_seconds"] for node in gang.nodes)
@@ -195,10 +200,10 @@ def _boot(measured: Mapping[str, Latency]) -> dict[str, Any]:
     ways = {"dataset_is_fetched": measured, "dataset_is_on_a_volume": {**OF_AN_ATTACHED_VOLUME, **measured}}
     paths = {}
     for name, differences in ways.items():
-        found = critical_path(tasks(boot.STEPS, differences))
+        found = critical_path(tasks(BOOT_STEPS, differences))
         paths[name] = {
             **asdict(found),
-            "what_would_shorten_it": {
+            "remedies": {
                 each: {**rows, **differences}[each].remedy
                 for each in sorted(found.path, key=lambda each: -found.saved_seconds[each])[:5]
             },
@@ -214,26 +219,26 @@ def _table(figures: Mapping[str, Any]) -> str:
         )
         lines += [
             f"  {each}, at most {found['saved_seconds'][each]:.1f} s: {remedy}"
-            for each, remedy in found["what_would_shorten_it"].items()
+            for each, remedy in found["remedies"].items()
         ]
-    lines.append(f"{'':34}{'seen s':>9}{'next step s':>13}{'steps lost':>12}")
+    lines.append(f"{'':34}{'found s':>9}{'next step s':>13}{'steps lost':>12}")
     for nodes, losses in figures["losses"].items():
         for name, found in losses.items():
             lines.append(
                 f"{nodes + ' ' + name:34}{found['detection_seconds']:9.1f}{found['restart_seconds']:13.1f}"
                 f"{found['steps_lost']:12.0f}"
             )
-    lines += ["", "what growth by a node goes into, one after the other:"]
+    lines += ["", "sequential parts of adding a node:"]
     for nodes, losses in figures["losses"].items():
         if "grow" in losses:
             parts = losses["grow"]["also"]
             lines.append(
                 f"{nodes}: " + ", ".join(f"{name[:-8].replace('_', ' ')} {parts[name]:.1f} s" for name in parts)
             )
-    lines += [f"stale commit: {told}" for told in figures["stale_commits"]]
+    lines += [f"stale commit: {commit}" for commit in figures["stale_commits"]]
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that all that runs is ended
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # runs the clean-up handlers
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""The longest chain of a graph of tasks, and what would shorten it."""
+"""The critical path of a task graph, and the time that each task on it could save."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """One thing that takes time.
+    """A task.
 
     Attributes:
-        name: unique.
-        after: names of the tasks that must be done before.
-        seconds: that it takes by itself.
+        name: Unique name.
+        after: Names of the tasks that must finish first.
+        seconds: Duration.
     """
 
     name: str
@@ -23,14 +23,13 @@ class Task:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """How long a graph takes when independent tasks run side by side.
+    """Duration of a graph whose independent tasks run in parallel.
 
     Attributes:
-        sum_seconds: one after the other.
-        path_seconds: side by side.
-        path: names on the longest chain, in order.
-        saved_seconds: by how much the whole becomes shorter when this task of the path costs nothing; what is more
-            than that, the next chain takes.
+        sum_seconds: Duration of a sequential run.
+        path_seconds: Duration of a parallel run.
+        path: Names of the tasks on the critical path, in order.
+        saved_seconds: For each task on the path, the time that the run would save if the task took no time.
     """
 
     sum_seconds: float
@@ -40,10 +39,10 @@ class CriticalPath:
 
 
 def critical_path(tasks: Sequence[Task]) -> CriticalPath:
-    """Find the longest chain; tasks are in an order in which they could run.
+    """Return the critical path; the tasks must be in a valid order.
 
     Raises:
-        ValueError: A task comes before one that it waits for.
+        ValueError: A task is listed before one of its dependencies.
     """
     path, seconds = _longest(tasks, without=None)
     saved = {name: seconds - _longest(tasks, without=name)[1] for name in path}
@@ -56,7 +55,7 @@ def _longest(tasks: Sequence[Task], without: str | None) -> tuple[tuple[str, ...
     for task in tasks:
         missing = [name for name in task.after if name not in ends]
         if missing:
-            raise ValueError(f"{task.name} waits for {', '.join(missing)}, which is not before it")
+            raise ValueError(f"{task.name} depends on {', '.join(missing)}, which must be listed before it")
         latest = max(task.after, key=ends.__getitem__, default=None)
         ends[task.name] = (ends[latest] if latest else 0.0) + (0.0 if task.name == without else task.seconds)
         chains[task.name] = (*(chains[latest] if latest else ()), task.name)

@@ -1,4 +1,4 @@
-"""The machines of the measurements: real supervisors, torchrun and trainers, around one S3, SSM and Logs."""
+"""Nodes to measure, with real supervisors, torchrun and trainers that share S3, SSM and CloudWatch Logs."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from typing import Any, TypeVar
 from benchmarks.boot.network import Network, inside
 from benchmarks.chaos.nodes import Node
 from benchmarks.chaos.supervised import PARAMETER, RUN, Account
-from benchmarks.local_moto import endpoint_environment
+from benchmarks.servers.local_moto import endpoint_environment
+from bootstrap.documents.decoding import SCHEMA_VERSION
 
-# Four machines that import on two cores, and compete with others for them, take this long; it costs nothing else.
+# Four nodes that import torch on two busy cores take this long.
 WAIT_SECONDS = 240.0
 POLL_SECONDS = 0.02
 GANG_TIMEOUT_SECONDS = 30
 BOOT_TIMEOUT_SECONDS = 120
-# So long must a generation have trained before it is disturbed: it then has saved, and knows how long a save takes.
-LEAST_SAVES = 2
-WORDS_BYTES = 2000
+# Number of saves before a disturbance, so that the trainer has measured how long a save takes.
+MIN_SAVES = 2
+LOG_TAIL_BYTES = 2000
 
 T = TypeVar("T")
 
 
 class TooSlowError(RuntimeError):
-    """What was waited for did not come: what, and what the machines say."""
+    """A condition was not met in time; the message includes the nodes' logs."""
 
 
 class Gang:
-    """Machines that train one run without end.
+    """Nodes that train an endless run.
 
     Args:
-        folder: for the machines' roots.
-        account: that they work with.
-        code: bundle of the trainer.
-        dataset: its name.
-        nodes: of the whole gang; one fewer may train too.
-        config: of the run.
-        supervise: the deployment's timings.
-        network: of the machines' own; None: all on the loop-back interface.
+        folder: Directory for the nodes' roots.
+        account: The AWS account.
+        code: The trainer's code bundle.
+        dataset: Name of the dataset.
+        nodes: Number of nodes in a complete gang; a gang with one node fewer can also train.
+        config: The trainer's configuration.
+        supervise: The supervisor's timings.
+        network: Virtual network; if None, all nodes use the loopback interface.
     """
 
     def __init__(
@@ -60,11 +61,11 @@ class Gang:
         timings = {"gang_timeout_seconds": GANG_TIMEOUT_SECONDS, "boot_timeout_seconds": BOOT_TIMEOUT_SECONDS}
         self._document = {**account.node_document(), "supervise": {**supervise, **timings}}
         self._namespaces: dict[str, str] = {}
-        self._machines = 0
+        self._launched = 0
         self.nodes: list[Node] = []
-        self._gone: list[Node] = []
+        self._lost: list[Node] = []
         run = {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "deployment": "boot",
             "run": RUN,
             "nodes": nodes,
@@ -77,13 +78,13 @@ class Gang:
         account.ssm.put_parameter(Name=PARAMETER, Value=json.dumps(run), Type="String", Overwrite=True)
 
     def launch(self) -> Node:
-        """Start a machine's supervisor; its boot is over."""
-        self._machines += 1
-        name, address = self._network.join(self._machines) if self._network else (None, None)
+        """Start the supervisor of a new, booted node."""
+        self._launched += 1
+        name, address = self._network.join(self._launched) if self._network else (None, None)
         with inside(name):
             node = Node(
                 self._folder,
-                self._machines,
+                self._launched,
                 self._document,
                 endpoint_environment(self._account.endpoint) | {"OMP_NUM_THREADS": "1"},
                 address,
@@ -95,13 +96,13 @@ class Gang:
         return node
 
     def lose(self, node: Node) -> None:
-        """The machine is gone: nothing comes from it any more, not even a reset."""
+        """Kill a node without letting it send a packet, not even a reset."""
         if self._network:
-            self._network.cut(self._namespaces[node.instance_id])
+            self._network.disconnect(self._namespaces[node.instance_id])
         self._forget(node)
 
     def freeze(self, node: Node) -> Callable[[], None]:
-        """Stop every process of the machine; returns what makes them go on."""
+        """Stop all of a node's processes; return a function that resumes them."""
         pids = [node.process.pid, *node.processes()]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -112,20 +113,20 @@ class Gang:
 
         return thaw
 
-    def cut(self, node: Node) -> Callable[[], None]:
-        """Drop what the machine sends and what is sent to it; returns what connects it again."""
+    def disconnect(self, node: Node) -> Callable[[], None]:
+        """Drop all packets from and to a node; return a function that reconnects it."""
         assert self._network is not None
         network, name = self._network, self._namespaces[node.instance_id]
-        network.cut(name)
-        return lambda: network.mend(name)
+        network.disconnect(name)
+        return lambda: network.reconnect(name)
 
-    def end_left(self) -> None:
-        """Forget the machines that have left by themselves."""
+    def forget_exited(self) -> None:
+        """Forget the nodes whose supervisor has exited."""
         for node in [node for node in self.nodes if node.process.poll() is not None]:
             self._forget(node)
 
     def close(self) -> None:
-        """End all machines."""
+        """End all nodes."""
         for node in self.nodes:
             node.close()
         self.nodes.clear()
@@ -133,14 +134,14 @@ class Gang:
     def _forget(self, node: Node) -> None:
         node.close()
         self.nodes.remove(node)
-        self._gone.append(node)  # what it wrote is still read
+        self._lost.append(node)  # its files are still needed
 
     def first(self, generation: int) -> Node:
-        """Return the machine that holds rank 0 of a generation."""
+        """Return the node with rank 0 in a generation."""
         return next(node for node in self.nodes if self._rank(node, generation) == 0)
 
     def last(self, generation: int) -> Node:
-        """Return the machine that holds the last rank of a generation."""
+        """Return the node with the last rank in a generation."""
         return max(self.nodes, key=lambda node: self._rank(node, generation))
 
     def _rank(self, node: Node, generation: int) -> int:
@@ -148,10 +149,10 @@ class Gang:
         return next((event["rank"] for event in started if event["generation"] == generation), -1)
 
     def wait(self, what: str, condition: Callable[[], T | None]) -> T:
-        """Wait for something true.
+        """Wait until a condition is true; return its value.
 
         Raises:
-            TooSlowError: It did not come.
+            TooSlowError: The condition was not met in time.
         """
         deadline = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline:
@@ -159,11 +160,11 @@ class Gang:
             if found:
                 return found
             time.sleep(POLL_SECONDS)
-        told = "\n".join(f"== {node.instance_id}\n{_last_words(node)}" for node in self.nodes)
-        raise TooSlowError(f"{what}: not in {WAIT_SECONDS:g} s\n{told}")
+        logs = "\n".join(f"== {node.instance_id}\n{_log_tails(node)}" for node in self.nodes)
+        raise TooSlowError(f"{what}: not within {WAIT_SECONDS:g} s\n{logs}")
 
     def training(self, after: int, members: int | None = None) -> int | None:
-        """Return a later generation (of so many members) that has done a step, if there is one."""
+        """Return a later generation (with this number of members) that has completed a step; None if there is none."""
         numbers = {
             event["generation"]
             for node in self.nodes
@@ -173,42 +174,42 @@ class Gang:
         return next((number for number in sorted(numbers) if self.records(number, "step")), None)
 
     def settle(self, generation: int) -> None:
-        """Wait until a generation is as it will be for hours: it has saved, and every node has its next standby.
+        """Wait until a generation is in its steady state: it has saved, and every node has its next standby.
 
         Raises:
-            TooSlowError: It does not get there.
+            TooSlowError: The state was not reached in time.
         """
-        self.wait(
-            f"saves of generation {generation}", lambda: len(self.records(generation, "checkpoint")) >= LEAST_SAVES
-        )
+        self.wait(f"saves of generation {generation}", lambda: len(self.records(generation, "checkpoint")) >= MIN_SAVES)
         self.wait("standbys", lambda: all(_has_standby(node, generation) for node in self.nodes))
 
     def records(self, generation: int, kind: str) -> list[dict[str, Any]]:
-        """What rank 0 of a generation wrote."""
+        """Return rank 0's records from a generation."""
         return next(
-            (found for node in (*self.nodes, *self._gone) if (found := node.records(RUN, generation, kind))), []
+            (found for node in (*self.nodes, *self._lost) if (found := node.records(RUN, generation, kind))), []
         )
 
 
 def _has_standby(node: Node, generation: int) -> bool:
-    """Whether a machine has one that was made since this generation took the last."""
-    began = [event["unix_seconds"] for event in events(node, "generation_started") if event["generation"] == generation]
+    """Return True if a node has a standby that was created after this generation started."""
+    starts = [
+        event["unix_seconds"] for event in events(node, "generation_started") if event["generation"] == generation
+    ]
     ready = [event["unix_seconds"] for event in events(node, "standby_ready")]
-    return bool(began and ready) and max(ready) > max(began)
+    return bool(starts and ready) and max(ready) > max(starts)
 
 
-def _last_words(node: Node) -> str:
+def _log_tails(node: Node) -> str:
     logs = sorted(node.root.glob("runs/*/gen-*/trainer.log"), key=lambda path: path.stat().st_mtime)
     files = [node.root / "events.jsonl", node.root / "console.log", node.root / "standby.log", *logs[-1:]]
     return "\n".join(
-        f"-- {path.name}\n{path.read_text(encoding='utf-8', errors='replace')[-WORDS_BYTES:]}"
+        f"-- {path.name}\n{path.read_text(encoding='utf-8', errors='replace')[-LOG_TAIL_BYTES:]}"
         for path in files
         if path.exists()
     )
 
 
 def events(node: Node, name: str) -> list[dict[str, Any]]:
-    """Events of one kind that a machine has told of."""
+    """Return the events with this name that a node has emitted."""
     path = node.root / "events.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     return [event for line in lines if line.endswith("\n") and (event := json.loads(line))["event"] == name]

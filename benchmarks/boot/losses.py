@@ -1,4 +1,4 @@
-"""What each kind of loss costs: until it is seen, until the next generation steps, and in steps that are done again."""
+"""Cost of each kind of loss: time to detection, time to the next generation's first step, and repeated steps."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from benchmarks.chaos.supervised import RUN
 
 @dataclass(frozen=True)
 class Loss:
-    """What one disturbance cost.
+    """Cost of one disturbance.
 
     Attributes:
-        detection_seconds: from the disturbance to the first machine that has ended its generation because of it.
-        restart_seconds: from the disturbance to the first step of the next generation.
-        steps_lost: done by the disturbed generation, and done again.
-        parts_seconds: of the time after the detection: to the next generation's record, to its trainer's first word, to
-            its first step.
-        also: further figures of this kind of disturbance, in the unit of their name.
-        endings: how the disturbed generation, and any between it and the next that trained, ended on each machine.
+        detection_seconds: Time from the disturbance until the first node has ended its generation.
+        restart_seconds: Time from the disturbance to the first step of the next generation.
+        steps_lost: Number of steps in the disturbed generation that are repeated.
+        parts_seconds: Parts of the time after detection: until the next generation's record, until its trainer starts,
+            and until its first step.
+        also: Other figures for this kind of disturbance, with the units in their names.
+        endings: Each node's outcome in the disturbed generation, and in any later generation that did not train.
     """
 
     detection_seconds: float
@@ -34,45 +34,45 @@ class Loss:
 
 
 def lose_first(gang: Gang, generation: int) -> tuple[Loss, int]:
-    """The machine of rank 0 is gone; the others go on without it. Returns the generation that follows."""
+    """Lose the node with rank 0; return the cost and the next generation."""
     members = len(gang.nodes)
     node = gang.first(generation)
     disturbed = time.time()
     gang.lose(node)
-    heir = gang.wait("a generation without the lost node", lambda: gang.training(generation, members - 1))
-    return _cost(gang, generation, heir, disturbed), heir
+    successor = gang.wait("a generation without the lost node", lambda: gang.training(generation, members - 1))
+    return _cost(gang, generation, successor, disturbed), successor
 
 
 def grow(gang: Gang, generation: int) -> tuple[Loss, int]:
-    """A machine joins: from the start of its supervisor, which has code and data still to fetch."""
+    """Add a node, starting with its supervisor, which still has to load code and data."""
     members = len(gang.nodes)
     first = gang.first(generation)
     disturbed = time.time()
     node = gang.launch()
-    heir = gang.wait("a generation with the new node", lambda: gang.training(generation, members + 1))
-    loss = _cost(gang, generation, heir, disturbed)
-    loss.also.update(_growth(gang, node, first, generation, heir, disturbed))
-    return loss, heir
+    successor = gang.wait("a generation with the new node", lambda: gang.training(generation, members + 1))
+    loss = _cost(gang, generation, successor, disturbed)
+    loss.also.update(_growth(gang, node, first, generation, successor, disturbed))
+    return loss, successor
 
 
-def _growth(gang: Gang, node: Node, first: Node, generation: int, heir: int, disturbed: float) -> dict[str, float]:
-    """Return what the time from a new node's start to the first step with it went into, one after the other."""
+def _growth(gang: Gang, node: Node, first: Node, generation: int, successor: int, disturbed: float) -> dict[str, float]:
+    """Return the sequential parts of the time from a new node's start to the first step that includes it."""
     ready = events(node, "standby_ready")[0]
     ended, stop = max(_when(gang, "generation_ended", generation)), first.run_directory(RUN, generation) / "stop"
-    moments = {
+    times = {
         "supervisor_starts": events(node, "supervisor_started")[0]["unix_seconds"],
-        "code_and_data_are_fetched": ready["unix_seconds"] - ready["seconds"],
+        "code_and_data_are_loaded": ready["unix_seconds"] - ready["seconds"],
         "standby_imports": ready["unix_seconds"],
         "first_node_sees_it": stop.stat().st_mtime if stop.exists() else ended,
         "others_stop_and_save": ended,
-        "election": max(_when(gang, "generation_started", heir)),
-        "trainers_start": gang.records(heir, "start")[0]["unix_seconds"],
-        "first_step": gang.records(heir, "step")[0]["unix_seconds"],
+        "election": max(_when(gang, "generation_started", successor)),
+        "trainers_start": gang.records(successor, "start")[0]["unix_seconds"],
+        "first_step": gang.records(successor, "step")[0]["unix_seconds"],
     }
     parts, before = {}, disturbed
-    for name, moment in moments.items():
-        parts[f"{name}_seconds"] = moment - before
-        before = moment
+    for name, at in times.items():
+        parts[f"{name}_seconds"] = at - before
+        before = at
     return parts
 
 
@@ -86,67 +86,67 @@ def _when(gang: Gang, name: str, generation: int) -> list[float]:
 
 
 def freeze_last(gang: Gang, generation: int) -> tuple[Loss, int]:
-    """Every process of a machine stops, and goes on when the others train without it."""
-    return _away(gang, generation, gang.freeze)
+    """Freeze a node until the other nodes train without it."""
+    return _absence(gang, generation, gang.freeze)
 
 
-def cut_last(gang: Gang, generation: int) -> tuple[Loss, int]:
-    """What a machine sends is dropped, and what is sent to it, until the others train without it."""
-    return _away(gang, generation, gang.cut)
+def disconnect_last(gang: Gang, generation: int) -> tuple[Loss, int]:
+    """Disconnect a node until the other nodes train without it."""
+    return _absence(gang, generation, gang.disconnect)
 
 
-def _away(gang: Gang, generation: int, leave: Callable[[Node], Callable[[], None]]) -> tuple[Loss, int]:
+def _absence(gang: Gang, generation: int, leave: Callable[[Node], Callable[[], None]]) -> tuple[Loss, int]:
     members = len(gang.nodes)
     node = gang.last(generation)
     disturbed = time.time()
-    come_back = leave(node)
-    heir = gang.wait("a generation without the node", lambda: gang.training(generation, members - 1))
+    restore = leave(node)
+    successor = gang.wait("a generation without the node", lambda: gang.training(generation, members - 1))
     back = time.time()
-    come_back()
-    whole = gang.wait("a generation with the node that is back", lambda: gang.training(heir, members))
+    restore()
+    complete = gang.wait("a generation with the restored node", lambda: gang.training(successor, members))
     ended = next(event for event in events(node, "generation_ended") if event["generation"] == generation)
-    loss = _cost(gang, generation, heir, disturbed, without=node)
+    loss = _cost(gang, generation, successor, disturbed, without=node)
     loss.also["back_to_its_trainers_ended_seconds"] = ended["unix_seconds"] - back
-    loss.also["back_to_first_step_seconds"] = gang.records(whole, "step")[0]["unix_seconds"] - back
-    return loss, whole
+    loss.also["back_to_first_step_seconds"] = gang.records(complete, "step")[0]["unix_seconds"] - back
+    return loss, complete
 
 
 def give_notice(seconds: float) -> Callable[[Gang, int], tuple[Loss, int]]:
-    """Return what gives the last node notice of so long, and launches its replacement, as the group does."""
+    """Return a disturbance that gives the last node this much notice and launches its replacement."""
 
-    def deed(gang: Gang, generation: int) -> tuple[Loss, int]:
+    def disturb(gang: Gang, generation: int) -> tuple[Loss, int]:
         members = len(gang.nodes)
         node = gang.last(generation)
         noticed = time.time()
         node.metadata.give_notice(seconds)
         gang.launch()
-        heir = gang.wait("a generation after the notice", lambda: gang.training(generation))
-        gang.wait("the machine's end", lambda: node.process.poll() is not None)
-        whole = gang.wait("a whole gang after the notice", lambda: gang.training(generation, members))
+        successor = gang.wait("a generation after the notice", lambda: gang.training(generation))
+        gang.wait("the exit of the node", lambda: node.process.poll() is not None)
+        complete = gang.wait("a complete gang after the notice", lambda: gang.training(generation, members))
         seen = events(node, "interruption_notice")[0]["unix_seconds"]
-        loss = _cost(gang, generation, heir, noticed)
+        loss = _cost(gang, generation, successor, noticed)
         loss.also.update(_saves(gang, generation, noticed, seen, noticed + seconds))
-        gang.end_left()
-        return loss, whole
+        gang.forget_exited()
+        return loss, complete
 
-    return deed
+    return disturb
 
 
 def _saves(gang: Gang, generation: int, noticed: float, seen: float, reclaim: float) -> dict[str, float]:
     saves = [save for save in gang.records(generation, "checkpoint") if save["unix_seconds"] >= seen]
     steps = [step for step in gang.records(generation, "step") if step["unix_seconds"] >= seen]
     if not saves:
-        raise RuntimeError(f"generation {generation} saved nothing after its notice")
+        raise RuntimeError(f"generation {generation} did not save after its notice")
     return {
         "notice_to_first_saved_seconds": saves[0]["unix_seconds"] - noticed,
-        "last_save_asked_to_saved_seconds": saves[-1]["seconds"],
+        "last_save_requested_to_saved_seconds": saves[-1]["seconds"],
         "last_saved_before_reclaim_seconds": reclaim - saves[-1]["unix_seconds"],
         "trained_on_seconds": steps[-1]["unix_seconds"] - seen if steps else 0.0,
         "trained_on_steps": float(len(steps)),
     }
 
 
-def _cost(gang: Gang, generation: int, heir: int, disturbed: float, without: Node | None = None) -> Loss:
+def _cost(gang: Gang, generation: int, successor: int, disturbed: float, without: Node | None = None) -> Loss:
     ended = min(
         event["unix_seconds"]
         for node in gang.nodes
@@ -158,9 +158,9 @@ def _cost(gang: Gang, generation: int, heir: int, disturbed: float, without: Nod
         event["unix_seconds"]
         for node in gang.nodes
         for event in events(node, "generation_started")
-        if event["generation"] == heir
+        if event["generation"] == successor
     )
-    start, step = gang.records(heir, "start")[0], gang.records(heir, "step")[0]
+    start, step = gang.records(successor, "start")[0], gang.records(successor, "step")[0]
     done = max(record["step"] for record in gang.records(generation, "step"))
     return Loss(
         detection_seconds=ended - disturbed,
@@ -171,15 +171,15 @@ def _cost(gang: Gang, generation: int, heir: int, disturbed: float, without: Nod
             "generation_to_trainer": start["unix_seconds"] - started,
             "trainer_to_first_step": step["unix_seconds"] - start["unix_seconds"],
         },
-        endings=_endings(gang, generation, heir, disturbed),
+        endings=_endings(gang, generation, successor, disturbed),
     )
 
 
-def _endings(gang: Gang, generation: int, heir: int, disturbed: float) -> list[str]:
+def _endings(gang: Gang, generation: int, successor: int, disturbed: float) -> list[str]:
     return [
         f"{event['unix_seconds'] - disturbed:.1f} s, {node.instance_id}, generation {event['generation']}: "
         f"{event['outcome']} at step {event['step']}: {event['message'][:300]}"
         for node in gang.nodes
         for event in events(node, "generation_ended")
-        if generation <= event["generation"] < heir
+        if generation <= event["generation"] < successor
     ]

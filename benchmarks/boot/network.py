@@ -1,7 +1,7 @@
-"""A network of the machines' own: one namespace each, joined by a bridge, so that one can be cut off. Needs root.
+"""A virtual network: one namespace per node, joined by a bridge, so that nodes can be disconnected. Needs root.
 
-What a cut link drops is dropped without a word, as it is when a real machine or its network goes: nobody's connection
-is reset. The addresses are those that RFC 2544 sets aside for benchmarks; nothing outside this machine reaches them.
+A disconnected link drops packets silently, like a failed machine or network: connections are not reset. The addresses
+are reserved for benchmarks by RFC 2544 and are not reachable from outside.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ _BRIDGE = "tsb"
 _BRIDGE_MAC = "02:00:00:00:00:01"
 
 
-def can_cut() -> bool:
-    """Whether this machine lets us make namespaces."""
+def has_namespaces() -> bool:
+    """Return True if this process can create network namespaces."""
     return os.geteuid() == 0 and shutil.which("ip") is not None
 
 
 class Network:
-    """The bridge, with `address` for what all machines talk to, and the namespaces on it.
+    """The bridge, its namespaces, and `address`, on which the shared services listen.
 
-    Two processes have different ones. What a process left that was killed is removed by the next.
+    Each process has a separate bridge. A new `Network` also removes bridges that killed processes left behind.
     """
 
     def __init__(self) -> None:
-        _remove_left_over()
+        _remove_leftovers()
         process = os.getpid()
         self._bridge = f"{_BRIDGE}{process}"
         self._prefix = f"198.{18 + process // 256 % 2}.{process % 256}"
         self.address = f"{self._prefix}.254"
         self._namespaces: list[str] = []
-        # One that nobody chose changes when a machine with a lower one joins, and what the others send is then lost for
-        # as long as they remember the old one: all of them were without S3 for half a minute.
+        # With an automatic MAC address, the bridge adopts its links' lowest address. When a node joined, the other
+        # nodes kept the old address in their ARP caches and could not reach S3 for half a minute.
         _ip("link", "add", self._bridge, "address", _BRIDGE_MAC, "type", "bridge")
         _ip("addr", "add", f"{self.address}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
 
     def join(self, number: int) -> tuple[str, str]:
-        """Make a machine's namespace; return its name and its address."""
+        """Create a node's namespace; return its name and its address."""
         name, address = f"{self._bridge}n{number}", f"{self._prefix}.{number % 250 + 1}"
         _ip("netns", "add", name)
         self._namespaces.append(name)
@@ -59,25 +59,25 @@ class Network:
             _ip("-n", name, *command)
         return name, address
 
-    def cut(self, name: str) -> None:
-        """Drop all that this machine sends, and all that is sent to it."""
+    def disconnect(self, name: str) -> None:
+        """Drop all packets from and to this node."""
         _ip("link", "set", _link(name), "down")
 
-    def mend(self, name: str) -> None:
-        """Connect it again."""
+    def reconnect(self, name: str) -> None:
+        """Undo `disconnect`."""
         _ip("link", "set", _link(name), "up")
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove the bridge and the namespaces."""
         _remove(self._bridge, self._namespaces)
 
 
 @contextlib.contextmanager
 def inside(namespace: str | None) -> Iterator[None]:
-    """Let this thread make its sockets in a namespace; None: where it is.
+    """Create this thread's sockets in a namespace; None: the current namespace.
 
     Raises:
-        OSError: There is no such namespace, or it may not be entered.
+        OSError: The namespace does not exist, or entering it is not permitted.
     """
     if namespace is None:
         yield
@@ -93,14 +93,14 @@ def inside(namespace: str | None) -> Iterator[None]:
 def _enter(descriptor: int) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.setns(descriptor, _CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "the network namespace cannot be entered")
+        raise OSError(ctypes.get_errno(), "cannot enter the network namespace")
 
 
 def _link(namespace: str) -> str:
     return f"{namespace}v"
 
 
-def _remove_left_over() -> None:
+def _remove_leftovers() -> None:
     for bridge in (path.name for path in Path("/sys/class/net").glob(f"{_BRIDGE}*")):
         process = bridge[len(_BRIDGE) :]
         if process.isdigit() and not Path("/proc", process).exists():
@@ -109,7 +109,7 @@ def _remove_left_over() -> None:
 
 def _remove(bridge: str, namespaces: list[str]) -> None:
     for name in namespaces:
-        # By itself it goes with the namespace, which stays until the last of its connections has timed out.
+        # Remove the link first: otherwise the namespace and its link would remain until its last connection times out.
         subprocess.run(["ip", "link", "del", _link(name)], check=False, stderr=subprocess.DEVNULL)
         _ip("netns", "del", name)
     _ip("link", "del", bridge)

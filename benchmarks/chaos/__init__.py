@@ -1,1 +1,1 @@
-"""Breaks running trainers and their storage again and again, and holds that nothing is lost by it."""
+"""Chaos experiment: breaks running trainers and their storage, and checks that lost work stays within bounds."""

@@ -1,11 +1,11 @@
-"""Kill trainers and break their storage for some minutes, and hold the promise against it.
+"""Kill trainers and break their storage for a few minutes, and check the checkpoint guarantees.
 
-Runs of two and of four ranks, on a directory, on S3 and on both as tiers, are interrupted at random points until they
-are done; then the final state, weights and optimizer and random generators, must have the same bits as that of a run
-nobody disturbed. Some cycles go through real supervisors and torchrun. What a cycle does follows from the seed and its
-number.
+Runs with two or four ranks, which save to a directory, to S3 or to both as tiers, are interrupted at random points
+until they finish. Then the final state (weights, optimizer and random generators) must match an uninterrupted run's
+state bit for bit. Some cycles use real supervisors and torchrun. The seed and a cycle's number determine its fault.
 
-Prints a table by fault and writes it as JSON. Exit code 1: a violation, or too few interruptions to say anything.
+Prints a table of the results by fault, and writes it as JSON. Exits with 1 after a violation, or after too few
+interruptions.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from statistics import median
 
 import boto3
 
-from benchmarks.chaos.campaign import CONFIG, Campaign, Reference, unbroken
+from benchmarks.chaos.campaign import CONFIG, Campaign, Reference, train_reference
 from benchmarks.chaos.faults import FAULTS
 from benchmarks.chaos.faulty_s3 import FaultyS3
 from benchmarks.chaos.ranks import WarmParent
-from benchmarks.chaos.supervised import NODES, RUN, Account, SupervisedRun
+from benchmarks.chaos.supervised import DEPLOYMENT, NODES, RUN, Account, SupervisedRun
 from benchmarks.chaos.tally import Report
-from benchmarks.local_moto import client_options, local_moto
-from training.checkpoint.backend import open_backend
-from training.checkpoint.s3 import S3Backend
+from benchmarks.servers.local_moto import client_options, local_moto
+from bootstrap.documents.object_keys import run_prefix
+from training.checkpoint.storage.s3 import S3Backend
+from training.checkpoint.storage.urls import open_backend
 
 CYCLES_PER_RUN = 30
 PATIENCE = 3.0
 BUCKET = "chaos"
 SUPERVISED_STEPS_PER_CYCLE = 180
-"""How far a run must be able to go between two faults, machines being found silent and started meanwhile."""
+"""Number of run steps per fault, enough to keep the run training while machines are declared dead and replaced."""
 WORDS = "loss of node is no work when each step was saved and read again in the same order as before".split()  # noqa: SIM905
 KINDS = ((2, "directory"), (2, "s3"), (4, "directory"), (2, "tiers"))
 
@@ -58,17 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _experiment(root, dataset, seed, options, report) as experiment:
             experiment.run(started + options.minutes * 60.0)
             restarts = experiment.restart_seconds
-            befallen = dict(experiment.s3.done)
+            s3_faults = dict(experiment.s3.done)
+            garbage_objects = experiment.garbage_objects
     print(report.table())
-    print("requests to S3 befallen: " + (", ".join(f"{count} {fault}" for fault, count in befallen.items()) or "none"))
+    print("faults of S3: " + (", ".join(f"{count} {fault}" for fault, count in s3_faults.items()) or "none"))
+    print(f"objects put among the control records and in the log of the supervised run: {garbage_objects}")
     for problem in report.problems:
         print(f"VIOLATION {problem}")
     if restarts:
         print(f"fault to next step under supervisors and torchrun: median {median(restarts):.1f} s")
-    enough = report.cycles >= options.least_cycles
+    enough = report.cycles >= options.min_cycles
     print(
-        f"{report.cycles} interruptions (at least {options.least_cycles}), {report.kills} processes killed, "
-        f"{report.runs_compared} runs compared bit by bit, {report.near_resumes} starts from what was near only, "
+        f"{report.cycles} interruptions (at least {options.min_cycles}), {report.kills} processes killed, "
+        f"{report.runs_compared} runs compared bit by bit, {report.local_resumes} resumed from the local tier, "
         f"{report.violations} violations, "
         f"{time.monotonic() - started:.0f} s; seed {seed}"
     )
@@ -76,11 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document = {
         "seed": seed,
         "seconds": time.monotonic() - started,
-        "least_cycles": options.least_cycles,
+        "min_cycles": options.min_cycles,
         "restart_seconds": restarts,
+        "garbage_objects": garbage_objects,
     }
     options.output.write_text(
-        json.dumps({**document, "s3_requests_befallen": befallen, **report.document()}, indent=2) + "\n",
+        json.dumps({**document, "s3_faults": s3_faults, **report.document()}, indent=2) + "\n",
         encoding="utf-8",
     )
     return 0 if enough and not report.violations else 1
@@ -91,27 +95,30 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     faults = sorted({fault for kind in FAULTS.values() for fault in kind})
-    parser.add_argument("--seed", type=int, help="of all choices; random unless given")
+    parser.add_argument("--seed", type=int, help="seed for all choices (default: random)")
     parser.add_argument(
         "--minutes",
         type=float,
         default=8.0,
-        help=f"when to stop, once --least-cycles are done; at the latest after {PATIENCE:g} times as long (default 8)",
+        help=f"stop after this time if --min-cycles cycles are done, else after {PATIENCE:g} times as long (default 8)",
     )
-    parser.add_argument("--cycles", type=int, help="stop after so many cycles of forked ranks")
+    parser.add_argument("--cycles", type=int, help="stop after this many cycles with forked ranks")
     parser.add_argument(
-        "--supervised-cycles", type=int, default=15, help="faults at real supervisors and torchrun (default 15)"
+        "--supervised-cycles", type=int, default=15, help="faults with real supervisors and torchrun (default 15)"
     )
-    parser.add_argument("--steps", type=int, default=300, help="length of a run of forked ranks (default 300)")
-    parser.add_argument("--fault", choices=faults, help="do only this one")
-    parser.add_argument("--least-cycles", type=int, default=300, help="fewer interruptions are a failure (default 300)")
-    parser.add_argument("--directory", type=Path, help="where temporary files go; default: the system's place")
-    parser.add_argument("--output", type=Path, default=Path("build/bench/chaos.json"), help="where the JSON goes")
+    parser.add_argument(
+        "--garbage", type=int, default=1000, help="objects to put among the supervised run's records (default 1000)"
+    )
+    parser.add_argument("--steps", type=int, default=300, help="steps in a run of forked ranks (default 300)")
+    parser.add_argument("--fault", choices=faults, help="use only this fault")
+    parser.add_argument("--min-cycles", type=int, default=300, help="fail below this number (default 300)")
+    parser.add_argument("--directory", type=Path, help="directory for temporary files (default: the system's)")
+    parser.add_argument("--output", type=Path, default=Path("build/bench/chaos.json"), help="path of the JSON report")
     return parser
 
 
 def make_dataset(root: Path) -> Path:
-    """Make a small dataset of sentences with some structure to learn."""
+    """Create a small dataset of sentences whose structure a model can learn."""
     from training.__main__ import main as training
 
     text = root / "text"
@@ -124,12 +131,12 @@ def make_dataset(root: Path) -> Path:
         (text / f"file-{number}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     arguments = ["--input", str(text), "--output", str(root), "--name", "words", "--vocabulary-size", "300"]
     if training(["tokenize", *arguments, "--workers", "1", "--validation-share", "0.2"]) != 0:
-        raise RuntimeError("the dataset could not be made")
+        raise RuntimeError("cannot create the dataset")
     return root / "words"
 
 
 class Experiment:
-    """Campaign after campaign."""
+    """Runs campaigns one at a time."""
 
     def __init__(
         self,
@@ -153,12 +160,13 @@ class Experiment:
         self._references: dict[int, Reference] = {}
         self._config = {**CONFIG, "steps": options.steps}
         self.restart_seconds: list[float] = []
+        self.garbage_objects = 0
         self._cycles = 0
-        self._given_up = threading.Event()
+        self._aborted = threading.Event()
         self._started = time.monotonic()
 
     def run(self, until_monotonic: float) -> None:
-        """Run campaigns until the time or the cycles are up, and the supervised part beside them: it waits a lot."""
+        """Run campaigns until time or cycles are used up, in parallel with the supervised part, which mostly waits."""
         with ThreadPoolExecutor(1, thread_name_prefix="supervised") as pool:
             if not self._options.supervised_cycles:
                 self._campaigns(until_monotonic)
@@ -167,14 +175,18 @@ class Experiment:
             try:
                 self._campaigns(until_monotonic)
             except BaseException:
-                self._given_up.set()
+                self._aborted.set()
                 self._parent.close()
                 raise
             supervised.result()
 
     def _supervised(self, until_monotonic: float) -> None:
-        # Its unbroken run is the longest, and waits for its steps: no reason for the campaigns to wait too.
-        self._supervised_run().run(self._options.supervised_cycles, until_monotonic, self._show)
+        # Its reference run is the longest, and the campaigns need not wait for it.
+        supervised = self._supervised_run()
+        try:
+            supervised.run(self._options.supervised_cycles, until_monotonic, self._show)
+        finally:
+            self.garbage_objects = supervised.garbage_objects
 
     def _campaigns(self, until_monotonic: float) -> None:
         number = 0
@@ -196,20 +208,21 @@ class Experiment:
             code=account.fill(self._dataset),
             dataset=self._dataset.name,
             config=config,
-            reference=unbroken(self._parent, self._root, NODES, config),
-            backend=S3Backend(BUCKET, f"runs/{RUN}/checkpoints", account.s3),
+            reference=train_reference(self._parent, self._root, NODES, config),
+            backend=S3Backend(BUCKET, f"{run_prefix(DEPLOYMENT, RUN)}/checkpoints", account.s3),
             report=self._report,
             seed=f"{self._seed}-supervised",
             restart_seconds=self.restart_seconds,
-            given_up=self._given_up,
+            aborted=self._aborted,
+            garbage_objects=self._options.garbage,
         )
 
     def _campaign(self, number: int, world_size: int, kind: str, until_monotonic: float) -> None:
         if world_size not in self._references:
-            self._references[world_size] = unbroken(self._parent, self._root, world_size, self._config)
+            self._references[world_size] = train_reference(self._parent, self._root, world_size, self._config)
         name = f"{self._seed}-{number}"
         on_s3 = kind != "directory"
-        near = self._root / f"{name}-near" if kind == "tiers" else None
+        local_tier = self._root / f"{name}-local" if kind == "tiers" else None
         url = f"s3://{BUCKET}/{name}" if on_s3 else str(self._root / f"{name}-checkpoints")
         campaign = Campaign(
             name=name,
@@ -222,9 +235,9 @@ class Experiment:
             backend=S3Backend(BUCKET, name, boto3.client("s3", **client_options(self._s3_url)))
             if on_s3
             else open_backend(url),
-            url=url if near is None else f"{near},{url}",
+            url=url if local_tier is None else f"{local_tier},{url}",
             s3=self.s3 if on_s3 else None,
-            near=near,
+            local_tier=local_tier,
         )
         try:
             for cycle in range(CYCLES_PER_RUN):
@@ -241,14 +254,14 @@ class Experiment:
         limit, now = self._options.cycles, time.monotonic()
         if limit is not None and self._cycles >= limit:
             return True
-        enough = self._report.cycles >= self._options.least_cycles
+        enough = self._report.cycles >= self._options.min_cycles
         return now >= until_monotonic and (
             enough or now >= self._started + PATIENCE * (until_monotonic - self._started)
         )
 
     def _show(self) -> None:
-        told = f"{self._report.cycles} interruptions, {self._report.violations} violations"
-        sys.stderr.write(f"{time.monotonic() - self._started:5.0f} s: {told}\n")
+        counts = f"{self._report.cycles} interruptions, {self._report.violations} violations"
+        sys.stderr.write(f"{time.monotonic() - self._started:5.0f} s: {counts}\n")
 
 
 @contextmanager
@@ -261,5 +274,5 @@ def _experiment(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that all that runs is ended
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # runs the clean-up
     sys.exit(main())

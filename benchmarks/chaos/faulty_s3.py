@@ -1,6 +1,6 @@
-"""An S3 endpoint that misbehaves on demand: a proxy in front of a real server.
+"""An S3 endpoint with injected faults: a proxy in front of a real server.
 
-The trainers talk to it as to S3; it passes requests on, or does to them what networks and S3 do on bad days.
+It forwards the trainers' requests, or fails them as networks and S3 sometimes do.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-S3Fault = Literal["errors", "slow-down", "time-outs", "truncated bodies", "lost answers"]
+S3Fault = Literal["errors", "slow-down", "timeouts", "truncated bodies", "lost responses"]
 
 SILENCE_SECONDS = 1.5
-"""How long a request is left without an answer: longer than the trainers' read time-out under test."""
+"""Time without a response to a silent request; longer than the read timeout of the trainers under test."""
 _HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive", "content-length"}
 
 
 @dataclass(frozen=True)
 class Misbehaviour:
-    """A fault, and the share of requests that it befalls.
+    """A fault, and the share of requests that it affects.
 
-    ``delay_seconds`` holds up every upload of an object, faulty or not; a change of the misbehaviour lets it go on.
+    ``delay_seconds`` delays every upload of an object, faulty or not, until the misbehavior changes.
     """
 
     fault: S3Fault | None = None
@@ -39,14 +39,14 @@ class FaultyS3:
 
     Args:
         target: URL of the real server.
-        seed: of the choice of requests.
+        seed: seed for choosing requests.
     """
 
     def __init__(self, target: str, seed: str) -> None:
         parts = urlsplit(target)
         assert parts.hostname is not None and parts.port is not None, "a local server has both"
         self._target = (parts.hostname, parts.port)
-        self._random = random.Random(seed)  # noqa: S311 an experiment, not a secret
+        self._random = random.Random(seed)  # noqa: S311 (not a secret)
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._misbehaviour = Misbehaviour()
@@ -63,17 +63,17 @@ class FaultyS3:
 
     @property
     def misbehaviour(self) -> Misbehaviour:
-        """What is wrong at present."""
+        """The current fault."""
         return self._misbehaviour
 
     @misbehaviour.setter
     def misbehaviour(self, misbehaviour: Misbehaviour) -> None:
         self._misbehaviour = misbehaviour
-        held, self._changed = self._changed, threading.Event()
-        held.set()
+        previous, self._changed = self._changed, threading.Event()
+        previous.set()
 
     def draw(self) -> S3Fault | None:
-        """Decide what happens to one request."""
+        """Choose the fault for one request."""
         with self._lock:
             fault = self.misbehaviour.fault
             if fault is None or self._random.random() >= self.misbehaviour.share:
@@ -81,19 +81,19 @@ class FaultyS3:
             self.done[fault] += 1
             return fault
 
-    def be_silent(self, seconds: float) -> None:
-        """Hold a request up, until the misbehaviour changes at the latest."""
+    def delay(self, seconds: float) -> None:
+        """Delay a request, but only until the misbehavior changes."""
         self._changed.wait(seconds)
 
-    def pass_on(
+    def forward(
         self, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Ask the real server; return its status, headers and body."""
+        """Send a request to the real server; return status, headers and body."""
         connection = http.client.HTTPConnection(*self._target, timeout=30)
         try:
             connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.getheaders(), answer.read()
+            response = connection.getresponse()
+            return response.status, response.getheaders(), response.read()
         finally:
             connection.close()
 
@@ -106,7 +106,7 @@ class FaultyS3:
 
 class _Server(http.server.ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that are gone: killing them is what the experiment is about."""
+        """Ignore dead clients: the experiment kills them."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -119,16 +119,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self._read_body()
         fault = self.proxy.draw()
         if self.command == "PUT" and self.proxy.misbehaviour.delay_seconds:
-            self.proxy.be_silent(self.proxy.misbehaviour.delay_seconds)
+            self.proxy.delay(self.proxy.misbehaviour.delay_seconds)
         if fault == "errors":
             self._refuse(500, "InternalError")
         elif fault == "slow-down":
             self._refuse(503, "SlowDown")
-        elif fault == "time-outs":
-            self.proxy.be_silent(SILENCE_SECONDS)
+        elif fault == "timeouts":
+            self.proxy.delay(SILENCE_SECONDS)
             self.close_connection = True
         else:
-            self._pass_on(body, fault)
+            self._forward(body, fault)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve
 
@@ -149,23 +149,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             continue
         return body
 
-    def _pass_on(self, body: bytes, fault: S3Fault | None) -> None:
+    def _forward(self, body: bytes, fault: S3Fault | None) -> None:
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP_HEADERS | {"expect"}}
         headers["Content-Length"] = str(len(body))
         try:
-            status, answer_headers, content = self.proxy.pass_on(self.command, self.path, headers, body)
+            status, response_headers, content = self.proxy.forward(self.command, self.path, headers, body)
         except OSError:
-            # The real server is gone; so is this one, as far as its client can tell.
+            # The real server is down; close the connection as it would.
             self.close_connection = True
             return
-        if fault == "lost answers":
+        if fault == "lost responses":
             self.close_connection = True
             return
         self.send_response(status)
-        for name, value in answer_headers:
+        for name, value in response_headers:
             if name.lower() not in _HOP_HEADERS | {"date", "server"}:
                 self.send_header(name, value)
-        length = next((value for name, value in answer_headers if name.lower() == "content-length"), str(len(content)))
+        length = next(
+            (value for name, value in response_headers if name.lower() == "content-length"), str(len(content))
+        )
         self.send_header("Content-Length", length)
         self.end_headers()
         if self.command != "HEAD":
@@ -183,4 +185,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing: faults are counted instead."""
+        """Do not log requests: faults are counted instead."""

@@ -1,4 +1,4 @@
-"""The trainer's own record of what it did, read while it may still be writing."""
+"""Reads the trainer's metrics file, even while the trainer is writing it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def longest_save_steps(run_directory: Path) -> int:
-    """Most steps that were done between the copy of a state and its commit; 0 if none was committed."""
+    """Return the maximum number of steps between copying a state and committing it; 0 without a commit."""
     step = longest = 0
     for record in _all_records(run_directory):
         if record["record"] == "step":
@@ -19,7 +19,7 @@ def longest_save_steps(run_directory: Path) -> int:
 
 
 def read_records(run_directory: Path, kind: str) -> list[dict[str, Any]]:
-    """Whole records of one kind from a run directory's metrics file; none if there is no file."""
+    """Return the complete records of one kind from a run directory's metrics file, or an empty list without a file."""
     return [record for record in _all_records(run_directory) if record["record"] == kind]
 
 

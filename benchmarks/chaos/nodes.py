@@ -1,4 +1,4 @@
-"""Machines for the supervised part: real supervisors, each with a root and a metadata service of its own."""
+"""Nodes for the supervised part: real supervisors, each with its own root directory and metadata service."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos.metrics import read_records
-from bootstrap.layout import Layout
-from bootstrap.supervise.launch import TRAINER_MARK, torchrun_command
+from bootstrap.layout import TRAINER_MARK, Layout
 from bootstrap.supervise.supervisor import supervise
+from bootstrap.supervise.trainers.launch import torchrun_command
 from bootstrap.system import System
 
 _FORK_SERVER = b"multiprocessing.forkserver"
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class MetadataService:
-    """What a supervisor asks IMDSv2 for, on 127.0.0.1."""
+    """The parts of IMDSv2 that a supervisor uses, on 127.0.0.1."""
 
     def __init__(self, instance_id: str, address: str) -> None:
         self._paths = {
@@ -57,7 +57,7 @@ class MetadataService:
                 self.wfile.write(body.encode())
 
             def log_message(self, format: str, *arguments: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -65,7 +65,7 @@ class MetadataService:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def give_notice(self, seconds: float) -> None:
-        """Announce the reclaim of the instance."""
+        """Announce a spot interruption."""
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
         self._paths["spot/instance-action"] = json.dumps({"action": "terminate", "time": when})
 
@@ -76,15 +76,15 @@ class MetadataService:
 
 
 class Node:
-    """One machine.
+    """One node.
 
     Args:
-        folder: where its root is made.
-        number: of the machine; it decides its name and address.
+        folder: parent of the node's root directory.
+        number: number of the node, which determines its name and address.
         document: the node document.
-        environment: of its processes.
-        address: other than the number's.
-        before: command that starts the supervisor's, such as one that enters a namespace.
+        environment: environment for its processes.
+        address: overrides the address derived from the number.
+        before: command prefix for the supervisor, such as one that enters a namespace.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Node:
         self.start()
 
     def start(self) -> None:
-        """Start the supervisor, for the first time or again."""
+        """Start or restart the supervisor."""
         with (self.root / "console.log").open("ab") as console:
             self.process = subprocess.Popen(
                 [*self._before, sys.executable, "-m", "benchmarks.chaos.nodes", str(self.root)],
@@ -124,42 +124,42 @@ class Node:
             )
 
     def kill_supervisor(self) -> None:
-        """SIGKILL, as the kernel does when memory runs out."""
+        """Send SIGKILL, as the kernel does when memory runs out."""
         self.process.kill()
         self.process.wait()
 
     def trainers(self) -> list[int]:
-        """Process ids of the ranks on this machine: started by torchrun, or forked for a standby that became it."""
+        """Return the ranks' process ids, whether torchrun started them or a standby forked them in its place."""
         servers = set(self._marked(_FORK_SERVER, without=b"\0\0"))
         forked = [pid for pid in servers if _parent(pid) in servers]
-        return [*self._marked(b"-m\0training\0train\0", without=b"torch.distributed.run"), *forked]
+        return [*self._marked(b"-m\0training\0train\0", without=b"training.process.torchrun"), *forked]
 
     def torchruns(self) -> list[int]:
-        """Process ids of torchrun on this machine."""
+        """Return torchrun's process ids."""
         servers = set(self._marked(_FORK_SERVER, without=b"\0\0"))
-        became = {_parent(parent) for pid in servers if (parent := _parent(pid)) in servers}
-        return [*self._marked(b"torch.distributed.run\0", without=b"guardian.py"), *became]
+        standbys = {_parent(parent) for pid in servers if (parent := _parent(pid)) in servers}
+        return [*self._marked(b"training.process.torchrun\0", without=b"guardian.py"), *standbys]
 
     def run_directory(self, run: str, generation: int) -> Path:
-        """Where a generation's metrics are."""
+        """Return a generation's run directory."""
         return Layout(self.root).run_directory(run, generation)
 
     def records(self, run: str, generation: int, kind: str) -> list[dict[str, Any]]:
-        """What rank 0 wrote, if it was on this machine."""
+        """Return rank 0's metrics records, if it ran on this node."""
         return read_records(self.run_directory(run, generation), kind)
 
     def console(self) -> str:
-        """The last lines of the supervisor."""
+        """Return the last lines of the supervisor's output."""
         return (self.root / "console.log").read_text(encoding="utf-8", errors="replace")[-2000:]
 
     def last_events(self) -> list[str]:
-        """What the supervisor said last, without what it passes on of the trainers."""
+        """Return the supervisor's last events, excluding those from the trainers."""
         path = Layout(self.root).events
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [line[:500] for line in lines if '"event": "trainer"' not in line][-8:]
 
     def close(self) -> None:
-        """End everything on this machine."""
+        """Kill all of this node's processes."""
         self.kill_supervisor()
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
@@ -167,7 +167,7 @@ class Node:
         self.metadata.close()
 
     def processes(self) -> list[int]:
-        """Process ids of all that runs on this machine below the supervisor."""
+        """Return the process ids of all the supervisor's descendants."""
         return self._marked(b"", without=b"\0\0")
 
     def _marked(self, wanted: bytes, without: bytes) -> list[int]:
@@ -179,25 +179,25 @@ class Node:
                 is_it = wanted in command and without not in command
                 if is_it and mark in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
-            except OSError:  # it ended, or it belongs to somebody else
+            except OSError:  # it has ended, or belongs to another user
                 continue
         return found
 
 
 def _parent(pid: int) -> int:
-    """Process id of the parent; 0 if the process is gone."""
+    """Return the parent's process id; 0 if the process has ended."""
     try:
-        # The name in parentheses may hold spaces and parentheses itself: count from the last one.
+        # The name in parentheses may contain spaces and parentheses, so split after the last parenthesis.
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     except OSError:
         return 0
 
 
 class _Machine(System):
-    """This machine, except that it is not shut down: the experiment goes on after a node has left."""
+    """This machine, except that it does not shut down: the experiment continues after a node has ended."""
 
     def shut_down(self) -> None:
-        """Leave it to the supervisor's end."""
+        """Do nothing."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Gangs of real trainer processes, forked from a warm parent that has imported torch: a start costs milliseconds.
+"""Gangs of real trainer processes, forked from a parent that has imported torch so that they start in milliseconds.
 
-Each rank is the leader of a session of its own, as under torchrun, and runs `python -m training train` from its
-argument parser on.
+Each rank leads its own session, as under torchrun, and runs the main function of `python -m training train`.
 """
 
 from __future__ import annotations
@@ -22,23 +21,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.metrics import read_records
-from training.interruption import STOP_SIGNALS
+from training.process.children import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
     from multiprocessing.sharedctypes import Synchronized
 
-PRELOADED = ["training.trainer", "training.assembly", "training.config", "torch._dynamo", "training.checkpoint.s3"]
+PRELOADED = [
+    "training.loop.trainer",
+    "training.loop.build",
+    "training.config",
+    "torch._dynamo",
+    "training.checkpoint.storage.s3",
+]
 COLLECTIVE_TIMEOUT_SECONDS = 8
-"""In place of the trainer's minutes, so that a stopped rank costs the experiment seconds."""
+"""Timeout for a collective. The trainer's default is minutes; this one makes a stopped rank cost only seconds."""
 RENDEZVOUS_TIMEOUT_SECONDS = 20
 READ_TIMEOUT_SECONDS = 1
-"""In place of the trainer's 20 s, for the same reason."""
+"""Timeout for a read, shorter than the trainer's 20 s for the same reason."""
 POLL_SECONDS = 0.01
 
 
-def _be_rank(arguments: list[str], environment: dict[str, str], stderr: str, clock_offset: Synchronized[float]) -> None:
-    """Be a trainer process; `clock_offset` seconds are added to what it takes for the time of day."""
+def _run_rank(
+    arguments: list[str], environment: dict[str, str], stderr: str, clock_offset: Synchronized[float]
+) -> None:
+    """Run a trainer process; `clock_offset` seconds are added to its wall clock."""
     os.setsid()
     os.environ.update(environment)
     os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 2)
@@ -46,9 +53,9 @@ def _be_rank(arguments: list[str], environment: dict[str, str], stderr: str, clo
     os.chdir(Path(stderr).parent)
     true_time = time.time
     time.time = lambda: true_time() + clock_offset.value
-    from training import distributed
     from training.__main__ import main
-    from training.checkpoint import s3
+    from training.checkpoint.storage import s3
+    from training.process import distributed
 
     distributed.RENDEZVOUS_TIMEOUT = datetime.timedelta(seconds=RENDEZVOUS_TIMEOUT_SECONDS)
     distributed.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_SECONDS)
@@ -58,13 +65,13 @@ def _be_rank(arguments: list[str], environment: dict[str, str], stderr: str, clo
 
 @dataclass
 class Gang:
-    """The processes of one generation, and what they have written.
+    """The processes of one generation, and their output.
 
     Attributes:
-        generation: its number.
+        generation: number of the generation.
         directory: the run directory.
-        processes: in rank order.
-        clock_offset: seconds; change it to make their clocks jump.
+        processes: the processes, in rank order.
+        clock_offset: seconds added to their clocks; may be changed at any time.
     """
 
     generation: int
@@ -73,29 +80,29 @@ class Gang:
     clock_offset: Any = None
 
     def records(self, kind: str) -> list[dict[str, Any]]:
-        """Whole records of one kind from the metrics file."""
+        """Return the complete records of one kind from the metrics file."""
         return read_records(self.directory, kind)
 
     def losses(self) -> dict[int, float]:
-        """Loss by step."""
+        """Return the loss by step."""
         return {record["step"]: record["loss"] for record in self.records("step")}
 
     def outcomes(self) -> list[dict[str, Any]]:
-        """What the ranks wrote last, in rank order."""
+        """Return the outcome files in rank order."""
         paths = sorted((self.directory / "outcomes").glob("rank-*.json"))
         return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
     def errors(self) -> str:
-        """The ranks' logs."""
+        """Return the ranks' logs."""
         return "\n".join(path.read_text(encoding="utf-8") for path in sorted(self.directory.glob("stderr-*")))
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process runs."""
+        """Whether a process is still running."""
         return any(process.is_alive() for process in self.processes)
 
     def wait_until(self, condition: Callable[[], object], seconds: float) -> bool:
-        """Wait for something, for the end of all processes, or for the time to be over; return whether it came."""
+        """Wait for a condition, the exit of all processes, or the timeout; return True if the condition is met."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if condition():
@@ -106,21 +113,21 @@ class Gang:
         return False
 
     def send(self, number: signal.Signals, ranks: list[int] | None = None) -> None:
-        """Send a signal to these ranks, or to all."""
+        """Send a signal to some ranks, by default to all."""
         for rank, process in enumerate(self.processes):
             if (ranks is None or rank in ranks) and process.pid is not None and process.is_alive():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of all; return whether they ended in time."""
+        """Wait until all processes have ended; return False on timeout."""
         deadline = time.monotonic() + seconds
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
         return not self.is_alive
 
     def request_stop(self, deadline_seconds: float | None = None, *, train_on: bool = False) -> None:
-        """Leave the stop file, as the supervisor does at a notice."""
+        """Write the stop file, as the supervisor does after a notice."""
         request: dict[str, Any] = {"reason": "spot interruption", "train_on": train_on}
         if deadline_seconds is not None:
             request["deadline_unix_seconds"] = time.time() + deadline_seconds
@@ -129,7 +136,7 @@ class Gang:
         temporary.replace(self.directory / "stop")
 
     def end(self) -> None:
-        """Kill what is left, ranks and whatever they have started in their sessions."""
+        """Kill the ranks and all processes in their sessions."""
         for process in self.processes:
             if process.pid is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -139,14 +146,14 @@ class Gang:
 
 
 class WarmParent:
-    """Forks gangs."""
+    """Forks gangs from a process with preloaded modules."""
 
     def __init__(self, root: Path, dataset: Path) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
-        # A signal that comes before a rank can hear it waits, as its handlers unblock it; it would kill the rank, and
-        # no torchrun is here to end the others.
-        resource_tracker.ensure_running()  # or it is started by the next call, and unblocks them again
+        # Keep signals blocked until a rank has installed its handlers, which unblocks them. An early signal would kill
+        # the rank, and there is no torchrun to end the others.
+        resource_tracker.ensure_running()  # otherwise the next call starts it and unblocks the signals
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             forkserver.ensure_running()
@@ -165,7 +172,7 @@ class WarmParent:
         checkpoints: str,
         environment: Mapping[str, str] | None = None,
     ) -> Gang:
-        """Start a gang; `name` is of its run directory."""
+        """Start a gang; `name` is the name of its run directory."""
         directory = self._root / name
         directory.mkdir(parents=True)
         (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -173,22 +180,22 @@ class WarmParent:
         self._gangs.append(gang)
         port = str(_free_port())
         for rank in range(world_size):
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-            variables = {name: str(value) for name, value in place.items()}
+            ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+            variables = {name: str(value) for name, value in ranks.items()}
             variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **(environment or {})}
             arguments = [
                 *("train", "--config", str(directory / "config.json"), "--dataset", str(self._dataset)),
                 *("--checkpoints", checkpoints, "--run-directory", str(directory), "--generation", str(generation)),
             ]
             process = self._context.Process(
-                target=_be_rank, args=(arguments, variables, str(directory / f"stderr-{rank}"), gang.clock_offset)
+                target=_run_rank, args=(arguments, variables, str(directory / f"stderr-{rank}"), gang.clock_offset)
             )
             process.start()
             gang.processes.append(process)
         return gang
 
     def close(self) -> None:
-        """End every gang that was not ended."""
+        """End all gangs."""
         for gang in self._gangs:
             gang.end()
 

@@ -1,4 +1,4 @@
-"""The same promise through the real supervisor and torchrun: two machines, faults, and the generations that follow."""
+"""Runs the same checks with the real supervisor and torchrun, on two nodes and across generations."""
 
 from __future__ import annotations
 
@@ -17,36 +17,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.campaign import INTERVAL_STEPS, Reference, most_lost_steps
+from benchmarks.chaos.campaign import INTERVAL_STEPS, Reference, max_lost_steps
 from benchmarks.chaos.contents import checkpoints, differences
+from benchmarks.chaos.garbage import Garbage
 from benchmarks.chaos.nodes import REPOSITORY, Node
 from benchmarks.chaos.tally import Report
-from benchmarks.local_moto import endpoint_environment
-from training.checkpoint.backend import Backend
+from benchmarks.servers.local_moto import endpoint_environment
+from bootstrap.documents.decoding import SCHEMA_VERSION
+from bootstrap.documents.object_keys import control_prefix, run_prefix
+from training.checkpoint.storage.backend import Backend
 from training.checkpoint.store import checkpoint_entries
 
-RUN = "chaos"
+DEPLOYMENT = RUN = "chaos"
 PARAMETER = "/trainstack/chaos/run"
 LOG_GROUP = "/trainstack/chaos"
 NODES = 2
 WAIT_SECONDS = 120.0
 NOTICE_SECONDS = 6.0
-"""The machine trains on for most of it: with AWS's two minutes the experiment would do little else."""
+"""Length of a notice. The node trains for most of it, so AWS's two minutes would dominate the experiment's duration."""
 POLL_SECONDS = 0.05
-LEAST_STEPS = INTERVAL_STEPS + 5
-"""Of a generation before its fault: it has then saved a further step, so that no supervisor loses patience."""
-MOST_STEPS = LEAST_STEPS + 20
+MIN_STEPS = INTERVAL_STEPS + 5
+"""Steps that a generation takes before its fault. By then it has saved a new step, so the supervisors see progress."""
+MAX_STEPS = MIN_STEPS + 20
 
 
 @dataclass
 class Account:
-    """Buckets, parameter, log group, code and data, as a deployment makes them.
+    """Bucket, parameter, log group, code and data, as a deployment creates them.
 
     Attributes:
-        s3: client.
-        ssm: client.
-        bucket: holds all of it.
-        endpoint: of the account.
+        s3: client for S3.
+        ssm: client for Parameter Store.
+        logs: client for CloudWatch Logs.
+        bucket: bucket that holds code, data and checkpoints.
+        endpoint: the account's endpoint.
     """
 
     s3: Any
@@ -56,26 +60,29 @@ class Account:
     endpoint: str
 
     def fill(self, dataset: Path) -> dict[str, str]:
-        """Upload code and dataset, and return where the code is."""
+        """Upload the code and the dataset; return the code's location."""
         self.logs.create_log_group(logGroupName=LOG_GROUP)
         for file in dataset.iterdir():
             self.s3.put_object(Bucket=self.bucket, Key=f"datasets/{dataset.name}/{file.name}", Body=file.read_bytes())
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
-            for path in sorted((REPOSITORY / "training").rglob("*.py")):
-                archive.write(path, path.relative_to(REPOSITORY).as_posix())
+            for name in ("hardware", "training"):
+                for path in sorted(one for one in (REPOSITORY / name).rglob("*") if one.suffix in (".py", ".json")):
+                    archive.write(path, path.relative_to(REPOSITORY).as_posix())
         body = buffer.getvalue()
         self.s3.put_object(Bucket=self.bucket, Key="code.zip", Body=body)
         return {"bucket": self.bucket, "key": "code.zip", "sha256": hashlib.sha256(body).hexdigest()}
 
     def node_document(self) -> dict[str, Any]:
-        """What every machine is told."""
+        """Return the node document."""
         return {
-            "schema_version": 1,
-            "deployment": "chaos",
+            "schema_version": SCHEMA_VERSION,
+            "deployment": DEPLOYMENT,
             "region": "us-east-1",
+            "role_id": "AROACHAOS",
             "dataset_bucket": self.bucket,
             "checkpoint_bucket": self.bucket,
+            "control_bucket": self.bucket,
             "run_parameter": PARAMETER,
             "log_group": LOG_GROUP,
             "bundle": {"bucket": self.bucket, "key": "node.zip", "sha256": "0" * 64},
@@ -92,31 +99,32 @@ class Account:
         }
 
     def outcome(self) -> dict[str, Any] | None:
-        """How the run ended; None: it has not."""
+        """Return the run's outcome; None if it has not ended."""
         try:
-            answer = self.s3.get_object(Bucket=self.bucket, Key=f"runs/{RUN}/control/outcome.json")
+            response = self.s3.get_object(Bucket=self.bucket, Key=f"{control_prefix(DEPLOYMENT, RUN)}outcome.json")
         except self.s3.exceptions.NoSuchKey:
             return None
-        document: dict[str, Any] = json.loads(answer["Body"].read())
+        document: dict[str, Any] = json.loads(response["Body"].read())
         return document
 
 
 @dataclass
 class SupervisedRun:
-    """Two machines and one run.
+    """Two nodes and one run.
 
     Attributes:
-        folder: for the machines' roots.
-        account: what they work with.
-        code: bundle of the trainer.
-        dataset: its name.
-        config: of the run.
-        reference: the unbroken run.
-        backend: the run's checkpoints, as the experimenter reads them.
-        report: takes in what is seen.
-        seed: of all choices.
-        restart_seconds: from a fault to the next generation's first step, as it comes.
-        given_up: set it to end early, without a comparison.
+        folder: parent of the nodes' root directories.
+        account: AWS resources of the nodes.
+        code: the trainer's code bundle.
+        dataset: name of the dataset.
+        config: the run's configuration.
+        reference: the uninterrupted run.
+        backend: the run's checkpoints, bypassing the faults.
+        report: report that receives the results.
+        seed: seed for all choices.
+        restart_seconds: times from a fault to the first step of the next generation.
+        aborted: event to set to end the run early, without comparing it.
+        garbage_objects: number of objects to put among the run's records while it trains; then, the number that were.
     """
 
     folder: Path
@@ -129,95 +137,103 @@ class SupervisedRun:
     report: Report
     seed: str
     restart_seconds: list[float] = field(default_factory=list)
-    given_up: threading.Event = field(default_factory=threading.Event)
+    aborted: threading.Event = field(default_factory=threading.Event)
+    garbage_objects: int = 0
     _nodes: list[Node] = field(default_factory=list)
-    _machines: int = 0
+    _launched: int = 0
     _edits: int = 0
 
     def run(self, cycles: int, until_monotonic: float, show: Callable[[], None]) -> None:
-        """Disturb the run so many times, then let it finish and compare."""
+        """Inject a number of faults, then let the run finish and compare it."""
         self._put_run_document()
         for _ in range(NODES):
             self._launch()
-        choice = random.Random(self.seed)  # noqa: S311 an experiment, not a secret
+        choice = random.Random(self.seed)  # noqa: S311 (not a secret)
         generation = 0
+        account = self.account
+        garbage = Garbage(
+            account.s3, account.bucket, f"{run_prefix(DEPLOYMENT, RUN)}/", self.garbage_objects, self.seed
+        )
+        garbage.start()
         try:
             for number in range(cycles):
-                if number % len(DEEDS) == 0:
-                    deck = choice.sample(list(DEEDS), len(DEEDS))
-                if self.given_up.is_set():
+                if number % len(SUPERVISED_FAULTS) == 0:
+                    deck = choice.sample(list(SUPERVISED_FAULTS), len(SUPERVISED_FAULTS))
+                if self.aborted.is_set():
                     return
                 if time.monotonic() >= until_monotonic or self.account.outcome() is not None:
                     break
-                generation = self._cycle(deck[number % len(DEEDS)], generation, choice)
+                generation = self._cycle(deck[number % len(SUPERVISED_FAULTS)], generation, choice)
                 show()
                 if generation == 0:
                     return
             self._finish(generation)
         finally:
+            garbage.close()
+            self.garbage_objects = garbage.done
             for node in self._nodes:
                 node.close()
 
     def _cycle(self, name: str, before: int, choice: random.Random) -> int:
-        """Wait for a generation to train, disturb it, wait for the next; return its number, 0 if none came."""
-        steps = choice.randint(LEAST_STEPS, MOST_STEPS)
+        """Wait for a generation to train, inject a fault, and wait for the next; return its number or 0."""
+        steps = choice.randint(MIN_STEPS, MAX_STEPS)
         started: int | None = self._wait(lambda: self._training_generation(before, steps))
         if started is None:
-            self.report.note(name, "hangs", f"no generation after {before} trains:\n{self._consoles()}")
+            self.report.note(name, "hangs", f"no generation after {before} trained:\n{self._consoles()}")
             return 0
-        known = next((entry.sequence for entry in checkpoint_entries(self.backend)), 0)
-        disturbed = time.time()
+        newest = next((entry.sequence for entry in checkpoint_entries(self.backend)), 0)
+        fault_time = time.time()
         tally = self.report.of(name)
         tally.cycles += 1
-        tally.kills += DEEDS[name].deed(self, choice)
-        heir: int | None = self._wait(lambda: self._training_generation(started, 1))
-        if heir is None:
-            self.report.note(name, "hangs", f"no generation follows {started}:\n{self._consoles()}")
+        tally.kills += SUPERVISED_FAULTS[name].inject(self, choice)
+        successor: int | None = self._wait(lambda: self._training_generation(started, 1))
+        if successor is None:
+            self.report.note(name, "hangs", f"no generation followed {started}:\n{self._consoles()}")
             return 0
-        self._judge(name, started, heir, known)
-        self.restart_seconds.append(self._records(heir, "step")[0]["unix_seconds"] - disturbed)
-        return heir - 1  # the generation that is running now is the next to be disturbed
+        self._judge(name, started, successor, newest)
+        self.restart_seconds.append(self._records(successor, "step")[0]["unix_seconds"] - fault_time)
+        return successor - 1  # the next fault is injected into the generation that is now running
 
-    def _judge(self, name: str, generation: int, heir: int, known: int) -> None:
+    def _judge(self, name: str, generation: int, successor: int, previous: int) -> None:
         done = max(record["step"] for record in self._records(generation, "step"))
-        resumed = self._records(heir, "start")[0]["resumed_from_step"] or 0
-        bound = 0 if DEEDS[name].loses_nothing else self._bound(generation)
+        resumed = self._records(successor, "start")[0]["resumed_from_step"] or 0
+        bound = 0 if SUPERVISED_FAULTS[name].loses_nothing else self._bound(generation)
         self.report.note_lost(name, max(0, done - resumed), bound, f"supervised, generation {generation}")
         newest = next(checkpoints(self.backend), None)
         if newest is not None and newest.problem is not None:
             self.report.note(name, "unreadable", newest.problem)
-        if newest is not None and newest.entry.sequence < known:
+        if newest is not None and newest.entry.sequence < previous:
             self.report.note(name, "wrong", f"the log went back to entry {newest.entry.sequence}")
-        for each in (generation, heir):
+        for each in (generation, successor):
             self._compare_losses(name, each)
 
     def _bound(self, generation: int) -> int:
-        return max(most_lost_steps(node.run_directory(RUN, generation)) for node in self._nodes)
+        return max(max_lost_steps(node.run_directory(RUN, generation)) for node in self._nodes)
 
     def _compare_losses(self, name: str, generation: int) -> None:
         for record in self._records(generation, "step"):
             expected = self.reference.losses[record["step"]]
             if record["loss"] != expected:
-                told = f"the loss of step {record['step']} is {record['loss']!r}, unbroken it is {expected!r}"
-                self.report.note(name, "wrong", f"supervised, generation {generation}: {told}")
+                problem = f"the loss of step {record['step']} is {record['loss']!r}, expected {expected!r}"
+                self.report.note(name, "wrong", f"supervised, generation {generation}: {problem}")
                 return
 
     def _finish(self, generation: int) -> None:
         outcome = None
-        # As long as it gets on, it does not hang.
-        while outcome is None and self._gets_on():
+        # A run that makes progress does not hang.
+        while outcome is None and self._makes_progress():
             outcome = self.account.outcome()
         if outcome is None or outcome["outcome"] != "finished":
-            told = f"after generation {generation} the run does not finish: {outcome}\n{self._consoles()}"
-            self.report.note("supervised run", "wrong", told)
+            problem = f"after generation {generation} the run did not finish: {outcome}\n{self._consoles()}"
+            self.report.note("supervised run", "wrong", problem)
             return
         self.report.runs_compared += 1
         unequal = differences(self.backend, self.reference.backend)
         if unequal:
-            self.report.note("supervised run", "unequal", f"other bits than unbroken: {unequal[:5]}")
+            self.report.note("supervised run", "unequal", f"bits differ from the reference: {unequal[:5]}")
 
-    def _gets_on(self) -> bool:
-        """Wait for the end of the run or a further step; return whether one came."""
+    def _makes_progress(self) -> bool:
+        """Wait until the run ends or completes another step; return False on timeout."""
         reached = self._progress()
         return bool(self._wait(lambda: self.account.outcome() or self._progress() > reached))
 
@@ -226,7 +242,7 @@ class SupervisedRun:
         return newest, max((record["step"] for record in self._records(newest, "step")), default=0)
 
     def _training_generation(self, after: int, steps: int) -> int | None:
-        """Number of a later generation that has done so many steps, if there is one."""
+        """Return the number of a later generation that has completed this many steps; None if there is none."""
         numbers = [number for number in self._generations() if number > after]
         return next((number for number in numbers if len(self._records(number, "step")) >= steps), None)
 
@@ -239,7 +255,7 @@ class SupervisedRun:
 
     def _wait(self, condition: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline and not self.given_up.is_set():
+        while time.monotonic() < deadline and not self.aborted.is_set():
             found = condition()
             if found:
                 return found
@@ -247,16 +263,16 @@ class SupervisedRun:
         return None
 
     def _launch(self) -> None:
-        self._machines += 1
+        self._launched += 1
         document, environment = self.account.node_document(), endpoint_environment(self.account.endpoint)
-        self._nodes.append(Node(self.folder, self._machines, document, environment | {"OMP_NUM_THREADS": "1"}))
+        self._nodes.append(Node(self.folder, self._launched, document, environment | {"OMP_NUM_THREADS": "1"}))
 
     def _put_run_document(self) -> None:
-        # A changed interval of validation changes the document's digest and no bit of the weights.
+        # Changing a validation setting changes the document's digest, but not a single bit of the weights.
         validation = {**self.config["validation"], "batches": 2 + self._edits % 2}
         document = {
-            "schema_version": 1,
-            "deployment": "chaos",
+            "schema_version": SCHEMA_VERSION,
+            "deployment": DEPLOYMENT,
             "run": RUN,
             "nodes": NODES,
             "min_nodes": NODES,
@@ -268,73 +284,73 @@ class SupervisedRun:
         self.account.ssm.put_parameter(Name=PARAMETER, Value=json.dumps(document), Type="String", Overwrite=True)
 
     def _consoles(self) -> str:
-        told = [f"the run's outcome: {self.account.outcome()}"]
+        texts = [f"outcome of the run: {self.account.outcome()}"]
         for node in self._running():
-            told += [f"== {node.instance_id}", node.console(), *node.last_events()]
-        return "\n".join(told)
+            texts += [f"== {node.instance_id}", node.console(), *node.last_events()]
+        return "\n".join(texts)
 
     def _running(self) -> list[Node]:
         return [node for node in self._nodes if node.process.poll() is None]
 
     def kill_one_rank(self, choice: random.Random) -> int:
-        """SIGKILL to one rank."""
+        """Send SIGKILL to one rank."""
         pids = [pid for node in self._running() for pid in node.trainers()]
         os.kill(choice.choice(sorted(pids)), signal.SIGKILL)
         return 1
 
     def kill_all_ranks(self, choice: random.Random) -> int:
-        """SIGKILL to every rank."""
+        """Send SIGKILL to every rank."""
         pids = [pid for node in self._running() for pid in node.trainers()]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         return len(pids)
 
     def terminate_torchrun(self, choice: random.Random) -> int:
-        """SIGTERM to one torchrun, which passes it on."""
+        """Send SIGTERM to one torchrun, which forwards it."""
         os.kill(choice.choice(self._running()).torchruns()[0], signal.SIGTERM)
         return 0
 
     def give_notice(self, choice: random.Random) -> int:
-        """A spot notice for one machine, whose replacement comes at once."""
+        """Send a spot notice to one node, and launch its replacement."""
         choice.choice(self._running()).metadata.give_notice(NOTICE_SECONDS)
         self._launch()
         return 0
 
     def kill_supervisor(self, choice: random.Random) -> int:
-        """SIGKILL to one supervisor, which the machine starts again."""
+        """Send SIGKILL to one supervisor, which the node restarts."""
         node = choice.choice(self._running())
         node.kill_supervisor()
         node.start()
         return 1
 
-    def lose_machine(self, choice: random.Random) -> int:
-        """One machine is gone without a word; another comes."""
+    def lose_node(self, choice: random.Random) -> int:
+        """Kill one node without notice, and launch another."""
         node = choice.choice(self._running())
         node.close()
         self._launch()
         return 1
 
     def edit_run(self, choice: random.Random) -> int:
-        """A changed run document: all nodes restart in place."""
+        """Change the run document: all nodes restart in place."""
         self._edits += 1
         self._put_run_document()
         return 0
 
 
 @dataclass(frozen=True)
-class Deed:
-    """A fault at supervised machines; it returns the number of processes killed."""
+class SupervisedFault:
+    """A fault in supervised nodes; ``inject`` returns the number of killed processes."""
 
-    deed: Callable[[SupervisedRun, random.Random], int]
+    inject: Callable[[SupervisedRun, random.Random], int]
     loses_nothing: bool = False
 
 
-DEEDS: dict[str, Deed] = {
-    "torchrun: kill one rank": Deed(SupervisedRun.kill_one_rank),
-    "torchrun: kill all ranks": Deed(SupervisedRun.kill_all_ranks),
-    "torchrun: SIGTERM to torchrun": Deed(SupervisedRun.terminate_torchrun, loses_nothing=True),
-    "torchrun: notice": Deed(SupervisedRun.give_notice, loses_nothing=True),
-    "torchrun: kill supervisor": Deed(SupervisedRun.kill_supervisor),
-    "torchrun: lose machine": Deed(SupervisedRun.lose_machine),
-    "torchrun: new generation": Deed(SupervisedRun.edit_run, loses_nothing=True),
+SUPERVISED_FAULTS: dict[str, SupervisedFault] = {
+    "torchrun: kill one rank": SupervisedFault(SupervisedRun.kill_one_rank),
+    "torchrun: kill all ranks": SupervisedFault(SupervisedRun.kill_all_ranks),
+    "torchrun: SIGTERM to torchrun": SupervisedFault(SupervisedRun.terminate_torchrun, loses_nothing=True),
+    "torchrun: notice": SupervisedFault(SupervisedRun.give_notice, loses_nothing=True),
+    "torchrun: kill supervisor": SupervisedFault(SupervisedRun.kill_supervisor),
+    "torchrun: lose node": SupervisedFault(SupervisedRun.lose_node),
+    "torchrun: new generation": SupervisedFault(SupervisedRun.edit_run, loses_nothing=True),
 }

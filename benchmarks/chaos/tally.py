@@ -1,4 +1,4 @@
-"""What was seen, fault by fault, and whether any of it breaks the promise."""
+"""Counts results and violations by fault."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ COLUMNS = ("cycles", "kills", "hangs", "unreadable", "wrong", "stale", "lost", "
 
 @dataclass
 class Tally:
-    """Counts of one fault.
+    """Counts for one fault.
 
     Attributes:
-        cycles: times that it was done.
-        kills: processes killed by it.
+        cycles: number of times it was injected.
+        kills: number of processes that it killed.
         hangs: gangs that did not end in time.
-        unreadable: newest checkpoints that could not be read, though nobody had damaged them.
-        wrong: resumes from another step than the newest whole checkpoint's, losses with other bits than those of the
-            unbroken run, and other breaches.
-        stale: commits of a superseded generation.
-        lost: most steps that had to be done again.
-        bound: most that are allowed.
-        excess: times that more were lost.
-        unequal: runs whose final state had other bits than the unbroken run's.
+        unreadable: newest checkpoints that could not be read, without deliberate damage.
+        wrong: resumes from a step other than the newest complete checkpoint's, losses whose bits differ from the
+            uninterrupted run's, and other violations.
+        stale: commits by a superseded generation.
+        lost: maximum number of steps to repeat.
+        bound: maximum allowed number of such steps.
+        excess: number of times that the bound was exceeded.
+        unequal: runs whose final state differs in any bit from the uninterrupted run's.
     """
 
     cycles: int = 0
@@ -40,61 +40,61 @@ class Tally:
 
     @property
     def violations(self) -> int:
-        """Breaches of the promise."""
+        """Number of violations."""
         return self.hangs + self.unreadable + self.wrong + self.stale + self.excess + self.unequal
 
 
 @dataclass
 class Report:
-    """All tallies, and what the violations were, in words.
+    """All tallies, and the descriptions of the violations.
 
     Attributes:
-        tallies: by fault.
-        problems: the violations.
-        runs_compared: runs that came to their end, and were held against an unbroken one.
-        near_resumes: starts from a save that was in the fast tier only.
+        tallies: tallies by fault.
+        problems: descriptions of the violations.
+        runs_compared: finished runs that were compared with an uninterrupted run.
+        local_resumes: starts from a save that was only in the local tier.
     """
 
     tallies: dict[str, Tally] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     runs_compared: int = 0
-    near_resumes: int = 0
+    local_resumes: int = 0
 
     def of(self, fault: str) -> Tally:
-        """The tally of a fault, a new one if need be."""
+        """Return a fault's tally; create it if necessary."""
         return self.tallies.setdefault(fault, Tally())
 
-    def note(self, fault: str, kind: str, told: str) -> None:
-        """Count one violation, keep its words, and say it at once."""
+    def note(self, fault: str, kind: str, description: str) -> None:
+        """Count one violation, keep its description, and print it."""
         tally = self.of(fault)
         setattr(tally, kind, getattr(tally, kind) + 1)
-        self.problems.append(f"{fault}: {kind}: {told}")
+        self.problems.append(f"{fault}: {kind}: {description}")
         sys.stderr.write(f"VIOLATION {self.problems[-1]}\n")
 
-    def note_lost(self, fault: str, steps: int, bound: int, told: str) -> None:
-        """Take in how many steps a fault cost."""
+    def note_lost(self, fault: str, steps: int, bound: int, where: str) -> None:
+        """Record the number of steps that a fault cost."""
         tally = self.of(fault)
         tally.lost, tally.bound = max(tally.lost, steps), max(tally.bound, bound)
         if steps > bound:
-            self.note(fault, "excess", f"{steps} steps lost, at most {bound} are allowed; {told}")
+            self.note(fault, "excess", f"{steps} steps lost, at most {bound} are allowed; {where}")
 
     @property
     def kills(self) -> int:
-        """Processes killed."""
+        """Number of killed processes."""
         return sum(tally.kills for tally in self.tallies.values())
 
     @property
     def cycles(self) -> int:
-        """Faults done."""
+        """Number of injected faults."""
         return sum(tally.cycles for tally in self.tallies.values())
 
     @property
     def violations(self) -> int:
-        """Breaches of the promise."""
+        """Number of violations."""
         return sum(tally.violations for tally in self.tallies.values())
 
     def table(self) -> str:
-        """By fault, for people."""
+        """Return a table by fault."""
         width = max(len(fault) for fault in [*self.tallies, "fault"])
         lines = [f"{'fault':{width}}  " + "  ".join(f"{column:>10}" for column in COLUMNS)]
         for fault, tally in self.tallies.items():
@@ -103,13 +103,13 @@ class Report:
         return "\n".join(lines)
 
     def document(self) -> Mapping[str, object]:
-        """For the JSON."""
+        """Return the JSON report's content."""
         return {
             "faults": {fault: asdict(tally) for fault, tally in self.tallies.items()},
             "cycles": self.cycles,
             "kills": self.kills,
             "runs_compared": self.runs_compared,
-            "near_resumes": self.near_resumes,
+            "local_resumes": self.local_resumes,
             "violations": self.violations,
             "problems": self.problems,
         }

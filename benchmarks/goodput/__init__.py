@@ -1,1 +1,1 @@
-"""How much of the time that spot capacity exists a run would have used: replay of recorded availability."""
+"""Goodput: the share of available spot capacity that a run would have used, determined by replaying recorded traces."""

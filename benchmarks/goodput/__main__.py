@@ -1,13 +1,13 @@
-"""Replay spot traces: the share of available time that a run would have put to use.
+"""Replay spot traces to determine the share of the available time that a run would have used for training.
 
-Each trace is replayed with the measured cost of saving and restoring, the interval policy of the trainer, and the rules
-by which supervisors form gangs; against hourly synchronous saves, and 5-minute asynchronous ones, both without use of
-the notice. The table is per trace; the sweep is of the restart time. Exit code 1 when the worst trace is below --bound.
+Each trace is replayed with the measured costs of saves and restores, the trainer's save interval, and the rules by
+which supervisors form gangs. For comparison, it is also replayed with hourly synchronous saves and with asynchronous
+saves every 5 minutes, both of which ignore the notice. Prints a table of the results by trace, and shows how the
+results depend on the restart time. Exits with 1 if the worst trace is below --bound.
 
-What the traces cannot show: they are of V100 and CPU instances of 2022 and 2023, and newer GPUs are scarcer; an
-availability trace is made of launch probes, so that a drop is not always the loss of a running instance, and what
-happens between two ticks is not seen; when exactly the notice came is in none of them; where another zone or type would
-have had capacity, nothing is known of what moving there costs.
+Limitations: the traces cover V100 and CPU instances in 2022 and 2023, and newer GPUs are scarcer. Availability
+traces consist of launch probes, so a drop is not always the loss of a running instance, and changes between two ticks
+are missing. The traces do not state when notices were sent. The cost of moving to another zone or type is unknown.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.goodput.costs import Costs, CostsError, read_costs
-from benchmarks.goodput.machines import Machine, taken_at_once, taken_by_controller
+from benchmarks.goodput.machines import Machine, launched_at_once, launched_by_controller
 from benchmarks.goodput.replay import Conditions, SavePolicy, notice_suffices, replay, young_interval_seconds
 from benchmarks.goodput.traces import Trace, TraceError, read_traces
 
 SWEEP_SECONDS = (60.0, 120.0, 180.0, 240.0, 300.0)
 SECONDS_BETWEEN_FAILURES = 86400.0
-"""Of a node, without a notice: a day is far less than hardware lasts, and leaves room for the software's faults."""
+"""A node's mean time between failures without notice. A day is pessimistic, to allow for software faults."""
 HOURLY_SECONDS = 3600.0
 FIVE_MINUTES_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One trace: share of its available time that was useful, by save policy.
+    """Results for a trace: the useful share of its available time under each save policy.
 
-    `stopped_early` is the share when every drop is the end of an instance, which stops training before it to save;
-    `controlled` when the run controller asks for the machines, and has no other zone to go to.
+    `stopped_early` assumes that each drop is the termination of an instance that stopped training early enough to save.
+    `controlled` assumes that the run controller requests the instances, in a single zone.
     """
 
     trace: str
@@ -50,7 +50,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _SweepEntry:
-    """The worst and the mean trace at one restart time."""
+    """The minimum and the mean over all traces at one restart time."""
 
     policy: str
     restart_seconds: float
@@ -59,7 +59,7 @@ class _SweepEntry:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay, print, write the JSON; return the exit code."""
+    """Replay the traces, print and write the results, and return the exit code."""
     options = _parser().parse_args(arguments)
     try:
         traces = read_traces(options.traces)
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     met = worst.shares[policies[0].name] >= options.bound
     _print(rows, sweep, costs, options)
     verdict = "met" if met else "NOT met"
-    print(f"\nworst trace: {worst.trace}: {worst.shares[policies[0].name]:.4f}; at least {options.bound}: {verdict}")
+    print(f"\nworst trace: {worst.trace}: {worst.shares[policies[0].name]:.4f} (minimum {options.bound}): {verdict}")
     options.output.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "costs": asdict(costs),
@@ -94,54 +94,57 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.goodput", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("traces", type=Path, nargs="+", help="folders of traces, or trace files")
-    parser.add_argument("--checkpoint", type=Path, help="result of the checkpoint benchmark; without: assumed figures")
+    parser.add_argument("traces", type=Path, nargs="+", help="trace files, or folders of trace files")
+    parser.add_argument("--checkpoint", type=Path, help="result of the checkpoint benchmark (default: assumed costs)")
     parser.add_argument(
         "--restart-seconds",
         type=float,
         default=120.0,
-        help="granted launch to the first step: boot, staging, restore (default 120)",
+        help="time from a granted launch to the first step, including boot, staging and restore (default 120)",
     )
     parser.add_argument(
         "--regroup-seconds",
         type=float,
         default=15.0,
-        help="from the end of a generation to the next one's restore, on machines that are up (default 15)",
+        help="time from the end of a generation to the restore of the next one, on running instances (default 15)",
     )
-    parser.add_argument("--min-nodes", type=int, default=1, help="smallest gang that may train (default 1)")
+    parser.add_argument("--min-nodes", type=int, default=1, help="minimum size of a gang (default 1)")
     parser.add_argument(
-        "--gang-timeout-seconds", type=float, default=60.0, help="patience of an incomplete gang (default 60)"
+        "--gang-timeout-seconds",
+        type=float,
+        default=60.0,
+        help="time that an incomplete gang waits for nodes (default 60)",
     )
     parser.add_argument(
         "--drop",
         choices=("auto", "notice", "reclaim"),
         default="auto",
-        help="what a drop in a trace is: the notice (nothing is offered any more), or the end of the instance, which "
-        "saves and stops shortly before; auto: reclaim for files with `preemption` in their path, which watched "
-        "running instances, notice for launch probes",
+        help="what a drop in a trace stands for: the notice, or the termination of an instance that saves and stops "
+        "shortly before. auto: reclaim for files with `preemption` in their path, which recorded running instances, "
+        "and notice for launch probes",
     )
-    parser.add_argument("--bound", type=float, default=0.95, help="what the worst trace must reach (default 0.95)")
-    parser.add_argument("--output", type=Path, default=Path("build/bench/goodput.json"), help="where the JSON goes")
+    parser.add_argument("--bound", type=float, default=0.95, help="minimum share for the worst trace (default 0.95)")
+    parser.add_argument("--output", type=Path, default=Path("build/bench/goodput.json"), help="path of the JSON report")
     return parser
 
 
 def save_policies(costs: Costs) -> list[SavePolicy]:
-    """The trainer with and without a usable notice, and the two it is compared with."""
+    """Return the trainer's policies with and without a usable notice, and two other policies for comparison."""
 
-    def chosen(seconds_between_losses: float) -> float:
-        # No more often than one save is through: the next one waits for it.
+    def automatic(seconds_between_losses: float) -> float:
+        # The interval is at least the duration of a save, since the next save waits for it.
         young = young_interval_seconds(costs.blocked_seconds, seconds_between_losses)
         return max(costs.durable_seconds, young)
 
-    def insured(_: float) -> float:
-        # The notice saves what spot takes; the interval is for what comes without one.
-        return chosen(SECONDS_BETWEEN_FAILURES)
+    def with_notice(_: float) -> float:
+        # The notice covers spot interruptions; the interval only has to cover failures without a notice.
+        return automatic(SECONDS_BETWEEN_FAILURES)
 
     blocked, durable = costs.blocked_seconds, costs.durable_seconds
     suffices = notice_suffices(durable)
     return [
-        SavePolicy("notice", blocked, durable, insured if suffices else chosen, uses_notice=suffices),
-        SavePolicy("no notice", blocked, durable, chosen, uses_notice=False),
+        SavePolicy("notice", blocked, durable, with_notice if suffices else automatic, uses_notice=suffices),
+        SavePolicy("no notice", blocked, durable, automatic, uses_notice=False),
         SavePolicy(
             "5 min async",
             costs.other_blocked_seconds,
@@ -158,8 +161,8 @@ def save_policies(costs: Costs) -> list[SavePolicy]:
 def _conditions(trace: Trace, costs: Costs, options: argparse.Namespace, restart_seconds: float) -> Conditions:
     is_notice = "preemption" not in trace.name if options.drop == "auto" else options.drop == "notice"
     return Conditions(
-        nodes=trace.most,
-        min_nodes=min(options.min_nodes, trace.most),
+        nodes=trace.max_count,
+        min_nodes=min(options.min_nodes, trace.max_count),
         restart_seconds=restart_seconds,
         regroup_seconds=options.regroup_seconds + costs.restore_seconds,
         gang_timeout_seconds=options.gang_timeout_seconds,
@@ -173,12 +176,12 @@ def _share(trace: Trace, machines: list[Machine], conditions: Conditions, policy
 
 def _row(trace: Trace, policies: list[SavePolicy], costs: Costs, options: argparse.Namespace) -> _Row:
     conditions = _conditions(trace, costs, options, options.restart_seconds)
-    machines = taken_at_once(trace, trace.most)
-    controlled = taken_by_controller(trace, trace.most, conditions.min_nodes, options.gang_timeout_seconds)
+    machines = launched_at_once(trace, trace.max_count)
+    controlled = launched_by_controller(trace, trace.max_count, conditions.min_nodes, options.gang_timeout_seconds)
     return _Row(
         trace=trace.name,
         days=trace.seconds / 86400.0,
-        available_share=trace.available_seconds / (trace.seconds * trace.most),
+        available_share=trace.available_seconds / (trace.seconds * trace.max_count),
         drops=trace.drops,
         shares={policy.name: _share(trace, machines, conditions, policy) for policy in policies},
         stopped_early=_share(trace, machines, replace(conditions, drop_is_notice=False), policies[0]),
@@ -189,7 +192,7 @@ def _row(trace: Trace, policies: list[SavePolicy], costs: Costs, options: argpar
 def _sweep(
     traces: list[Trace], policies: list[SavePolicy], costs: Costs, options: argparse.Namespace
 ) -> list[_SweepEntry]:
-    fleets = [(trace, taken_at_once(trace, trace.most)) for trace in traces]
+    fleets = [(trace, launched_at_once(trace, trace.max_count)) for trace in traces]
     entries = []
     for policy in policies:
         for seconds in SWEEP_SECONDS:
@@ -205,8 +208,8 @@ def _print(rows: list[_Row], sweep: list[_SweepEntry], costs: Costs, options: ar
     figures = ", ".join(f"{name} {value}" for name, value in asdict(costs).items() if name != "source")
     print(f"costs ({costs.source}): {figures}")
     print(
-        f"restart {options.restart_seconds} s, regroup {options.regroup_seconds} s and the restore, gang time-out "
-        f"{options.gang_timeout_seconds} s, smallest gang {options.min_nodes}\n\nuseful share of the available time:"
+        f"restart {options.restart_seconds} s, regroup {options.regroup_seconds} s plus restore, gang timeout "
+        f"{options.gang_timeout_seconds} s, minimum gang {options.min_nodes}\n\nuseful share of the available time:"
     )
     names = [*rows[0].shares, "early stop", "controller"]
     width = max(len(row.trace) for row in rows)
@@ -218,16 +221,16 @@ def _print(rows: list[_Row], sweep: list[_SweepEntry], costs: Costs, options: ar
             + "  ".join(f"{cell:11.3f}" for cell in cells)
         )
     print(
-        "early stop: as `notice`, if each drop were the end of an instance that stopped in time for its last save.\n"
-        "controller: as `notice`, with machines asked for by the run controller, which gives up and waits in between.\n"
+        "early stop: as `notice`, if each drop is the termination of an instance that stops early enough to save.\n"
+        "controller: as `notice`, if the run controller requests the instances, with its timeouts and waits.\n"
         "\nrestart time   " + "  ".join(f"{seconds:5.0f} s" for seconds in SWEEP_SECONDS)
     )
     for name in dict.fromkeys(entry.policy for entry in sweep):
-        mine = [entry for entry in sweep if entry.policy == name]
-        print(f"{name:9} worst " + "  ".join(f"{entry.worst:7.3f}" for entry in mine))
-        print(f"{name:9} mean  " + "  ".join(f"{entry.mean:7.3f}" for entry in mine))
-    caveats = (__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip()
-    print(f"\n{caveats}")
+        entries = [entry for entry in sweep if entry.policy == name]
+        print(f"{name:9} worst " + "  ".join(f"{entry.worst:7.3f}" for entry in entries))
+        print(f"{name:9} mean  " + "  ".join(f"{entry.mean:7.3f}" for entry in entries))
+    limitations = (__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].strip()
+    print(f"\n{limitations}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a save and a restore cost: measured by the checkpoint benchmark, or given."""
+"""Costs of saves and restores, measured by the checkpoint benchmark or assumed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 
 class CostsError(Exception):
-    """The measurements cannot be read; the message has path, value, rule and remedy."""
+    """The measurements cannot be read."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds, for one size of state.
+    """Costs in seconds, for one state size.
 
     Attributes:
-        source: where the figures are from.
-        blocked_seconds: training lost per save: the standstill, and what steps take longer meanwhile.
-        durable_seconds: from the wish for a save to its commit.
-        restore_seconds: to read and verify the newest checkpoint.
-        synchronous_seconds: a synchronous save by `torch.save` with fsync.
-        other_blocked_seconds: training lost per asynchronous save by `torch.distributed.checkpoint`.
-        other_durable_seconds: until that one is through.
+        source: origin of the figures.
+        blocked_seconds: training time lost per save, as the blocked time plus the slowdown of steps during the save.
+        durable_seconds: time from requesting a save to its commit.
+        restore_seconds: time to read and verify the newest checkpoint.
+        synchronous_seconds: duration of a synchronous save by `torch.save` with fsync.
+        other_blocked_seconds: training time lost per asynchronous save by `torch.distributed.checkpoint`.
+        other_durable_seconds: time until such a save is durable.
     """
 
     source: str
@@ -44,34 +44,34 @@ ASSUMED = Costs(
     other_blocked_seconds=3.0,
     other_durable_seconds=6.0,
 )
-"""For a look without measurements; the report says so."""
+"""Costs to use if there are no measurements. The report shows their source."""
 
 GOODPUT_KEY = "goodput"
-"""Section of `build/bench/checkpoint.json` that the checkpoint benchmark writes for this one."""
+"""The section of `build/bench/checkpoint.json` that the checkpoint benchmark writes for this benchmark."""
 
 
 def read_costs(path: Path | None) -> Costs:
-    """Read the section `goodput` of the checkpoint benchmark's result; without a path, the assumed figures.
+    """Read the `goodput` section from the checkpoint benchmark's result; without a path, return ASSUMED.
 
     Raises:
-        CostsError: the file has no such section, or figures are missing.
+        CostsError: the file, the section or a figure is missing or invalid.
     """
     if path is None:
         return ASSUMED
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CostsError(f"{path}: cannot be read ({error.strerror}); run the checkpoint benchmark first") from error
+        raise CostsError(f"{path}: cannot read it ({error.strerror}); run the checkpoint benchmark first") from error
     except ValueError as error:
-        raise CostsError(f"{path}: is not JSON ({error}); run the checkpoint benchmark again") from error
+        raise CostsError(f"{path}: not JSON ({error}); run the checkpoint benchmark again") from error
     section = document.get(GOODPUT_KEY) if isinstance(document, dict) else None
     if not isinstance(section, dict):
-        raise CostsError(f"{path}: has no section {GOODPUT_KEY!r}; run this version's checkpoint benchmark")
+        raise CostsError(f"{path}: no section {GOODPUT_KEY!r}; run this version's checkpoint benchmark")
     names = [name for name in Costs.__dataclass_fields__ if name != "source"]
     wrong = [name for name in names if not _is_duration(section.get(name))]
     if wrong:
-        told = ", ".join(f"{name} {section.get(name)!r}" for name in wrong)
-        raise CostsError(f"{path}: {GOODPUT_KEY}: {told}: must be numbers of seconds, at least 0")
+        values = ", ".join(f"{name} {section.get(name)!r}" for name in wrong)
+        raise CostsError(f"{path}: {GOODPUT_KEY}: {values}: must be at least 0; run the checkpoint benchmark again")
     return Costs(source=str(path), **{name: float(section[name]) for name in names})
 
 

@@ -1,4 +1,4 @@
-"""Which machines a fleet would have had on a trace: at once when there is capacity, or as the run controller asks."""
+"""A fleet's instances on a trace, launched as soon as there is capacity, or when the run controller requests them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from benchmarks.goodput.traces import Trace
 from stacks.functions.run_controller import policy
 
 CONTROLLER_PERIOD_SECONDS = 60.0
-"""The clock that wakes the run controller."""
+"""Period of the run controller's schedule."""
 
 
 @dataclass
 class Machine:
-    """One instance.
+    """An instance.
 
     Attributes:
-        launched_seconds: when its launch was granted.
-        lost_seconds: when the trace no longer has it; the end of the record if it outlives that.
-        outlives: whether the record ends before the machine.
+        launched_seconds: time of the launch.
+        lost_seconds: time of the loss, or of the trace's end if the instance is still running then.
+        outlives: whether it is still running when the trace ends.
     """
 
     launched_seconds: float
@@ -28,7 +28,7 @@ class Machine:
 
 @dataclass
 class _Fleet:
-    """Machines so far. The one that is lost is the one that has been there longest: a trace does not say which."""
+    """Instances so far. A trace does not identify the lost instance, so it is assumed to be the oldest."""
 
     running: list[Machine] = field(default_factory=list)
     all: list[Machine] = field(default_factory=list)
@@ -47,8 +47,8 @@ class _Fleet:
         return self.all
 
 
-def taken_at_once(trace: Trace, nodes: int) -> list[Machine]:
-    """Machines of a fleet of up to ``nodes`` that is given whatever there is, the moment it is there."""
+def launched_at_once(trace: Trace, nodes: int) -> list[Machine]:
+    """Return the instances of a fleet of up to ``nodes`` nodes, each launched as soon as there is capacity."""
     fleet = _Fleet()
     for now, count in trace.changes():
         while len(fleet.running) > count:
@@ -58,15 +58,15 @@ def taken_at_once(trace: Trace, nodes: int) -> list[Machine]:
     return fleet.close(trace.seconds)
 
 
-def taken_by_controller(trace: Trace, nodes: int, min_nodes: int, gang_timeout_seconds: float) -> list[Machine]:
-    """Machines of a fleet that the run controller's own policy sizes, with this one zone to choose from.
+def launched_by_controller(trace: Trace, nodes: int, min_nodes: int, gang_timeout_seconds: float) -> list[Machine]:
+    """Return the instances of a fleet in one zone, sized by the run controller's policy.
 
-    The group launches the moment that capacity and a wish for it meet; the controller looks once a minute and at every
+    Instances launch as soon as there is capacity for the desired size. The controller runs once per minute and at each
     loss.
     """
     settings = policy.Settings(("subnet",), False, gang_timeout_seconds, boot_failure_limit=1 << 30)
     run = policy.Run("run", "digest", nodes, min_nodes)
-    memory, desired = policy.Memory(), 0
+    state, desired = policy.ControllerState(), 0
     fleet = _Fleet()
     changes = dict(trace.changes())
     ticks = (number * CONTROLLER_PERIOD_SECONDS for number in range(int(trace.seconds // CONTROLLER_PERIOD_SECONDS)))
@@ -76,10 +76,10 @@ def taken_by_controller(trace: Trace, nodes: int, min_nodes: int, gang_timeout_s
         while len(fleet.running) > count:
             fleet.lose(now)
         instances = tuple(policy.Instance(str(id(machine)), "InService") for machine in fleet.running)
-        group = policy.Group(desired, nodes, ("subnet",), "1", instances)
+        current = policy.FleetState(desired, nodes, ("subnet",), "1", instances)
         heard_from = frozenset(instance.instance_id for instance in instances)
-        decision = policy.decide(policy.Situation(now, settings, run, None, group, heard_from, frozenset(), memory))
-        memory = decision.memory
+        decision = policy.decide(policy.Situation(now, settings, run, None, current, heard_from, frozenset(), state))
+        state = decision.state
         for action in decision.actions:
             if isinstance(action, policy.Resize):
                 desired = action.desired

@@ -1,7 +1,8 @@
-"""Replays the life of a gang on a fleet's machines and adds up what of it was training that counted.
+"""Replays a gang on a fleet's instances, and accounts for its time.
 
-The gang follows the rules of the supervisors: it forms when all nodes are there, or with those that are when the gang
-time-out has passed; a loss ends the generation, and its survivors go on at once; they grow only to be whole.
+The gang follows the supervisors' rules. It forms when all nodes are ready, or from the nodes that are ready after the
+gang timeout. A loss ends the generation, and the survivors resume immediately. They restart to grow only if the gang
+becomes complete.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from dataclasses import dataclass, field
 
 from benchmarks.goodput.machines import Machine
 from bootstrap.supervise.decide import NOTICE_MARGIN_SECONDS, NOTICE_SECONDS
-from training.stopping import last_save_seconds
+from training.loop.last_save import last_save_seconds
 
 STEP_SECONDS = 1.0
-"""Of a training step: what a gang needs to agree on the last one."""
+"""Duration of a training step; a gang needs a few steps to agree on its last step."""
 
 
 @dataclass(frozen=True)
 class SavePolicy:
-    """How a run saves.
+    """A run's save policy.
 
     Attributes:
-        name: for the table.
-        blocked_seconds: training lost per save: the standstill, and what steps take longer meanwhile.
-        durable_seconds: from the wish to the commit.
-        interval_seconds: from the mean time between losses, in seconds, to the time between two saves.
-        uses_notice: whether it saves when the notice comes.
+        name: name in the table.
+        blocked_seconds: training time lost per save, as the blocked time plus the slowdown of steps during the save.
+        durable_seconds: time from requesting a save to its commit.
+        interval_seconds: function that maps the mean time between losses to the time between saves.
+        uses_notice: whether the run saves at the notice.
     """
 
     name: str
@@ -39,7 +40,7 @@ class SavePolicy:
 
     @property
     def seconds_before_loss(self) -> float:
-        """How long before its end a machine stops training; at the notice where that leaves no time for two saves."""
+        """Time from an instance's last step, or from the notice if two saves take too long, to its termination."""
         reserve_seconds = last_save_seconds(self.durable_seconds, STEP_SECONDS)
         trains_on = 2 * reserve_seconds < NOTICE_SECONDS - NOTICE_MARGIN_SECONDS
         return NOTICE_MARGIN_SECONDS + reserve_seconds if trains_on else NOTICE_SECONDS
@@ -47,16 +48,16 @@ class SavePolicy:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the machines and the gang are given.
+    """Conditions for a replay.
 
     Attributes:
-        nodes: of the whole gang.
-        min_nodes: fewest that may train.
-        restart_seconds: from a granted launch to the first step: boot, staging, restore.
-        regroup_seconds: from the end of a generation to the next one's first step, on machines that are up.
-        gang_timeout_seconds: how long a gang that is not whole waits for the rest.
-        drop_is_notice: whether a drop in the trace is the notice, so that the two minutes in which the machine lives on
-            are no available time, and nothing trained in them counts; or the end.
+        nodes: size of the complete gang.
+        min_nodes: minimum size of a gang.
+        restart_seconds: time from a launch to the first step, including boot, staging and restore.
+        regroup_seconds: time from the end of a generation to the first step of the next one, on running instances.
+        gang_timeout_seconds: time that an incomplete gang waits for nodes.
+        drop_is_notice: whether a drop in the trace is the notice, so that the two minutes after it count neither as
+            available time nor as training. If false, the drop is the termination.
     """
 
     nodes: int
@@ -69,7 +70,7 @@ class Conditions:
 
 @dataclass
 class Account:
-    """Node-seconds: what they went into."""
+    """Node-seconds by use."""
 
     trained: float = 0.0
     saving: float = 0.0
@@ -92,7 +93,7 @@ class _Gang:
     def join(self, machine: int, now: float) -> None:
         self.ready.add(machine)
         if not self.members:
-            # The first node to be ready pays no more than its own start: its trainers start with it.
+            # The first ready node has no regroup time: its trainers start with it.
             self._form_if_possible(now, 0.0 if len(self.ready) == 1 else self.conditions.regroup_seconds)
         elif len(self.ready) >= self.conditions.nodes > len(self.members):
             self._end(now, orderly=True)
@@ -122,7 +123,7 @@ class _Gang:
         return self.waiting_since + self._patience_seconds()
 
     def finish(self, now: float) -> None:
-        """The record ends here; what is not saved yet is not lost."""
+        """End the replay; unsaved steps count as trained."""
         if self.members:
             elapsed = max(0.0, now - self.stepping_since)
             saving = self._saves_begun(elapsed) * self.saves.blocked_seconds
@@ -133,22 +134,22 @@ class _Gang:
         conditions = self.conditions
         if self.waiting_since is None:
             self.waiting_since = now
-        whole = len(self.ready) >= conditions.nodes
-        patient = now - self.waiting_since >= self._patience_seconds() - 1e-6
-        if not self.ready or not (whole or (patient and len(self.ready) >= conditions.min_nodes)):
+        complete = len(self.ready) >= conditions.nodes
+        timed_out = now - self.waiting_since >= self._patience_seconds() - 1e-6
+        if not self.ready or not (complete or (timed_out and len(self.ready) >= conditions.min_nodes)):
             return
         self.members, self.waiting_since = frozenset(self.ready), None
         self.stepping_since = now + delay_seconds
 
     def _patience_seconds(self) -> float:
-        """Survivors go on at once; the first gang waits to be whole."""
+        """Return the time to wait for more nodes: zero for survivors, and the gang timeout for the first gang."""
         return 0.0 if self.survivors else self.conditions.gang_timeout_seconds
 
     def _saves_begun(self, elapsed: float) -> int:
         return int(elapsed // self.interval_seconds) if math.isfinite(self.interval_seconds) else 0
 
     def _end(self, now: float, orderly: bool, notice_saves: int = 0) -> None:
-        """End a generation; ``orderly``: with a save of its last step, otherwise with the newest that is durable."""
+        """End a generation. If ``orderly``, save its last step; otherwise fall back to the newest durable save."""
         elapsed = max(0.0, now - self.stepping_since)
         saving = (self._saves_begun(elapsed) + notice_saves) * self.saves.blocked_seconds
         redone = 0.0
@@ -164,25 +165,25 @@ class _Gang:
 
 
 def replay(machines: Iterable[Machine], end_seconds: float, conditions: Conditions, saves: SavePolicy) -> Account:
-    """Return what the machines' time went into.
+    """Return how the instances' time is used.
 
     Args:
-        machines: of the fleet.
-        end_seconds: of the record.
-        conditions: of the gang.
-        saves: how it saves.
+        machines: the fleet's instances.
+        end_seconds: end of the trace.
+        conditions: conditions of the replay.
+        saves: save policy.
     """
     fleet = list(machines)
     events: list[tuple[float, int, int]] = []
     for number, machine in enumerate(fleet):
-        told = machine.lost_seconds
+        leaves = machine.lost_seconds
         if saves.uses_notice and not conditions.drop_is_notice and not machine.outlives:
-            told = max(machine.launched_seconds, told - saves.seconds_before_loss)
+            leaves = max(machine.launched_seconds, leaves - saves.seconds_before_loss)
         ready = machine.launched_seconds + conditions.restart_seconds
-        if ready < told:
+        if ready < leaves:
             events.append((ready, 1, number))
             if not machine.outlives:
-                events.append((told, 0, number))
+                events.append((leaves, 0, number))
     gang = _Gang(conditions, saves, saves.interval_seconds(_mean_seconds_between_losses(fleet)))
     heapq.heapify(events)
     while events:
@@ -203,18 +204,18 @@ def replay(machines: Iterable[Machine], end_seconds: float, conditions: Conditio
 
 
 def _mean_seconds_between_losses(machines: list[Machine]) -> float:
-    lived = sum(machine.lost_seconds - machine.launched_seconds for machine in machines)
+    total = sum(machine.lost_seconds - machine.launched_seconds for machine in machines)
     losses = sum(not machine.outlives for machine in machines)
-    return lived / losses if losses else math.inf
+    return total / losses if losses else math.inf
 
 
 def notice_suffices(durable_seconds: float) -> bool:
-    """Whether a save begun at the notice is durable before the machine is taken."""
+    """Return True if a save that starts at the notice is durable before the termination."""
     return durable_seconds <= NOTICE_SECONDS - NOTICE_MARGIN_SECONDS
 
 
 def young_interval_seconds(blocked_seconds: float, seconds_between_losses: float) -> float:
-    """Time between saves that loses least, to first order.
+    """Return the time between saves that minimizes the lost time, to first order.
 
     Source: Young 1974, https://doi.org/10.1145/361147.361115.
     """

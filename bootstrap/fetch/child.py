@@ -1,4 +1,4 @@
-"""A program that answers JSON lines with JSON lines."""
+"""A child process that exchanges lines of JSON with this process."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import json
 import queue
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from bootstrap.system import System
 
-Answers = queue.SimpleQueue[tuple["Child", Optional[dict[str, Any]]]]
-"""Who answered, and what; None: it has ended."""
+Answers = queue.SimpleQueue[tuple["Child", dict[str, Any] | None]]
+"""A child and its response. A response of None means that the child has exited."""
 
 
 class Child:
-    """One such program; its answers go to a queue."""
+    """A child process whose responses are put in a queue."""
 
     def __init__(self, system: System, command: Sequence[str], answers: Answers) -> None:
-        """Start it.
+        """Start the process.
 
         Raises:
-            CommandError: It cannot be started.
+            CommandError: The process cannot be started.
         """
         self.command = tuple(command)
-        self.asked = 0
-        """How many answers are awaited, where each line gets one."""
-        self._process = system.converse(command)
+        self.pending = 0
+        """Number of outstanding requests, which the caller maintains."""
+        self._process = system.start_with_pipes(command)
         threading.Thread(target=self._listen, args=(answers,), name="listen", daemon=True).start()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a line; when the program has ended, the queue says so."""
+        """Send one message. If the process has exited, the queue reports it."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            return  # `_listen` finds the end of its output
+            return  # `_listen` sees the end of the output
 
-    def end(self) -> None:
-        """End it: it does nothing any more when this returns."""
+    def kill(self) -> None:
+        """Kill the process and wait for it to exit."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None

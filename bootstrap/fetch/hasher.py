@@ -1,8 +1,8 @@
-"""A program that hashes files while they grow: BLAKE3 of each, read from the page cache behind the part that is there.
+"""A program that computes the BLAKE3 hashes of files during their download, reading from the page cache.
 
-Each line of standard input is a JSON object: `path`, its whole `size`, and how many of its first bytes are `ready`.
-A line of standard output, `path` and `hash`, comes when all of a file was ready. It ends when its input does. It runs
-in the interpreter that trains, for that has blake3.
+Standard input: lines of JSON with the file's `path`, its final `size`, and the number of leading bytes that are
+`ready`. Standard output: one line for each complete file, with `path` and either `hash` or `problem`. The program exits
+when its input ends. It runs in the training interpreter, which has blake3.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 STRIDE_BYTES = 16 * 1024 * 1024
-"""Hashed in one call, by all cores: enough of it that they are worth waking."""
+"""Bytes per call, enough to keep all cores busy."""
 
 
-class Growing:
-    """A file that grows, and the thread that hashes it."""
+class GrowingFile:
+    """A growing file and the thread that hashes it."""
 
     def __init__(self, path: str, size: int) -> None:
         self._path = path
@@ -30,12 +30,12 @@ class Growing:
         threading.Thread(target=self._hash, daemon=True).start()
 
     def grow(self, ready: int) -> None:
-        """Say how many of the first bytes are there."""
+        """Set the number of leading bytes that are on disk."""
         with self._grown:
             self._ready = ready
             self._grown.notify()
 
-    def _more_than(self, done: int) -> int:
+    def _wait_for_more_than(self, done: int) -> int:
         with self._grown:
             while self._ready <= done:
                 self._grown.wait()
@@ -58,7 +58,7 @@ class Growing:
             memoryview(mapped) as view,
         ):
             while done < self._size:
-                ready = self._more_than(done)
+                ready = self._wait_for_more_than(done)
                 while done < ready:
                     end = min(ready, done + STRIDE_BYTES)
                     digest.update(view[done:end])
@@ -68,15 +68,15 @@ class Growing:
 
 
 def main() -> None:
-    """Serve until the input ends."""
-    files: dict[str, Growing] = {}
+    """Serve requests until the input ends."""
+    files: dict[str, GrowingFile] = {}
     for line in sys.stdin:
-        told: dict[str, Any] = json.loads(line)
-        path = told["path"]
+        message: dict[str, Any] = json.loads(line)
+        path = message["path"]
         if path not in files:
-            files[path] = Growing(path, told["size"])
-        files[path].grow(told["ready"])
-        if told["ready"] == told["size"]:
+            files[path] = GrowingFile(path, message["size"])
+        files[path].grow(message["ready"])
+        if message["ready"] == message["size"]:
             del files[path]
     os._exit(0)
 

@@ -1,8 +1,8 @@
-"""A file that is fetched in parts, in any order, and the journal of those that are there.
+"""A file that is downloaded in parts, in any order, and the journal of the parts that are on disk.
 
-A part is recorded when all of its bytes were handed to the kernel. After a SIGKILL they are there, for the kernel keeps
-them; after a crash of the machine they may not be, and so a journal counts only within one run of the kernel, and
-nothing waits for fsync. Whatever the journal says, the file is accepted by its hash alone.
+A part is recorded after all of its bytes have been written to the page cache. These bytes survive SIGKILL but not a
+machine crash, so a journal is valid only for one kernel boot, and no step waits for fsync. The file itself is always
+verified against its hash.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from bootstrap.system import System
 
 RANGES = ".ranges"
 JOURNAL = ".journal"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def hidden_names(name: str) -> tuple[str, str]:
-    """Return the names of the partial file and the journal of an object of this name."""
+    """Return the names of an object's partial file and journal."""
     return f".{name}{RANGES}", f".{name}{JOURNAL}"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Which bytes a partial file is made of; parts of another origin are worth nothing."""
+    """Identity of the object and the kernel boot. Parts with a different origin are discarded."""
 
     etag: str
     size: int
@@ -34,19 +33,14 @@ class Origin:
     boot_id: str
 
 
-def boot_id(system: System) -> str:
-    """Return what names this run of the kernel; empty where the kernel does not say."""
-    return (system.read(_BOOT_ID) or "").strip()
-
-
 class Partial:
-    """The hidden file `.NAME.ranges`, as large as it will be, and its journal `.NAME.journal`."""
+    """The hidden file `.NAME.ranges`, at its final size, and its journal `.NAME.journal`."""
 
     def __init__(self, system: System, directory: Path, name: str, origin: Origin) -> None:
-        """Go on with what is there of the same origin, or begin anew.
+        """Resume with parts that have the same origin, or start over.
 
         Raises:
-            OSError: The files cannot be written; ENOSPC when the disk is full.
+            OSError: The files cannot be written. The error is ENOSPC if the disk is full.
         """
         self.path, self._journal_path = (directory / each for each in hidden_names(name))
         self.origin = origin
@@ -54,62 +48,63 @@ class Partial:
         self._front = 0
         self.done = self._recorded()
         if not self.done:
-            self._begin()
+            self._start_over()
         lines = [json.dumps(asdict(origin)), *(str(part) for part in sorted(self.done))]
-        system.write_atomic(self._journal_path, "\n".join(lines) + "\n")  # without a line that was cut off
+        system.write_atomic(self._journal_path, "\n".join(lines) + "\n")  # drops a truncated last line
         self._journal = os.open(self._journal_path, os.O_WRONLY | os.O_APPEND)
 
     def span(self, part: int) -> tuple[int, int]:
-        """Return the first byte of a part, and how many it has."""
+        """Return a part's offset and length."""
         first = part * self.origin.part_bytes
         return first, min(self.origin.part_bytes, self.origin.size - first)
 
     def record(self, part: int) -> None:
-        """Remember that a part is there."""
+        """Record that a part is on disk."""
         self.done.add(part)
         os.write(self._journal, f"{part}\n".encode())
 
     def front_bytes(self) -> int:
-        """Return how many bytes are there from the first on without a gap."""
+        """Return the number of bytes before the first gap."""
         while self._front in self.done:
             self._front += 1
         return min(self._front * self.origin.part_bytes, self.origin.size)
 
-    def is_whole(self) -> bool:
-        """Return whether all parts are there."""
+    def is_complete(self) -> bool:
+        """Return True if all parts are on disk."""
         return len(self.done) == self.count
 
     def finish(self, path: Path) -> None:
-        """Give the whole file its next name."""
+        """Rename the complete file and remove the journal."""
         self.path.rename(path)
         self._journal_path.unlink()
         self.close()
 
     def discard(self) -> None:
-        """Remove both files: their object is no more."""
+        """Remove both files: the object has changed."""
         self.path.unlink(missing_ok=True)
         self._journal_path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Leave both files for another time."""
+        """Close the journal and keep both files for a later resume."""
         if self._journal >= 0:
             os.close(self._journal)
         self._journal = -1
 
     def _recorded(self) -> set[int]:
-        """Return the parts that the journal names; none when it, or the file, is of another origin."""
+        """Return the parts in the journal, or an empty result if the journal or the file has a different origin."""
         try:
             header, *lines = self._journal_path.read_text(encoding="ascii").split("\n")
             if json.loads(header) != asdict(self.origin) or self.path.stat().st_size != self.origin.size:
                 return set()
-            parts = {int(line) for line in lines[:-1]}  # the last is empty, or was cut off
+            parts = {int(line) for line in lines[:-1]}  # the last line is empty or truncated
         except (OSError, ValueError):
             return set()
         return {part for part in parts if 0 <= part < self.count} if self.origin.boot_id else set()
 
-    def _begin(self) -> None:
+    def _start_over(self) -> None:
         self._journal_path.unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)  # not cut to nothing: a dying process may still write to the old one
+        # Remove the file instead of truncating it: a dying process may still write to the old file.
+        self.path.unlink(missing_ok=True)
         with self.path.open("xb") as stream:
             stream.truncate(self.origin.size)

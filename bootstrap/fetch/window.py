@@ -1,50 +1,50 @@
-"""How many requests may be under way."""
+"""Limits the number of requests in flight."""
 
 from __future__ import annotations
 
 import math
 
-LEAST = 4.0
-WORTHWHILE = 1.25
-"""Twice the requests must come this much faster, or the network, or the machine, has no more to give."""
-_CALM_SECONDS = 1.0  # a burst of refusals is one
+MIN_SIZE = 4.0
+MIN_SPEEDUP = 1.25
+"""Minimum speed-up from doubling the requests. A smaller one means that the network or the machine is saturated."""
+_COOL_DOWN_SECONDS = 1.0  # a burst of refusals counts as one
 
 
 class Window:
-    """Twice as many while that makes the copy faster, half as many when S3 asks for that."""
+    """A limit that doubles while doubling makes the download faster, and halves when S3 returns SlowDown."""
 
-    def __init__(self, first: int, most: int) -> None:
-        self.size = float(min(first, most))
-        self._most = float(most)
+    def __init__(self, initial: int, maximum: int) -> None:
+        self.size = float(min(initial, maximum))
+        self._max = float(maximum)
         self._fastest = 0.0
-        self._since_seconds = math.nan  # the first answer begins the first round
-        self._bytes = self._answers = 0
-        self._calm_until_seconds = -math.inf
+        self._since_seconds = math.nan  # the first response starts the first round
+        self._bytes = self._responses = 0
+        self._cool_until_seconds = -math.inf
 
-    def came(self, count: int, now_seconds: float) -> None:
-        """Count an answer of so many bytes; as many as may be under way are a round."""
+    def received(self, count: int, now_seconds: float) -> None:
+        """Count a response of `count` bytes. A round has as many responses as the limit."""
         if math.isnan(self._since_seconds):
             self._since_seconds = now_seconds
             return
         self._bytes += count
-        self._answers += 1
-        if self._answers < self.size or now_seconds <= self._since_seconds:
+        self._responses += 1
+        if self._responses < self.size or now_seconds <= self._since_seconds:
             return
         rate = self._bytes / (now_seconds - self._since_seconds)
-        if rate > WORTHWHILE * self._fastest:
+        if rate > MIN_SPEEDUP * self._fastest:
             self._fastest = rate
-            self.size = min(self._most, 2 * self.size)
-        self._begin_round(now_seconds)
+            self.size = min(self._max, 2 * self.size)
+        self._start_round(now_seconds)
 
     def refused(self, now_seconds: float) -> None:
-        """Count a refusal for too many requests."""
-        if now_seconds < self._calm_until_seconds:
+        """Count a SlowDown response, which S3 sends to reject excess requests."""
+        if now_seconds < self._cool_until_seconds:
             return
-        self.size = max(LEAST, self.size / 2)
-        self._calm_until_seconds = now_seconds + _CALM_SECONDS
+        self.size = max(MIN_SIZE, self.size / 2)
+        self._cool_until_seconds = now_seconds + _COOL_DOWN_SECONDS
         self._fastest = 0.0
-        self._begin_round(now_seconds)
+        self._start_round(now_seconds)
 
-    def _begin_round(self, now_seconds: float) -> None:
+    def _start_round(self, now_seconds: float) -> None:
         self._since_seconds = now_seconds
-        self._bytes = self._answers = 0
+        self._bytes = self._responses = 0

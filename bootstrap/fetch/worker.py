@@ -1,10 +1,11 @@
-"""A program that fetches byte ranges over HTTP and writes each in its place in a file, over many connections.
+"""A program that downloads byte ranges over many HTTP connections and writes them to their offsets in files.
 
-Each line of standard input is a JSON object: `id`, `url`, `headers` (signed), `path` of the file, `first` byte and
-`count` of bytes. Each line of standard output is the answer to one of them, in any order: `id`, and where it failed
-`problem` in words, with the HTTP `status`, the S3 error `code`, or the disk's `errno`. It ends when its input does. It
-needs the standard library alone, and so starts in no time. TLS takes the interpreter's lock for every 16 KiB, and so
-there are several such processes where there are many connections.
+Standard input: lines of JSON with `id`, `url`, signed `headers`, the file's `path`, the `first` byte and the `count`.
+Standard output: one line for each request, in any order, with `id`. For a failure, it also contains `problem` with the
+HTTP `status`, the S3 error `code`, or the disk's `errno`. The program exits when its input ends.
+
+It imports only the standard library so that it starts fast. TLS acquires the interpreter lock for every 16 KiB, so the
+connections are spread over several worker processes.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 BUFFER_BYTES = 256 * 1024
 RANGE_LIMIT_SECONDS = 120
-"""One range may take this long, however steadily it trickles; another connection may be a better one."""
+"""Timeout for one range, even if it makes progress: another connection may be faster."""
 _ERROR_BYTES = 64 * 1024
 
 
 class RangeError(Exception):
-    """A range that did not come."""
+    """A range could not be downloaded."""
 
     def __init__(self, problem: str, **fields: Any) -> None:
         super().__init__(problem)
@@ -39,17 +40,17 @@ class RangeError(Exception):
 
 
 class Fetcher:
-    """Fetches ranges one after the other, over one connection that is kept."""
+    """Downloads ranges one at a time over one persistent connection."""
 
     def __init__(self, timeout_seconds: float, authorities: str) -> None:
         self._timeout_seconds = timeout_seconds
         self._authorities = authorities
-        self._connection: Optional[http.client.HTTPConnection] = None  # noqa: UP045
+        self._connection: http.client.HTTPConnection | None = None
         self._server = ("", "")
         self._view = memoryview(bytearray(BUFFER_BYTES))
 
     def fetch(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Fetch one range; return the answer."""
+        """Download one range and return the result without its id."""
         try:
             self._fetch(task)
         except RangeError as error:
@@ -72,36 +73,36 @@ class Fetcher:
             )
         named = answer.headers.get("Content-Range", "")
         if not named.startswith(f"bytes {first}-{first + count - 1}/"):
-            raise RangeError(f"other bytes than asked for: Content-Range {named!r}")
+            raise RangeError(f"unexpected Content-Range {named!r}, expected bytes {first}-{first + count - 1}")
         with _file(task["path"]) as file:
             self._copy(answer, file, first, count, deadline)
 
     def _copy(self, answer: http.client.HTTPResponse, file: int, first: int, count: int, deadline: float) -> None:
-        came = 0
-        while came < count:
-            got = answer.readinto(self._view[: min(BUFFER_BYTES, count - came)])
+        received = 0
+        while received < count:
+            got = answer.readinto(self._view[: min(BUFFER_BYTES, count - received)])
             if not got:
-                raise RangeError(f"the answer ended after {came} of {count} bytes")
-            _write(file, self._view[:got], first + came)
-            came += got
+                raise RangeError(f"the response ended after {received} of {count} bytes")
+            _write(file, self._view[:got], first + received)
+            received += got
             if time.monotonic() > deadline:
-                raise RangeError(f"{came} of {count} bytes in {RANGE_LIMIT_SECONDS} seconds")
-        answer.read()  # its end: the connection is then free for the next
+                raise RangeError(f"received only {received} of {count} bytes in {RANGE_LIMIT_SECONDS} seconds")
+        answer.read()  # read to the end of the response, so that the connection can be reused
 
     def _ask(self, task: dict[str, Any]) -> http.client.HTTPResponse:
         parts = urlsplit(task["url"])
         target = parts.path + (f"?{parts.query}" if parts.query else "")
-        kept = self._connection is not None and self._server == (parts.scheme, parts.netloc)
-        for is_last in (False, True) if kept else (True,):
+        reused = self._connection is not None and self._server == (parts.scheme, parts.netloc)
+        for is_last in (False, True) if reused else (True,):
             connection = self._connect(parts)
             try:
                 connection.request("GET", target, headers=task["headers"])
                 return connection.getresponse()
             except (http.client.RemoteDisconnected, ConnectionError):
                 self._close()
-                if is_last:  # the first may be a connection that the server gave up while it was idle
+                if is_last:  # the server may have closed the reused connection while it was idle
                     raise
-        raise AssertionError("one of the tries returns or raises")
+        raise AssertionError("each iteration returns or raises")
 
     def _connect(self, parts: SplitResult) -> http.client.HTTPConnection:
         if self._connection is None or self._server != (parts.scheme, parts.netloc):
@@ -151,11 +152,11 @@ def _work(tasks: queue.SimpleQueue[dict[str, Any]], fetcher: Fetcher) -> None:
     while True:
         task = tasks.get()
         line = json.dumps({"id": task["id"], **fetcher.fetch(task)}) + "\n"
-        os.write(1, line.encode())  # less than PIPE_BUF: never mixed with another's
+        os.write(1, line.encode())  # less than PIPE_BUF: written atomically
 
 
 def main() -> None:
-    """Serve: the arguments are the connections, the time-out in seconds, and the file of trusted authorities."""
+    """Serve requests. Arguments: number of connections, timeout in seconds, file of trusted CA certificates."""
     connections, timeout_seconds, authorities = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     for _ in range(connections):
@@ -163,7 +164,7 @@ def main() -> None:
         threading.Thread(target=_work, args=(tasks, fetcher), daemon=True).start()
     for line in sys.stdin:
         tasks.put(json.loads(line))
-    os._exit(0)  # whoever asked is gone: not a byte more, for its successor may write the same file
+    os._exit(0)  # the parent has exited: do not write any more, since its successor may write to the same file
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""`python -m bootstrap prewarm`: reads the blocks of a dataset once, in the order of its index.
+"""`python -m bootstrap prewarm`: reads a dataset's blocks once, in index order.
 
-One line of JSON goes to standard output: when the first of them have been read, or when that cannot be. What happens
-later is told by events only.
+Prints one line of JSON when the first blocks have been read or a failure occurs. Events report the rest.
 """
 
 from __future__ import annotations
@@ -15,29 +14,29 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Literal
 
-from bootstrap.boot import attach_shipper, make_context, read_node_document
-from bootstrap.dataset_index import INDEX, index_files
+from bootstrap.context import FLUSH_SECONDS, Context, attach_shipper, identify, make_context, read_node_document
+from bootstrap.datasets.index import INDEX, index_files
+from bootstrap.disks.listing import list_disks, source_of
 from bootstrap.errors import BootstrapError, MetadataError
+from bootstrap.events.schema import Prewarm as PrewarmEvent
 from bootstrap.layout import Layout
-from bootstrap.plan import Context
 from bootstrap.prewarm.extents import plan_pieces
 from bootstrap.prewarm.reader import Prewarm, Progress
-from bootstrap.steps.disks import list_disks, source_of
 from bootstrap.system import System
 
 logger = logging.getLogger(__name__)
 
 MIB = 1024**2
-FLUSH_SECONDS = 10.0
-# File systems whose extents are places of the one disk that they are on.
+# File systems on a single disk, whose extents are offsets on that disk.
 _ON_ONE_DISK = ("ext4", "xfs")
 
 
 def prewarm(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     problems = [
-        f"--{name}: {value}: must be more than 0; give another number"
+        f"--{name}: {value}: must be more than 0"
         for name, value in (
             ("readers", options.readers),
             ("limit-mib-per-second", options.limit_mib_per_second),
@@ -53,19 +52,18 @@ def prewarm(options: argparse.Namespace) -> int:
     try:
         context = make_context(system, layout, read_node_document(system, layout))
     except BootstrapError as error:
-        _say({"problem": str(error)})
+        _print({"problem": str(error)})
         return 1
     try:
-        context.identity = context.metadata.identity()
-        context.events.set_instance(context.identity.instance_id)
+        identify(context)
     except MetadataError as error:
         logger.warning("%s", error)
     shipper = attach_shipper(context)
     try:
         return _locked(context, options)
     except (BootstrapError, OSError) as error:
-        context.events.emit("prewarm", state="failed", dataset=options.directory.name, message=str(error))
-        _say({"problem": str(error)})
+        context.events.emit(PrewarmEvent("failed", options.directory.name, message=str(error)))
+        _print({"problem": str(error)})
         return 1
     finally:
         if shipper is not None:
@@ -73,14 +71,14 @@ def prewarm(options: argparse.Namespace) -> int:
 
 
 def _locked(context: Context, options: argparse.Namespace) -> int:
-    """Read, unless another process reads the same dataset."""
+    """Run the pre-warm unless another process is pre-warming the same dataset."""
     state = context.layout.state / f"prewarm-{options.directory.name}.json"
     state.parent.mkdir(parents=True, exist_ok=True)
     with state.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say({"state": "another process reads it"})
+            _print({"state": "another process is running"})
             return 0
         return _read(context, options, state)
 
@@ -102,47 +100,49 @@ def _read(context: Context, options: argparse.Namespace, state: Path) -> int:
     signal.signal(signal.SIGTERM, lambda *_: work.stop())
     signal.signal(signal.SIGINT, lambda *_: work.stop())
 
-    def tell(state_name: str, progress: Progress) -> None:
+    source = str(device) if device is not None else "files"
+
+    def emit(state_name: Literal["first_read", "progress"], progress: Progress) -> None:
         remaining = progress.remaining_seconds
         context.events.emit(
-            "prewarm",
-            state=state_name,
-            dataset=directory.name,
-            bytes_done=progress.bytes_done,
-            bytes_total=progress.bytes_total,
-            mib_per_second=round(progress.bytes_per_second / MIB, 1),
-            remaining_seconds=round(remaining, 1) if remaining is not None else None,
+            PrewarmEvent(
+                state=state_name,
+                dataset=directory.name,
+                source=source,
+                bytes_done=progress.bytes_done,
+                bytes_total=progress.bytes_total,
+                mib_per_second=round(progress.bytes_per_second / MIB, 1),
+                remaining_seconds=round(remaining, 1) if remaining is not None else None,
+            )
         )
 
-    def first(progress: Progress) -> None:
-        tell("first_read", progress)
-        _say({"state": "first_read"})
+    def on_first(progress: Progress) -> None:
+        emit("first_read", progress)
+        _print({"state": "first_read"})
 
-    reads = str(device) if device is not None else "files"
-    total, resumed = work.bytes_total, work.resumed_bytes
-    context.events.emit(
-        "prewarm", state="started", dataset=directory.name, bytes_done=resumed, bytes_total=total, reads=reads
+    context.events.emit(PrewarmEvent("started", directory.name, source, work.resumed_bytes, work.bytes_total))
+    complete = work.run(
+        first_bytes=options.first_mib * MIB,
+        on_first=on_first,
+        on_progress=lambda progress: emit("progress", progress),
     )
-    whole = work.run(
-        first_bytes=options.first_mib * MIB, on_first=first, on_progress=lambda progress: tell("progress", progress)
-    )
-    context.events.emit("prewarm", state="finished" if whole else "stopped", dataset=directory.name)
+    context.events.emit(PrewarmEvent("finished" if complete else "stopped", directory.name, source))
     return 0
 
 
 def _disk(context: Context, directory: Path) -> tuple[Path | None, str]:
-    """Return the device that a directory is on, where extents can be read from it, and the serial of its disk."""
+    """Return a directory's device, or None if its extents cannot be read, and its disk's serial number."""
     source, kind = source_of(context, directory)
     if kind not in _ON_ONE_DISK or not source.is_block_device():
         return None, str(source)
     try:
         os.close(os.open(source, os.O_RDONLY))
-    except PermissionError:  # no root, or a container without its devices: the files can be read
+    except PermissionError:  # not root, or in a container without the device: read the files instead
         return None, str(source)
     serials = [disk.serial for disk in list_disks(context) if disk.name == source.resolve().name]
     return source, serials[0] if serials else str(source)
 
 
-def _say(answer: dict[str, str]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # who waited has its line, and waits no more
+def _print(answer: dict[str, str]) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the parent has read its line and closed the pipe
         os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")

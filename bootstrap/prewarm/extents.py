@@ -1,4 +1,4 @@
-"""Where the bytes of files lie on their disk, asked of the file system (FIEMAP), as pieces to be read in order.
+"""Maps files to their extents on disk (FIEMAP), and returns the pieces to read in order.
 
 Source: https://docs.kernel.org/filesystems/fiemap.html (2026-11).
 """
@@ -17,17 +17,17 @@ PIECE_BYTES = 1024**2
 _FIEMAP = 0xC020660B
 _SYNC = 1
 _LAST, _UNWRITTEN = 0x1, 0x800
-# Not at a place of the disk that can be read: unknown, not yet written, encoded, or inside the inode.
-_NOWHERE = 0x2 | 0x4 | 0x8 | 0x100 | 0x200 | 0x400
+# Flags of extents without a readable offset on the disk: unknown, not yet written, encoded, or inside the inode.
+_UNMAPPABLE = 0x2 | 0x4 | 0x8 | 0x100 | 0x200 | 0x400
 _HEADER = struct.Struct("=QQLLLL")
 _EXTENT = struct.Struct("=QQQQQLLLL")
-_EXTENTS_A_CALL = 512
+_EXTENTS_PER_CALL = 512
 _WITHOUT_EXTENTS = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes that are read at once: of the disk, or of a file where its place on the disk is not known."""
+    """A range to read in one call, either of the disk or of a file whose extents are unknown."""
 
     path: Path
     offset: int
@@ -35,13 +35,13 @@ class Piece:
 
 
 def plan_pieces(files: Sequence[Path], device: Path | None) -> list[Piece]:
-    """Return what must be read so that the blocks of `files` are loaded, in the order of the files.
+    """Return the pieces that cover all blocks in `files`, in file order.
 
-    Neighbours on the disk are read together, and a piece never crosses a multiple of `PIECE_BYTES`, so that no block
-    is waited for twice. Without `device`, and for files whose place is not known, the files themselves are read.
+    Adjacent extents are merged. A piece never crosses a multiple of `PIECE_BYTES`, so no block is read twice. Without
+    `device`, and for files whose extents are unknown, the pieces are file ranges.
 
     Raises:
-        OSError: A file cannot be looked at.
+        OSError: A file cannot be opened.
     """
     return [
         Piece(path, start, min(end, _next_multiple(start)) - start)
@@ -51,7 +51,7 @@ def plan_pieces(files: Sequence[Path], device: Path | None) -> list[Piece]:
 
 
 def file_extents(path: Path) -> list[tuple[int, int]] | None:
-    """Return offset and length on the disk of each written extent of a file; None where that is not known.
+    """Return the disk offset and length of each written extent of a file, or None if they are unknown.
 
     Raises:
         OSError: The file cannot be opened.
@@ -60,8 +60,8 @@ def file_extents(path: Path) -> list[tuple[int, int]] | None:
     logical = 0
     with path.open("rb") as stream:
         while True:
-            buffer = bytearray(_HEADER.size + _EXTENTS_A_CALL * _EXTENT.size)
-            _HEADER.pack_into(buffer, 0, logical, 2**64 - 1 - logical, _SYNC, 0, _EXTENTS_A_CALL, 0)
+            buffer = bytearray(_HEADER.size + _EXTENTS_PER_CALL * _EXTENT.size)
+            _HEADER.pack_into(buffer, 0, logical, 2**64 - 1 - logical, _SYNC, 0, _EXTENTS_PER_CALL, 0)
             try:
                 fcntl.ioctl(stream, _FIEMAP, buffer)
             except OSError as error:
@@ -74,7 +74,7 @@ def file_extents(path: Path) -> list[tuple[int, int]] | None:
                 fields = _EXTENT.unpack_from(buffer, _HEADER.size + number * _EXTENT.size)
                 start, physical, length, flags = fields[0], fields[1], fields[2], fields[5]
                 logical = start + length
-                if flags & _NOWHERE:
+                if flags & _UNMAPPABLE:
                     return None
                 if not flags & _UNWRITTEN:
                     found.append((physical, length))
@@ -86,7 +86,7 @@ def _ranges(files: Iterable[Path], device: Path | None) -> Iterator[tuple[Path, 
     for path in files:
         extents = file_extents(path) if device is not None else None
         if extents is None:
-            yield path, 0, os.stat(path).st_size  # noqa: PTH116 one call, of many thousand files
+            yield path, 0, os.stat(path).st_size  # noqa: PTH116 faster for thousands of files
         elif device is not None:
             for offset, length in extents:
                 yield device, offset, offset + length

@@ -1,7 +1,7 @@
-"""Reads pieces of a disk once, many at a time, past the page cache; can be stopped, and goes on where it was.
+"""Reads pieces of a disk once, in parallel, bypassing the page cache. Reading can be stopped and resumed.
 
-The blocks of a volume that was made from a snapshot come from S3 when they are read first, each after a wait of
-milliseconds: one reader sees a few MB/s, many at once see what the volume can give.
+EBS loads a volume's block from its snapshot in S3 when it is first read, with a latency of milliseconds. One reader
+achieves a few MB/s; many parallel readers achieve the volume's throughput.
 Source: https://docs.aws.amazon.com/ebs/latest/userguide/initalize-volume.html (2026-11).
 """
 
@@ -28,13 +28,13 @@ FIRST_BYTES = 1024**3
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is.
+    """Progress of a pre-warm.
 
     Attributes:
-        bytes_done: read, those of an earlier try among them.
-        bytes_total: to be read.
-        bytes_per_second: of this try.
-        remaining_seconds: at that rate; None before the first byte.
+        bytes_done: Bytes read, including earlier attempts.
+        bytes_total: Bytes to read.
+        bytes_per_second: Rate of this attempt.
+        remaining_seconds: Estimate at this rate, or None before the first byte.
     """
 
     bytes_done: int
@@ -45,11 +45,11 @@ class Progress:
 
 @dataclass
 class _Position:
-    """What the readers share, guarded by `lock`."""
+    """State that the readers share. `lock` guards it."""
 
     next: int
-    contiguous: int  # every piece before it has been read
-    awaited: int  # of `contiguous`, by `run`
+    contiguous: int  # all pieces before this one have been read
+    awaited: int  # value of `contiguous` that `run` waits for
     done: bytearray
     bytes_read: int = 0
     next_start_seconds: float = 0.0
@@ -60,7 +60,7 @@ class _Position:
 class Prewarm:
     """One pass over `pieces`.
 
-    `state` remembers how far it came, for the same pieces of the same `disk` (its serial number).
+    The file `state` records the progress, which is valid only for the same pieces of the same `disk` (serial number).
     """
 
     def __init__(
@@ -88,19 +88,19 @@ class Prewarm:
 
     @property
     def bytes_total(self) -> int:
-        """Return the bytes to be read."""
+        """Return the number of bytes to read."""
         return self._total
 
     def stop(self) -> None:
-        """Make `run` return soon; may be called from a signal handler."""
+        """Make `run` return soon. This method is safe to call from a signal handler."""
         self._stopped.set()
 
     def run(
         self, *, first_bytes: int, on_first: Callable[[Progress], None], on_progress: Callable[[Progress], None]
     ) -> bool:
-        """Read all that was not read before; return False when stopped.
+        """Read all pieces that earlier attempts have not read. Return False if stopped.
 
-        `on_first` is called once, when the first `first_bytes` (or all) have been read.
+        `on_first` is called once, after the first `first_bytes` (or all) have been read.
 
         Raises:
             OSError: The disk cannot be read.
@@ -112,20 +112,20 @@ class Prewarm:
             thread.start()
         next_report = started + REPORT_SECONDS
         position.awaited = self._pieces_of(min(first_bytes, self._total))
-        first_is_due = True
+        first_pending = True
         while True:
             with position.lock:
-                position.lock.wait_for(self._is_news, timeout=0.5)
+                position.lock.wait_for(self._has_news, timeout=0.5)
                 contiguous, problem = position.contiguous, position.problem
-            if first_is_due and contiguous >= position.awaited:
-                first_is_due, position.awaited = False, len(self._pieces)
+            if first_pending and contiguous >= position.awaited:
+                first_pending, position.awaited = False, len(self._pieces)
                 on_first(self._progress(started))
-            over = contiguous == len(self._pieces) or problem is not None or self._stopped.is_set()
-            if over or time.monotonic() >= next_report:
+            ended = contiguous == len(self._pieces) or problem is not None or self._stopped.is_set()
+            if ended or time.monotonic() >= next_report:
                 next_report = time.monotonic() + REPORT_SECONDS
                 self._write_state(contiguous)
                 on_progress(self._progress(started))
-            if over:
+            if ended:
                 break
         self._stopped.set()
         for thread in threads:
@@ -135,12 +135,12 @@ class Prewarm:
         self._write_state(position.contiguous)
         return position.contiguous == len(self._pieces)
 
-    def _is_news(self) -> bool:
+    def _has_news(self) -> bool:
         position = self._position
         return self._stopped.is_set() or position.problem is not None or position.contiguous >= position.awaited
 
     def _pieces_of(self, count: int) -> int:
-        """Return how many pieces hold the first `count` bytes."""
+        """Return the number of pieces that contain the first `count` bytes."""
         for number, piece in enumerate(self._pieces):
             if count <= 0:
                 return number
@@ -157,7 +157,7 @@ class Prewarm:
         descriptors: dict[Path, int] = {}
         position = self._position
         try:
-            with mmap.mmap(-1, PIECE_BYTES) as buffer:  # aligned, as direct reads want it
+            with mmap.mmap(-1, PIECE_BYTES) as buffer:  # aligned because direct reads require it
                 while (number := self._take()) is not None:
                     piece = self._pieces[number]
                     _read_piece(piece, buffer, descriptors)
@@ -171,7 +171,7 @@ class Prewarm:
                 os.close(descriptor)
 
     def _take(self) -> int | None:
-        """Return the number of the piece to be read next, when the rate allows it; None at the end."""
+        """Return the next piece's number after waiting for the rate limit, or None at the end."""
         position = self._position
         with position.lock:
             number = position.next
@@ -200,23 +200,23 @@ class Prewarm:
             state = json.loads(text) if text is not None else {}
             return min(int(state["pieces_done"]), len(self._pieces)) if state.get("key") == self._key else 0
         except (ValueError, KeyError, TypeError, AttributeError):
-            return 0  # reading again costs time only
+            return 0  # reading a piece again only costs time
 
     def _write_state(self, pieces_done: int) -> None:
         self._system.write_atomic(self._state, json.dumps({"key": self._key, "pieces_done": pieces_done}) + "\n")
 
 
 def _read_piece(piece: Piece, buffer: mmap.mmap, descriptors: dict[Path, int]) -> None:
-    """Read a piece into `buffer`; the end of a file that became shorter ends it."""
+    """Read a piece into `buffer`, up to the end of the file."""
     descriptor = descriptors.get(piece.path)
     if descriptor is None:
-        while len(descriptors) >= 8:  # of a dataset of many small files, those just read are kept open
+        while len(descriptors) >= 8:  # keep only the latest files open
             os.close(descriptors.pop(next(iter(descriptors))))
         descriptor = descriptors[piece.path] = _open(piece.path)
     done = 0
     while done < piece.length:
-        # A direct read must be of whole blocks; what is read beyond the end of a file is nothing.
-        with memoryview(buffer) as whole, whole[: -(-(piece.length - done) // 4096) * 4096] as view:
+        # A direct read's size must be a multiple of the block size. The read stops at the end of the file.
+        with memoryview(buffer) as memory, memory[: -(-(piece.length - done) // 4096) * 4096] as view:
             count = os.preadv(descriptor, [view], piece.offset + done)
         if count == 0 or count % 512:
             return
@@ -227,6 +227,6 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # tmpfs and others have no direct reads
+        if error.errno != errno.EINVAL:  # tmpfs and others do not support direct reads
             raise
         return os.open(path, os.O_RDONLY)

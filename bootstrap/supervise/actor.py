@@ -1,4 +1,4 @@
-"""Carries out what `decide` asks for, and holds what the node is doing: the generation, its trainers, the judgement."""
+"""Carries out the actions from `decide`, and holds the node's state: generation, trainers and judgement."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
+from bootstrap.boot_steps.code import remove_other_code
+from bootstrap.context import Context
 from bootstrap.documents import RunDocument
 from bootstrap.errors import ControlStoreError
-from bootstrap.imds import InstanceIdentity
-from bootstrap.plan import Context
-from bootstrap.steps.code import remove_other_code
-from bootstrap.steps.interpreter import find_interpreter
-from bootstrap.supervise.decide import somebody_trains
-from bootstrap.supervise.launch import (
-    Launch,
-    LaunchCommand,
-    free_port,
-    torchrun_arguments,
-    torchrun_command,
-    trainer_environment,
+from bootstrap.events.schema import (
+    ElectionLost,
+    GenerationEnded,
+    GenerationStarted,
+    NodeLeaving,
+    RunFinished,
+    StandbyReady,
+    TrainerOutput,
 )
-from bootstrap.supervise.memory import Memory, keep
+from bootstrap.events.schema import Trainer as TrainerRecord
+from bootstrap.imds import InstanceIdentity
+from bootstrap.interpreter import find_interpreter
+from bootstrap.supervise.anomalies import ELECTION_REMEDY, GENERATION_REMEDIES
+from bootstrap.supervise.decide import is_anyone_training
+from bootstrap.supervise.membership.records import GenerationRecord, RunOutcome
+from bootstrap.supervise.membership.scope import RunScope
 from bootstrap.supervise.monitors import Board
-from bootstrap.supervise.preparation import Preparation
-from bootstrap.supervise.records import GenerationRecord, RunOutcome
-from bootstrap.supervise.results import Results
-from bootstrap.supervise.scope import RunScope
+from bootstrap.supervise.run_loading import RunLoader
+from bootstrap.supervise.saved_state import SavedState, save_state
 from bootstrap.supervise.situation import (
     Action,
     Active,
@@ -35,46 +37,54 @@ from bootstrap.supervise.situation import (
     Judgement,
     Kill,
     Leave,
-    Prepare,
+    LoadRun,
     RecordRunOutcome,
     RequestSave,
     RequestStop,
     Result,
     Start,
 )
-from bootstrap.supervise.standby import PAUSE_SECONDS, STANDBY_LOG, Kind, Standby
-from bootstrap.supervise.trainer import Trainer, WarmStart, remove_old_directories
-from bootstrap.supervise.troubles import ELECTION_REMEDY, GENERATION_REMEDIES
+from bootstrap.supervise.trainers.launch import (
+    Launch,
+    LaunchCommand,
+    free_port,
+    torchrun_arguments,
+    torchrun_command,
+    trainer_environment,
+)
+from bootstrap.supervise.trainers.results import Results
+from bootstrap.supervise.trainers.standby import PAUSE_SECONDS, STANDBY_LOG, Kind, Standby
+from bootstrap.supervise.trainers.trainer import Trainer, WarmStart, remove_old_directories
 
 logger = logging.getLogger(__name__)
 
-RUN_DIRECTORIES_KEPT = 5
+MAX_RUN_DIRECTORIES = 5
 UPLOAD_LIMIT_SECONDS = 10.0
 
 
 class Actor:
-    """The supervisor's hands; only the main loop uses it."""
+    """Carries out actions. Only the main loop uses this class."""
 
     def __init__(
         self,
         context: Context,
         board: Board,
         identity: InstanceIdentity,
-        memory: Memory,
-        preparation: Preparation,
+        state: SavedState,
+        loader: RunLoader,
         command: LaunchCommand,
     ) -> None:
         self._context = context
         self._board = board
         self._identity = identity
-        self._preparation = preparation
+        self._loader = loader
         self._command = command
         self._standby = Standby(context.layout.root / STANDBY_LOG) if command is torchrun_command else None
         self._results = Results(context)
         self._not_before = 0.0
         self._lost_election = 0
         self._run: RunDocument | None = None
-        self.memory = memory
+        self.state = state
         self.active: Active | None = None
         self.trainer: Trainer | None = None
         self.judgement: Judgement | None = None
@@ -86,28 +96,30 @@ class Actor:
 
     def act(self, action: Action) -> None:
         """Carry out one action."""
-        if isinstance(action, Start):
-            self._start(action)
-        elif isinstance(action, Elect):
-            self._elect(action)
-        elif isinstance(action, RequestStop):
-            self._request_stop(action)
-        elif isinstance(action, RequestSave):
-            self._request_save()
-        elif isinstance(action, Kill):
-            self._kill(action)
-        elif isinstance(action, Conclude):
-            self._conclude(action)
-        elif isinstance(action, RecordRunOutcome):
-            self._record_outcome(action)
-        elif isinstance(action, Prepare):
-            assert self._board.run is not None
-            self._preparation.start(self._board.run)
-        else:
-            self._leave(action)
+        match action:
+            case Start():
+                self._start(action)
+            case Elect():
+                self._elect(action)
+            case RequestStop():
+                self._request_stop(action)
+            case RequestSave():
+                self._request_save()
+            case Kill():
+                self._kill(action)
+            case Conclude():
+                self._conclude(action)
+            case RecordRunOutcome():
+                self._record_outcome(action)
+            case LoadRun():
+                assert self._board.run is not None
+                self._loader.start(self._board.run)
+            case Leave():
+                self._context.events.emit(NodeLeaving(action.reason))
+                self.left = action
 
     def watch_trainer(self, seen: frozenset[str]) -> None:
-        """Take in what the trainers wrote, whether they ended, and which members were `seen` to take part."""
+        """Read the trainers' records and result, and add the members that were `seen` taking part."""
         if self.active is None or self.trainer is None:
             return
         if seen - self.active.seen:
@@ -116,58 +128,69 @@ class Actor:
             return
         result = self.trainer.poll()
         for record in self.trainer.new_records():
-            self._context.events.emit("trainer", record=record)
+            self._context.events.emit(TrainerRecord(record))
+        now = self._context.system.monotonic_seconds()
+        output = self.trainer.new_output(now, is_last=result is not None)
+        if output is not None:
+            event = TrainerOutput(
+                generation=self.active.record.generation,
+                rank=self.active.rank,
+                text=output.text,
+                dropped_bytes=output.dropped_bytes,
+            )
+            self._context.events.emit(event)
         if result is not None:
-            now = self._context.system.monotonic_seconds()
             self.active = replace(self.active, result=result, ended_at=now)
 
     def forget_generation(self) -> None:
-        """Begin anew with another run's control records."""
+        """Reset the state that belongs to another run's control records."""
         self.last_result, self.last_generation, self.judgement = None, 0, None
 
     def forget_judgement(self) -> None:
-        """Leave the run's end to its record from now on: when a person removes that, the run is tried again."""
+        """Drop the judgement when the outcome has been recorded, so that deleting the record restarts the run."""
         if self.judgement is not None:
             self.judgement = None
-            self.memory = self.memory.forgiven()
-            keep(self._context.system, self._context.layout, self.memory)
+            self.state = self.state.without_failures()
+            save_state(self._context.system, self._context.layout, self.state)
 
     def end_trainer(self) -> None:
-        """Kill the trainers, if there are any: the supervisor itself ends."""
+        """Kill the trainers, finish uploading results, and end the standby before the supervisor exits."""
         if self.trainer is not None and self.active is not None and self.active.result is None:
-            self.trainer.kill("failed", "the supervisor ended")
+            self.trainer.kill("failed", "the supervisor exited")
         self._results.finish(UPLOAD_LIMIT_SECONDS)
         if self._standby is not None:
             self._standby.end()
 
     def keep_standby(self) -> None:
-        """Let a process import torch and wait for the next generation, once nothing more urgent wants the cores."""
+        """Create a standby for the next generation when the current trainers no longer need the cores."""
         run, board, active = self._board.run, self._board, self.active
-        if self._standby is not None and (seconds := self._standby.news()) is not None:
-            self._context.events.emit("standby_ready", seconds=round(seconds, 3))
-        if self._standby is None or run is None or self._preparation.prepared_digest != run.digest():
+        if self._standby is not None and (seconds := self._standby.take_import_seconds()) is not None:
+            self._context.events.emit(StandbyReady(round(seconds, 3)))
+        if self._standby is None or run is None or self._loader.loaded_digest != run.digest():
             return
         if board.notice is not None or board.scale_in_since_unix is not None or self.judgement is not None:
             return
         if active is not None:
-            starts_until = max(active.started_at, self._standby.imported_at())
-            if self._context.system.monotonic_seconds() - starts_until < PAUSE_SECONDS:
+            busy_until = max(active.started_at, self._standby.imported_at())
+            if self._context.system.monotonic_seconds() - busy_until < PAUSE_SECONDS:
                 return
         kind = _kind(run)
-        if not self._standby.lacks(kind):
+        if not self._standby.needs(kind):
             return
-        nobody = GenerationRecord(0, run.digest(), (), self._identity.private_address, 0, self._identity.instance_id)
-        launch = self._launch(run, nobody, 0)
+        placeholder = GenerationRecord(
+            0, run.digest(), (), self._identity.private_address, 0, self._identity.instance_id
+        )
+        launch = self._launch(run, placeholder, 0)
         environment = trainer_environment(launch, self._context.system.environment())
-        self._standby.make(kind, launch.interpreter, environment, self._context.layout.root)
+        self._standby.create(kind, launch.interpreter, environment, self._context.layout.root)
 
     def is_warming(self, scope: RunScope | None) -> bool:
-        """Return whether this node is not ready to take part yet, because of its standby.
+        """Return True if this node is not ready to take part yet because its standby is not ready.
 
-        One that joins is ready when its standby has imported: the others train on meanwhile. Where nobody trains
-        nothing is gained by that, for a standby that imports can be started: one word of it is enough, without which
-        the start would be cold, and compete with the standby. Nobody waits for the standby of a node that has just
-        trained with them: it starts at once, as well as it can.
+        A node that joins a training gang waits until its standby has finished its imports, since the gang keeps
+        training. If no node is training, it waits only for the standby's first byte, since an importing standby can be
+        started, while a cold start would compete with it for the cores. A member of the newest generation starts
+        immediately, with a cold start if necessary.
         """
         if self._standby is None:
             return False
@@ -176,7 +199,7 @@ class Actor:
             return False
         newest_generation = newest.generation if newest is not None else 0
         timings = self._context.node.supervise
-        if observed_at is None or somebody_trains(peers, newest_generation, timings):
+        if observed_at is None or is_anyone_training(peers, newest_generation, timings):
             return self._standby.is_warming()
         return self.last_generation == 0 and self._standby.is_silent()
 
@@ -202,10 +225,10 @@ class Actor:
 
     def _start(self, action: Start) -> None:
         run, record = self._board.run, action.record
-        if run is None or run.digest() != record.run_digest:  # it has changed since the decision
+        if run is None or run.digest() != record.run_digest:  # the run document has changed since the decision
             return
         launch = self._launch(run, record, action.rank)
-        remove_old_directories(launch.directory.parent, RUN_DIRECTORIES_KEPT)
+        remove_old_directories(launch.directory.parent, MAX_RUN_DIRECTORIES)
         remove_other_code(self._context, frozenset({run.code.sha256}))
         self.trainer = Trainer(self._context.system, launch.directory, launch.global_ranks, record.generation)
         environment = trainer_environment(launch, self._context.system.environment())
@@ -214,25 +237,26 @@ class Actor:
         self.last_result, self.last_generation, self.ready_since = None, record.generation, None
         self.active = Active(record, action.rank, self._context.system.monotonic_seconds())
         self._context.events.emit(
-            "generation_started",
-            generation=record.generation,
-            members=[member.instance_id for member in record.members],
-            rank=action.rank,
-            world_size=launch.world_size,
-            run=run.run,
-            run_digest=record.run_digest,
+            GenerationStarted(
+                generation=record.generation,
+                members=tuple(member.instance_id for member in record.members),
+                rank=action.rank,
+                world_size=launch.world_size,
+                run=run.run,
+                run_digest=record.run_digest,
+            )
         )
 
     def _elect(self, action: Elect) -> None:
         scope, run = self._board.scope, self._board.run
-        if scope is None or run is None or self._preparation.prepared_digest != run.digest() or self._must_wait():
+        if scope is None or run is None or self._loader.loaded_digest != run.digest() or self._must_wait():
             return
         record = GenerationRecord(
             generation=action.generation,
             run_digest=run.digest(),
             members=action.members,
             master_address=self._identity.private_address,
-            master_port=free_port(),
+            master_port=free_port(self._identity.private_address),
             created_by=self._identity.instance_id,
         )
         try:
@@ -240,19 +264,15 @@ class Actor:
                 scope.note_elected(record)
             elif record.generation != self._lost_election:
                 self._lost_election = record.generation
-                self._context.events.emit(
-                    "election_lost",
-                    generation=record.generation,
-                    message=f"generation {record.generation} was written already: this node joins it, or waits",
-                    remedy=ELECTION_REMEDY,
-                )
-        except ControlStoreError as error:  # whether it was written is seen by the watch
+                message = f"lost the election for generation {record.generation}; joining it"
+                self._context.events.emit(ElectionLost(record.generation, message, ELECTION_REMEDY))
+        except ControlStoreError as error:  # the monitor will read the record if it was written
             logger.warning("%s", error)
 
     def _request_stop(self, action: RequestStop) -> None:
         assert self.trainer is not None and self.active is not None
         self.trainer.request_stop(action.reason, action.deadline_unix, train_on=action.train_on)
-        # From here on the clock of this machine may be set: only the time until the deadline counts.
+        # This machine's clock may be set later, so the deadline is converted to the monotonic clock.
         left_seconds = action.deadline_unix - self._context.system.unix_seconds()
         self.active = replace(
             self.active,
@@ -275,30 +295,24 @@ class Actor:
         active, result, now = self.active, action.result, self._context.system.monotonic_seconds()
         record = active.record
         failed = result.outcome == "failed"
+        remedy = GENERATION_REMEDIES.get(result.outcome)
         self._context.events.emit(
-            "generation_ended",
-            generation=record.generation,
-            outcome=result.outcome,
-            step=result.step,
-            message=result.message,
-            remedy=GENERATION_REMEDIES.get(result.outcome),
+            GenerationEnded(record.generation, result.outcome, result.step, result.message, remedy)
         )
         self._results.upload(self._run.run, record.generation, active.rank)
-        if active.rank == 0:  # one node counts: the others do not know what was saved
+        if active.rank == 0:  # only rank 0 counts failures because other ranks may not have seen the last save
             saved_step = self.trainer.saved_step
-            self.memory = self.memory.after_generation(record.run_digest, failed=failed, saved_step=saved_step)
-            keep(self._context.system, self._context.layout, self.memory)
+            self.state = self.state.after_generation(record.run_digest, failed=failed, saved_step=saved_step)
+            save_state(self._context.system, self._context.layout, self.state)
         if result.outcome == "finished" or result.outcome == "bad_configuration":
             mine = active.rank == 0 or result.outcome == "bad_configuration"
             self.judgement = Judgement(
                 result.outcome, record.run_digest, result.step, result.message, mine=mine, since=now
             )
             if result.outcome == "finished" and active.rank == 0:
-                self._context.events.emit(
-                    "run_finished", run=self._run.run, run_digest=record.run_digest, step=result.step
-                )
-        elif failed and active.rank == 0 and self.memory.gives_up:
-            message = f"{self.memory.failures} failures without a further step saved; the last: {result.message}"
+                self._context.events.emit(RunFinished(self._run.run, record.run_digest, result.step))
+        elif failed and active.rank == 0 and self.state.has_failed:
+            message = f"{self.state.failures} failures without a new checkpoint; the last: {result.message}"
             self.judgement = Judgement("failed", record.run_digest, result.step, message, mine=True, since=now)
         scope = self._board.scope
         if scope is not None:
@@ -313,17 +327,13 @@ class Actor:
         outcome = RunOutcome(run.run, run.digest(), action.verdict, action.step, action.message)
         try:
             scope.store.record_outcome(outcome)
-        except ControlStoreError as error:  # asked for again until it is there
+        except ControlStoreError as error:  # `decide` repeats the action
             logger.warning("%s", error)
             return
         scope.note_outcome(outcome, self._context.system.monotonic_seconds())
 
-    def _leave(self, action: Leave) -> None:
-        self._context.events.emit("node_leaving", reason=action.reason)
-        self.left = action
-
     def _must_wait(self) -> bool:
-        """Return whether a write was tried a moment ago, so that a refusing bucket is not asked ten times a second."""
+        """Return True if less than `poll_seconds` have passed since the last write, which may have failed."""
         now = self._context.system.monotonic_seconds()
         if now < self._not_before:
             return True

@@ -1,7 +1,7 @@
-"""The supervisor's policy, as one pure function: from the situation to what to do now.
+"""The supervisor's policy: a pure function from a situation to actions.
 
-It is asked several times a second and remembers nothing: whatever it asks for is asked for again until the situation
-shows that it has happened. The rules are those of docs/architecture.md, section 4.
+The function runs several times per second and does not keep state, so it repeats an action until the situation shows
+its effect. docs/architecture.md, section 4, lists the rules.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bootstrap.documents import SuperviseTimings
-from bootstrap.supervise.peers import Peer
-from bootstrap.supervise.records import Member, NodeState
+from bootstrap.documents.supervisor_limits import SuperviseTimings
+from bootstrap.supervise.membership.peers import Peer
+from bootstrap.supervise.membership.records import Member, NodeState
 from bootstrap.supervise.situation import (
     Action,
     Active,
@@ -19,7 +19,7 @@ from bootstrap.supervise.situation import (
     Elect,
     Kill,
     Leave,
-    Prepare,
+    LoadRun,
     RecordRunOutcome,
     RequestSave,
     RequestStop,
@@ -28,25 +28,25 @@ from bootstrap.supervise.situation import (
     Start,
 )
 
-# A save is asked to be through this long before the machine is taken: to report, to flush, to shut down.
-# Of a notice shorter than AWS's two minutes only a tenth.
+# Time reserved between the final save's deadline and the interruption for reports, flushing and shutdown.
+# If the notice period is shorter than AWS's two minutes, at most a tenth of it is reserved.
 NOTICE_MARGIN_SECONDS = 10.0
-# What AWS gives, from when the notice is there to be seen. A notice whose time is further off, or over while the
-# machine still runs, was read on a clock that is wrong: then only this length is known.
-# Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html (2026-11).
+# AWS's notice period. If the time in a notice is further away than this, or has passed although the machine is still
+# running, the clock is wrong and only this period is reliable. Source:
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html (2026-11).
 NOTICE_SECONDS = 120.0
-# How long a trainer may take to agree, save and end when no machine is about to vanish.
+# Timeout for the trainers to agree, save and exit if no instance is about to terminate.
 STOP_LIMIT_SECONDS = 300.0
-# The terminating life-cycle hook waits 300 s; the rest of it is for reporting and flushing.
+# The terminating lifecycle hook waits 300 s. The remaining time is for reports and flushing.
 SCALE_IN_LIMIT_SECONDS = 240.0
 SIGNAL_LIMIT_SECONDS = 20.0
-# Ranks end together; one that goes on so long after the others waits for somebody who is not there.
+# Ranks end together. A rank that runs this long after the others is waiting for a peer that has exited.
 STRAGGLER_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Departure:
-    """Why and until when this node leaves; `train_on`: what it does until then is paid for and counts."""
+    """The reason and deadline for leaving. With `train_on`, the trainers use the remaining time for training."""
 
     reason: str
     deadline_unix: float
@@ -56,7 +56,7 @@ class Departure:
 
 
 def decide(situation: Situation) -> list[Action]:
-    """Return what to do now, in order; empty when there is nothing to do but wait."""
+    """Return the actions to take now, in order. An empty list means to wait."""
     if situation.active is not None:
         if situation.active.result is not None:
             return _settle(situation, situation.active, situation.active.result)
@@ -65,7 +65,7 @@ def decide(situation: Situation) -> list[Action]:
 
 
 def departure(situation: Situation) -> Departure | None:
-    """Return why this node leaves, the most urgent reason first, or None."""
+    """Return the most urgent reason for this node to leave, or None."""
     if situation.notice is not None:
         notice = situation.notice
         length_seconds = notice.reclaim_unix_seconds - situation.noticed_unix
@@ -79,21 +79,24 @@ def departure(situation: Situation) -> Departure | None:
             complete_hook=situation.scale_in_since_unix is not None,
         )
     if situation.gpu_fault is not None:
-        return Departure(situation.gpu_fault, situation.now_unix)
+        is_terminating = situation.scale_in_since_unix is not None
+        return Departure(situation.gpu_fault, situation.now_unix, complete_hook=is_terminating)
     if situation.signalled_since_unix is not None:
         deadline = situation.signalled_since_unix + SIGNAL_LIMIT_SECONDS
-        return Departure("the supervisor was told to end", deadline, shut_down=False)
+        return Departure("the supervisor received a signal", deadline, shut_down=False)
     if situation.scale_in_since_unix is not None:
         deadline = situation.scale_in_since_unix + SCALE_IN_LIMIT_SECONDS
         return Departure("scale-in", deadline, complete_hook=True)
+    if situation.stopped_since_unix is not None:
+        return Departure("an operator stopped the run", situation.stopped_since_unix + STOP_LIMIT_SECONDS)
     return None
 
 
 def node_state(situation: Situation) -> NodeState:
-    """Return what this node's heart-beat says."""
+    """Return the state for this node's heartbeat."""
     if departure(situation) is not None:
         return "draining"
-    if situation.active is not None:  # also while it settles: not to be elected before it has concluded
+    if situation.active is not None:  # while it settles too: this node must not be elected before it has concluded
         return "training"
     if situation.recorded is not None or situation.judgement is not None:
         return "finished"
@@ -102,7 +105,7 @@ def node_state(situation: Situation) -> NodeState:
 
 def _while_training(situation: Situation, active: Active) -> list[Action]:
     if situation.gpu_fault is not None:
-        # Not the run's failure: its peers go on from the last save, with another machine in this one's place.
+        # This is not a run failure: the peers resume from the last save, with a replacement for this instance.
         return [Kill("lost_peer", situation.gpu_fault)]
     leaving = departure(situation)
     lost = _lost_member(situation, active)
@@ -110,10 +113,10 @@ def _while_training(situation: Situation, active: Active) -> list[Action]:
         return [lost]
     newest = situation.newest
     if newest is not None and newest.generation > active.record.generation and leaving is None:
-        return [Kill("lost_peer", f"generation {newest.generation} has begun without this node")]
+        return [Kill("lost_peer", f"generation {newest.generation} started without this node")]
     recorded = situation.recorded
     if recorded is not None and recorded.outcome != "finished" and recorded.run_digest == active.record.run_digest:
-        return [Kill(recorded.outcome, f"the run was given up: {recorded.message}")]
+        return [Kill(recorded.outcome, f"the run has failed: {recorded.message}")]
     stop = _wanted_stop(situation, active, leaving)
     if stop is not None:
         deadline = active.stop_deadline_unix
@@ -121,20 +124,22 @@ def _while_training(situation: Situation, active: Active) -> list[Action]:
             return [stop]
     if active.stop_deadline is not None:
         if situation.now > active.stop_deadline:
-            return [Kill("failed", f"the trainer did not end in time after: {active.stop_reason}")]
+            return [Kill("failed", f"the trainer did not exit in time after: {active.stop_reason}")]
         return []
     return [RequestSave()] if situation.rebalance_pending else []
 
 
 def _wanted_stop(situation: Situation, active: Active, leaving: Departure | None) -> RequestStop | None:
     if leaving is not None:
-        # A stop that was asked for already stays a stop: whoever asked waits for it.
+        # A pending stop is not downgraded because its requester is waiting for it.
         train_on = leaving.train_on and active.stop_deadline_unix is None
         return RequestStop(leaving.reason, leaving.deadline_unix, train_on)
-    # A stop that was asked for keeps its deadline: only a more urgent one may replace it.
+    # A pending stop keeps its deadline unless the new deadline is more urgent.
     deadline = active.stop_deadline_unix or situation.now_unix + STOP_LIMIT_SECONDS
     if situation.wanted.digest != active.record.run_digest:
         return RequestStop("the run document changed", deadline)
+    if active.record.generation <= situation.restart_generation:
+        return RequestStop("an operator requested a restart", deadline)
     missing = situation.wanted.nodes - len(active.record.members)
     if active.rank == 0 and missing > 0 and len(_joiners(situation, active)) >= missing:
         return RequestStop(f"the gang grows to {situation.wanted.nodes} nodes", deadline)
@@ -150,7 +155,7 @@ def _joiners(situation: Situation, active: Active) -> list[Peer]:
 
 
 def _lost_member(situation: Situation, active: Active) -> Kill | None:
-    """Return the end of a generation in which a member no longer takes part."""
+    """Return the action for a generation with a lost member, or None."""
     peers = {peer.instance_id: peer for peer in situation.peers}
     for member in active.record.members:
         if member.instance_id != situation.me.instance_id:
@@ -165,23 +170,24 @@ def _member_problem(situation: Situation, active: Active, member: Member, peer: 
     takes_part = peer is not None and peer.generation == active.record.generation
     if peer is not None and takes_part and peer.outcome is not None:
         if peer.outcome not in ("finished", "stopped"):
-            return Kill(peer.outcome, f"the part of {name} ended: {peer.outcome}")
-        # It may well be silent by now: it has done its part. This node's ranks end with its ranks.
+            return Kill(peer.outcome, f"{name} ended its part: {peer.outcome}")
+        # The peer may already be silent because its part has ended. This node's ranks end together with the peer's
+        # ranks.
         if peer.ended_seconds <= STRAGGLER_SECONDS:
             return None
-        return Kill("failed", f"{name} {peer.outcome} {peer.ended_seconds:.0f} s ago, and this node did not end")
+        return Kill("failed", f"{name} {peer.outcome} {peer.ended_seconds:.0f} s ago, but this node is still running")
     if _is_silent(situation, active, peer):
         return Kill("lost_peer", _silence(situation, name, peer))
     if peer is None or takes_part:
         return None
     observed_seconds = _observed_seconds(situation, active)
     if name in active.seen or observed_seconds > situation.timings.heartbeat_timeout_seconds:
-        return Kill("lost_peer", f"{name} is alive, and does not take part in generation {active.record.generation}")
+        return Kill("lost_peer", f"{name} is alive but is not taking part in generation {active.record.generation}")
     return None
 
 
 def _is_silent(situation: Situation, active: Active, peer: Peer | None) -> bool:
-    # Whatever went before the generation began is not held against its members.
+    # Silence before the start of the generation does not count.
     observed_seconds = _observed_seconds(situation, active)
     if peer is None:
         return observed_seconds > situation.timings.heartbeat_timeout_seconds
@@ -190,7 +196,7 @@ def _is_silent(situation: Situation, active: Active, peer: Peer | None) -> bool:
 
 def _silence(situation: Situation, name: str, peer: Peer | None) -> str:
     unanswering = peer is not None and peer.is_unanswering(situation.timings)
-    return f"{name} is silent, and does not answer" if unanswering else f"{name} is silent"
+    return f"{name} does not send heartbeats or respond to pings" if unanswering else f"{name} does not send heartbeats"
 
 
 def _observed_seconds(situation: Situation, active: Active) -> float:
@@ -198,33 +204,33 @@ def _observed_seconds(situation: Situation, active: Active) -> float:
 
 
 def _settle(situation: Situation, active: Active, result: Result) -> list[Action]:
-    """Conclude a generation whose trainers are gone.
+    """Conclude a generation whose trainers have exited.
 
-    A trainer whose peer vanished fails long before the peer's silence is noticed. So a failure waits until it is known
-    what became of the others: a lost peer is not a failure of the run.
+    A trainer fails long before the supervisor notices a lost peer's silence. A failure is therefore held back until the
+    other members' states are known, since losing a peer is not a run failure.
     """
     if result.outcome == "failed" and situation.gpu_fault is not None:
-        lost = f"{situation.gpu_fault}; the trainer said: {result.message}"
+        lost = f"{situation.gpu_fault}; trainer: {result.message}"
         return [Conclude(Result("lost_peer", result.step, lost))]
     if result.outcome != "failed" or departure(situation) is not None:
         return [Conclude(result)]
     peers = {peer.instance_id: peer for peer in situation.peers}
-    generation, everyone_ended = active.record.generation, True
+    generation, all_ended = active.record.generation, True
     for member in active.record.members:
         if member.instance_id == situation.me.instance_id:
             continue
         peer = peers.get(member.instance_id)
         if _is_silent(situation, active, peer):
-            lost = f"{_silence(situation, member.instance_id, peer)}; the trainer said: {result.message}"
+            lost = f"{_silence(situation, member.instance_id, peer)}; trainer: {result.message}"
             return [Conclude(Result("lost_peer", result.step, lost))]
         if peer is not None and peer.generation != generation and member.instance_id in active.seen:
-            lost = f"{member.instance_id} began anew; the trainer said: {result.message}"
+            lost = f"{member.instance_id} restarted; trainer: {result.message}"
             return [Conclude(Result("lost_peer", result.step, lost))]
         if peer is not None and peer.generation == generation and peer.outcome == "lost_peer":
             return [Conclude(Result("lost_peer", result.step, f"{member.instance_id} lost a peer; {result.message}"))]
-        everyone_ended &= peer is not None and peer.generation == generation and peer.outcome is not None
+        all_ended &= peer is not None and peer.generation == generation and peer.outcome is not None
     waited = situation.now - (active.ended_at if active.ended_at is not None else situation.now)
-    if everyone_ended or waited > 2 * situation.timings.heartbeat_timeout_seconds:
+    if all_ended or waited > situation.timings.verdict_seconds:
         return [Conclude(result)]
     return []
 
@@ -233,25 +239,25 @@ def _between_generations(situation: Situation) -> list[Action]:
     leaving = departure(situation)
     judgement = situation.judgement
     if leaving is not None:
-        run_goes_on = judgement is None and situation.recorded is None
-        leave = Leave(leaving.reason, leaving.complete_hook, leaving.shut_down, run_goes_on)
+        run_continues = judgement is None and situation.recorded is None
+        leave = Leave(leaving.reason, leaving.complete_hook, leaving.shut_down, run_continues)
         if judgement is None or situation.recorded is not None:
             return [leave]
-        # Whoever would stand in for this node waits first, and may not be there at all.
+        # Other nodes would record the outcome late or never.
         return [RecordRunOutcome(judgement.verdict, judgement.step, judgement.message), leave]
     if situation.recorded is not None:
         return []
     if judgement is not None:
         waited = situation.now - judgement.since
-        if judgement.mine or waited > 2 * situation.timings.heartbeat_timeout_seconds:
+        if judgement.mine or waited > situation.timings.verdict_seconds:
             return [RecordRunOutcome(judgement.verdict, judgement.step, judgement.message)]
         return []
-    if situation.prepared_digest != situation.wanted.digest:
-        if situation.preparation == "failed":
-            return [RecordRunOutcome("failed", 0, situation.preparation_message)]
-        return [Prepare()] if situation.preparation == "idle" else []
+    if situation.loaded_digest != situation.wanted.digest:
+        if situation.loading == "failed":
+            return [RecordRunOutcome("failed", 0, situation.loading_message)]
+        return [LoadRun()] if situation.loading == "idle" else []
     newest = situation.newest
-    if newest is not None and newest.generation > situation.floor and newest.run_digest == situation.prepared_digest:
+    if newest is not None and newest.generation > situation.floor and newest.run_digest == situation.loaded_digest:
         rank = newest.rank_of(situation.me.instance_id)
         if rank is not None:
             return [Start(newest, rank)]
@@ -259,11 +265,11 @@ def _between_generations(situation: Situation) -> list[Action]:
 
 
 def _election(situation: Situation) -> list[Action]:
-    """Propose the next generation when this node is the one to do so."""
+    """Propose the next generation if this node is the first in join order."""
     newest = situation.newest.generation if situation.newest is not None else 0
     if situation.observed_at is None or situation.ready_since is None:
         return []
-    if somebody_trains(situation.peers, newest, situation.timings):
+    if is_anyone_training(situation.peers, newest, situation.timings):
         return []
     ready = ready_peers(situation, situation.wanted.digest)
     candidates = [(peer.joined_unix_seconds, Member(peer.instance_id, peer.address)) for peer in ready]
@@ -275,30 +281,29 @@ def _election(situation: Situation) -> list[Action]:
         len(members) < situation.wanted.min_nodes or waited < _patience_seconds(situation, members)
     ):
         return []
-    # Only the first in join order writes, because the first is the master and knows which of its ports are free.
+    # Only the first node in join order writes the record because it becomes the master and has selected a free port.
     if members[0] != situation.me:
         return []
-    return [Elect(max(newest, situation.floor) + 1, members)]
+    return [Elect(max(newest, situation.floor, situation.last_generation) + 1, members)]
 
 
 def _patience_seconds(situation: Situation, members: tuple[Member, ...]) -> float:
-    """Return how long a gang that is not whole waits for the rest.
+    """Return the time that an incomplete gang waits for more nodes.
 
-    Survivors of a generation wait only for each other: whoever comes later makes them grow, and until then they would
-    be paid for and idle.
+    Survivors of a generation wait only for each other, since idle nodes cost money. The gang grows when others join.
     """
     timings, newest = situation.timings, situation.newest
     if newest is None or newest.run_digest != situation.wanted.digest:
         return timings.gang_timeout_seconds
-    here = {member.instance_id for member in members}
-    survivors = {member.instance_id for member in newest.members} & (here | _staying(situation))
-    if not survivors & here:
+    present = {member.instance_id for member in members}
+    survivors = {member.instance_id for member in newest.members} & (present | _staying(situation))
+    if not survivors & present:
         return timings.gang_timeout_seconds
-    return 0.0 if survivors <= here else min(timings.gang_timeout_seconds, timings.heartbeat_timeout_seconds)
+    return 0.0 if survivors <= present else min(timings.gang_timeout_seconds, timings.heartbeat_timeout_seconds)
 
 
 def _staying(situation: Situation) -> set[str]:
-    """Return the peers that are alive and not on their way out."""
+    """Return the peers that are alive and not leaving."""
     return {
         peer.instance_id
         for peer in situation.peers
@@ -307,7 +312,7 @@ def _staying(situation: Situation) -> set[str]:
 
 
 def ready_peers(situation: Situation, digest: str) -> list[Peer]:
-    """Return the live peers that could be in the next generation of the run document of this digest."""
+    """Return the live peers that can take part in the next generation for a run document."""
     return [
         peer
         for peer in situation.peers
@@ -315,8 +320,8 @@ def ready_peers(situation: Situation, digest: str) -> list[Peer]:
     ]
 
 
-def somebody_trains(peers: Iterable[Peer], newest_generation: int, timings: SuperviseTimings) -> bool:
-    """Return whether a peer is, for all that is known, still training or saving: nobody may be overtaken."""
+def is_anyone_training(peers: Iterable[Peer], newest_generation: int, timings: SuperviseTimings) -> bool:
+    """Return True if a live peer may still be training or saving. The next generation must wait for this peer."""
     return any(
         not peer.is_silent(timings)
         and peer.outcome is None

@@ -1,38 +1,53 @@
-"""What is left to do for a machine whose supervisor has ended: its life-cycle action, and to give it back."""
+"""Final actions after the supervisor has ended: complete the lifecycle action and shut down."""
 
 from __future__ import annotations
 
 import logging
 
 from bootstrap.aws import AWS_ERRORS
+from bootstrap.context import Context
 from bootstrap.documents import TERMINATING_HOOK
-from bootstrap.errors import CommandError
-from bootstrap.imds import InstanceIdentity
-from bootstrap.plan import Context
+from bootstrap.errors import CommandError, MetadataError
+from bootstrap.imds import TERMINATED, InstanceIdentity
 
 logger = logging.getLogger(__name__)
 
 
 def complete_hook(context: Context, identity: InstanceIdentity) -> None:
-    """Let the Auto Scaling group end this machine, which it may do at once."""
+    """Complete the terminating lifecycle action. The Auto Scaling group may then terminate the instance immediately."""
     group = identity.auto_scaling_group
     if group is None:
-        logger.warning("no Auto Scaling group in the instance's tags: the life-cycle hook runs into its time-out")
+        logger.warning("no Auto Scaling group in the instance tags: the lifecycle hook will time out")
         return
     try:
-        context.aws.client("autoscaling").complete_lifecycle_action(
+        # The instance costs money until it shuts down, so an endpoint that hangs must not delay the shutdown for long.
+        context.aws.client("autoscaling", patience="low").complete_lifecycle_action(
             AutoScalingGroupName=group,
             LifecycleHookName=TERMINATING_HOOK,
             InstanceId=identity.instance_id,
             LifecycleActionResult="CONTINUE",
         )
     except AWS_ERRORS as error:
-        logger.warning("the life-cycle action of %s is not completed: %s", group, error)
+        logger.warning("%s: cannot complete the lifecycle action: %s", group, error)
+
+
+def complete_hook_if_terminating(context: Context) -> None:
+    """Complete the hook if the group is terminating this instance, which is about to shut down because of a failure.
+
+    Otherwise there is nothing to complete: the group starts the hook only after it has noticed that the instance ended.
+    """
+    try:
+        state = context.metadata.target_lifecycle_state()
+    except MetadataError as error:
+        logger.warning("%s", error)
+        return
+    if state == TERMINATED and context.identity is not None:
+        complete_hook(context, context.identity)
 
 
 def shut_down(context: Context) -> None:
-    """Give the machine back; when it refuses, say so loudly."""
+    """Shut down. A failure is logged as critical."""
     try:
         context.system.shut_down()
     except CommandError as error:
-        logger.critical("the machine does not shut down, and costs money: %s %s", error, error.output_tail)
+        logger.critical("cannot shut down the instance, which still incurs charges: %s %s", error, error.output_tail)

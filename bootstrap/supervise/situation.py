@@ -1,19 +1,19 @@
-"""What a supervisor knows when it decides, and what it can decide: the input and the output of `decide`."""
+"""Input and output of `decide`: a node's situation and its supervisor's actions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
-from bootstrap.documents import SuperviseTimings
+from bootstrap.documents.supervisor_limits import SuperviseTimings
 from bootstrap.imds import InterruptionNotice
-from bootstrap.supervise.peers import Peer
-from bootstrap.supervise.records import GenerationOutcome, GenerationRecord, Member, RunOutcome, Verdict
+from bootstrap.supervise.membership.peers import Peer
+from bootstrap.supervise.membership.records import GenerationOutcome, GenerationRecord, Member, RunOutcome, Verdict
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The run document as it is now, as far as a decision needs it."""
+    """The parts of the current run document that `decide` needs."""
 
     digest: str
     nodes: int
@@ -22,7 +22,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Result:
-    """How this node's part in a generation ended; `step` is the last step known to be saved or reached."""
+    """Result of this node's part in a generation. `step` is the last step known to be saved or reached."""
 
     outcome: GenerationOutcome
     step: int
@@ -31,11 +31,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Active:
-    """The generation that this node takes part in.
+    """The generation that this node takes part in. Times are monotonic seconds unless the name contains unix.
 
-    Times are monotonic seconds, except `stop_deadline_unix`, which is what the trainers were told and tells one wish
-    from another; `stop_deadline` is that moment, as it was when it was asked for. `seen` holds the members that were
-    seen to take part. `result` is there when the trainers are gone.
+    Attributes:
+        record: The generation record.
+        rank: This node's rank.
+        started_at: Time when its trainers were started.
+        seen: Members whose heartbeats have named this generation.
+        stop_reason: Reason for a requested stop.
+        stop_deadline_unix: Deadline given to the trainers, which identifies the request.
+        stop_deadline: The same deadline on the monotonic clock, computed at the time of the request.
+        result: Result on this node, or None until the trainers have exited.
+        ended_at: Time when the trainers exited.
     """
 
     record: GenerationRecord
@@ -51,7 +58,7 @@ class Active:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What this node knows of the run's end from its own part; `mine`: it is the one to record it."""
+    """This node's conclusion that the run has ended. With `mine`, this node records the outcome."""
 
     verdict: Verdict
     run_digest: str
@@ -63,9 +70,26 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that a decision may depend on. Times are monotonic seconds unless the name says unix.
+    """All inputs to a decision. Times are monotonic seconds unless the name contains unix.
 
-    `noticed_unix` is when the notice was seen, 0 without one; `gpu_fault` is of a GPU that nothing can be saved from.
+    Attributes:
+        wanted: The current run document.
+        loaded_digest: Digest of the run document whose code and data are on this node.
+        loading: Whether loading the wanted run document is idle, running or failed.
+        loading_message: Reason that loading failed.
+        noticed_unix: Time at which the notice was seen, or 0 without a notice.
+        scale_in_since_unix: Time at which the group began to terminate this instance.
+        signalled_since_unix: Time of the first SIGTERM or SIGINT.
+        rebalance_pending: Whether a rebalance recommendation is still unhandled.
+        observed_at: Time of the last observation of the control records, which produced `peers` and `newest`.
+        floor: This node ignores generations up to this number.
+        ready_since: Time at which this node became ready for a generation.
+        recorded: The recorded outcome of the wanted run document.
+        judgement: This node's conclusion about the run.
+        gpu_fault: A GPU fault after which the trainers cannot save.
+        stopped_since_unix: Time at which this node saw an operator's request to stop the run.
+        restart_generation: Generations up to this number must end, because an operator requested a restart.
+        last_generation: Last generation number already used, even by a damaged record.
     """
 
     now: float
@@ -74,9 +98,9 @@ class Situation:
     joined_unix_seconds: float
     timings: SuperviseTimings
     wanted: Wanted
-    prepared_digest: str | None
-    preparation: Literal["idle", "running", "failed"]
-    preparation_message: str
+    loaded_digest: str | None
+    loading: Literal["idle", "running", "failed"]
+    loading_message: str
     notice: InterruptionNotice | None
     noticed_unix: float
     scale_in_since_unix: float | None
@@ -91,6 +115,9 @@ class Situation:
     recorded: RunOutcome | None
     judgement: Judgement | None
     gpu_fault: str | None = None
+    last_generation: int = 0
+    stopped_since_unix: float | None = None
+    restart_generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,7 +138,7 @@ class Elect:
 
 @dataclass(frozen=True)
 class RequestStop:
-    """Ask the trainers to agree on a step, save and end; now, or just before the deadline if they can `train_on`."""
+    """Ask the trainers to agree on a step, save and exit, either now or, with `train_on`, just before the deadline."""
 
     reason: str
     deadline_unix: float
@@ -125,7 +152,7 @@ class RequestSave:
 
 @dataclass(frozen=True)
 class Kill:
-    """End the trainers at once; the generation then has this result."""
+    """Kill the trainers. The generation ends with this result."""
 
     outcome: GenerationOutcome
     message: str
@@ -133,7 +160,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Conclude:
-    """The generation is over for this node."""
+    """End the generation on this node."""
 
     result: Result
 
@@ -148,21 +175,21 @@ class RecordRunOutcome:
 
 
 @dataclass(frozen=True)
-class Prepare:
-    """Fetch the code and the dataset of the wanted run document."""
+class LoadRun:
+    """Load the wanted run document's code and dataset."""
 
 
 @dataclass(frozen=True)
 class Leave:
-    """Say good-bye, complete the life-cycle action where there is one, give the machine back, end the supervisor.
+    """Send the last heartbeat, complete the lifecycle action if there is one, shut down, and end the supervisor.
 
-    `run_goes_on`: other machines will want what this one has.
+    `run_continues` states whether other nodes will continue the run.
     """
 
     reason: str
     complete_hook: bool
     shut_down: bool
-    run_goes_on: bool = False
+    run_continues: bool = False
 
 
-Action = Union[Start, Elect, RequestStop, RequestSave, Kill, Conclude, RecordRunOutcome, Prepare, Leave]
+Action = Start | Elect | RequestStop | RequestSave | Kill | Conclude | RecordRunOutcome | LoadRun | Leave

@@ -1,4 +1,4 @@
-"""A model of one's own on the tokens of a staged dataset: a recurrent network instead of a GPT."""
+"""A custom model on a token dataset: a recurrent network instead of a GPT."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Recurrent(nn.Module):
         self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a batch. Shapes: tokens, targets [batch, context] int64."""
+        """Return the mean loss of a batch. Shapes: tokens, targets [batch, sequence_length] int64."""
         hidden, _ = self.lstm(self.embedding(tokens))
         return functional.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten())
 
 
 def model(vocabulary_size: int, channels: int = 256, layers: int = 2) -> Recurrent:
-    """The model; ``vocabulary_size`` is the dataset's, the rest is options of the config."""
+    """Return the model; ``vocabulary_size`` comes from the dataset, the other arguments from `model.options`."""
     return Recurrent(vocabulary_size, channels, layers)

@@ -1,6 +1,7 @@
-"""A training script of one's own: its loop is its business; three lines of it save, resume, and stop in time.
+"""A custom training script with its own loop; three lines save, resume, and stop in time.
 
-By hand: ``torchrun --nproc-per-node 2 examples/script/train.py --steps 200`` with the repository on PYTHONPATH.
+To run it manually, put the repository on PYTHONPATH and run
+``torchrun --nproc-per-node 2 examples/script/train.py --steps 200``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from training.script import this_run
 
 
 def batch_of(step: int, rank: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points in a square, and whether they lie in a ring: decided by the step, so that a resumed run sees the same."""
+    """Return points in a square, and a label that is 1 inside a ring. The same step and rank yield the same points."""
     generator = torch.Generator().manual_seed(step * 1000 + rank)
     points = 2 * torch.rand(size, 2, generator=generator) - 1
     radius = points.norm(dim=1)
@@ -28,14 +29,14 @@ def batch_of(step: int, rank: int, size: int) -> tuple[torch.Tensor, torch.Tenso
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=500, help="optimizer steps of the whole run")
-    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
+    parser.add_argument("--steps", type=int, default=500, help="number of optimizer steps in the run")
+    parser.add_argument("--save-every", type=int, default=50, help="number of steps between checkpoints")
     options = parser.parse_args()
 
     run = this_run()
     rank = int(os.environ.get("RANK", "0"))
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # so small a model gains nothing from more
+    torch.set_num_threads(1)  # more threads do not help such a small model
     model: nn.Module = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
@@ -54,7 +55,7 @@ def main() -> None:
         run.report("step", step=step, loss=loss.item())
         if step % options.save_every == 0:
             checkpointer.save(step)
-        run.heed(checkpointer, step)
+        run.handle_requests(checkpointer, step)
     checkpointer.save(step, wait=True)
     checkpointer.close()
 

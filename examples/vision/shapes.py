@@ -1,6 +1,6 @@
-"""A dataset and a model of one's own: telling drawn circles, squares and triangles apart.
+"""A custom dataset and model: classifies drawn circles, squares and triangles.
 
-The images are generated, so that nothing need be downloaded; a dataset of files would open them in ``__getitem__``.
+The images are generated, so there is no download. A file-based dataset would open its files in ``__getitem__``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ NOISE = 0.3
 
 
 class Shapes(Dataset[tuple[Tensor, int]]):
-    """Grey images of one shape each, and the number of its kind.
+    """Grayscale images with one shape each, and the index of the shape's kind.
 
     Args:
-        count: images of the dataset.
-        pixels: edge of an image.
-        augment: turn images, differently in every epoch.
+        count: number of images.
+        pixels: width and height of an image.
+        augment: whether to rotate images, differently in every epoch.
     """
 
     def __init__(self, count: int, pixels: int, augment: bool) -> None:
@@ -34,14 +34,14 @@ class Shapes(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         kind = number % len(KINDS)
         image = self._draw(KINDS[kind], torch.Generator().manual_seed(number))
-        # The trainer seeds random generators anew for each sample, so that a resumed run sees the same noise.
+        # The trainer seeds the random generators for each sample, so a resumed run sees the same noise.
         image = image + NOISE * torch.randn(image.shape)
         if self._augment:
             image = torch.rot90(image, int(torch.randint(4, ())), (1, 2))
         return image, kind
 
     def _draw(self, kind: str, generator: torch.Generator) -> Tensor:
-        """Shapes: [1, pixels, pixels]."""
+        """Return an image. Shape: [1, pixels, pixels]."""
         size = float(torch.empty(()).uniform_(0.2, 0.4, generator=generator))
         center = torch.empty(2).uniform_(size, 1 - size, generator=generator)
         axis = (torch.arange(self._pixels) + 0.5) / self._pixels
@@ -56,7 +56,7 @@ class Shapes(Dataset[tuple[Tensor, int]]):
 
 
 class Classifier(nn.Module):
-    """Three convolutions, and a linear layer on the mean of what they see."""
+    """Three convolutions, global average pooling, and a linear layer."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -73,18 +73,18 @@ class Classifier(nn.Module):
         self.output = nn.Linear(4 * channels, len(KINDS))
 
     def forward(self, images: Tensor, kinds: Tensor) -> Tensor:
-        """The mean loss of a batch. Shapes: images [batch, 1, pixels, pixels]; kinds [batch] int64."""
+        """Return the mean loss of a batch. Shapes: images [batch, 1, pixels, pixels]; kinds [batch] int64."""
         features = self.convolutions(images).mean((2, 3))
         return functional.cross_entropy(self.output(features), kinds)
 
 
 def dataset(split: str, directory: Path, images: int = 3000, pixels: int = 24) -> Shapes:
-    """The dataset of a split; ``directory`` has the files that were staged, of which generated images need none."""
+    """Return a split's dataset. ``directory`` holds the staged files, which generated images do not need."""
     if split == "train":
         return Shapes(images, pixels, augment=True)
     return Shapes(images // 10, pixels, augment=False)
 
 
 def model(channels: int = 16) -> Classifier:
-    """The model, with weights to begin with."""
+    """Return the model."""
     return Classifier(channels)

@@ -1,1 +1,1 @@
-"""What an account can be asked before it is charged: quotas and prices."""
+"""Account-level services: Price List, Service Quotas, Resource Groups and public SSM parameters."""

@@ -1,7 +1,7 @@
-"""The Price List Query API for EC2 instances, with the local market's prices.
+"""Price List Query API for EC2 instances, with the embedded cloud's prices.
 
-Products are Linux instances on shared hardware, on demand and reserved without upfront payment; the answers have the
-shape of AWS's offer files. Source: docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-pelong.html (2026-11).
+Products are Linux instances on shared hardware, either On-Demand or reserved without upfront payment, in the format of
+AWS's offer files. Source: docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-pelong.html (2026-11).
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from localcloud.api import ApiError, Call, Handler, Observer
-from localcloud.compute.instance_types import InstanceTypes
-from localcloud.compute.paging import page
+from localcloud.compute.describe import page
+from localcloud.compute.launch.instance_types import InstanceTypes
 
-MOST_RESULTS = 100
+MAX_RESULTS = 100
 PUBLICATION_DATE = "2026-11-01T00:00:00Z"
 _SERVICE = "AmazonEC2"
 _HOURLY = "6YS6EN2CT7"
 _OFFERS = {"JRTCKXETXF": None, "4NA7Y494T4": ("1yr", 0.63), "BPH4J8HBKS": ("3yr", 0.43)}
-"""Offer term codes; for reserved ones the lease and the share of the on-demand price."""
+"""Offer term codes. For reserved instances, also the lease and the fraction of the On-Demand price."""
 
 
 class Pricing:
-    """api.Service for the Price List."""
+    """Price List (api.Service)."""
 
     name = "pricing"
 
@@ -33,37 +33,39 @@ class Pricing:
         self._region = region
 
     def operations(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {"GetProducts": self.products, "DescribeServices": self.services}
 
     def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return nothing."""
+        """Return an empty mapping."""
         return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Answer nothing."""
+        """Return 404."""
         return 404, b""
 
     def close(self) -> None:
         """Do nothing."""
 
     def services(self, call: Call) -> Mapping[str, Any]:
-        """Answer DescribeServices."""
+        """Handle DescribeServices."""
         names = ["instanceType", "operatingSystem", "tenancy", "regionCode", "capacitystatus", "preInstalledSw"]
         return {"Services": [{"ServiceCode": _SERVICE, "AttributeNames": names}], "FormatVersion": "aws_v1"}
 
     def products(self, call: Call) -> Mapping[str, Any]:
-        """Answer GetProducts; a region is named by the filter regionCode, or else it is the account's."""
+        """Handle GetProducts. The regionCode filter defaults to the cloud's region."""
         asked = call.parameters
         if asked["ServiceCode"] != _SERVICE:
-            raise ApiError("InvalidParameterException", f"The local cloud has no prices for {asked['ServiceCode']}")
+            raise ApiError(
+                "InvalidParameterException", f"ServiceCode {asked['ServiceCode']} is not emulated; use {_SERVICE}"
+            )
         filters = asked.get("Filters", [])
         if other := [one["Type"] for one in filters if one["Type"] != "TERM_MATCH"]:
             raise ApiError("InvalidParameterException", f"Filter type {other[0]} is not emulated; use TERM_MATCH")
         wanted = {one["Field"]: one["Value"] for one in filters}
         region = wanted.get("regionCode", self._region)
         found = [one for one in self._attributes(region, wanted) if wanted.items() <= one.items()]
-        answer = page(found, asked, "PriceList", MOST_RESULTS)
+        answer = page(found, asked, "PriceList", MAX_RESULTS)
         answer["PriceList"] = [json.dumps(self._product(one)) for one in answer["PriceList"]]
         return answer | {"FormatVersion": "aws_v1"}
 
@@ -73,7 +75,7 @@ class Pricing:
             try:
                 facts = self._types.facts(name)
             except ApiError:
-                continue  # a type that does not exist has no products
+                continue  # no products exist for unknown types
             gpus = sum(one["Count"] for one in facts.get("GpuInfo", {}).get("Gpus", []))
             attributes = {
                 "servicecode": _SERVICE, "servicename": "Amazon Elastic Compute Cloud", "locationType": "AWS Region",

@@ -1,7 +1,9 @@
-"""Service Quotas for EC2's vCPU limits: told, and set by a fault, but not enforced.
+"""Service Quotas. The account file and tests can set them, but they are not enforced.
 
-`POST /_localcloud/service-quotas/quota {quota_code, value}` sets the applied value of one quota.
-Source of codes and defaults: docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html (2026-11).
+`POST /_localcloud/service-quotas/quota {quota_code, value}` sets a quota's applied value.
+Codes (2026-11): docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html, and the links to Service Quotas
+in docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html, vpc-limits-endpoints.html in
+docs.aws.amazon.com/vpc/latest/privatelink/, and docs.aws.amazon.com/ebs/latest/userguide/ebs-resource-quotas.html.
 """
 
 from __future__ import annotations
@@ -12,45 +14,61 @@ from collections.abc import Mapping
 from typing import Any
 
 from localcloud.api import ApiError, Call, Handler, Observer
-from localcloud.compute.paging import page
 
 _ON_DEMAND, _SPOT = "Running On-Demand {} instances", "All {} Spot Instance Requests"
-QUOTAS: Mapping[str, tuple[str, float]] = {
-    "L-1216C47A": (_ON_DEMAND.format("Standard (A, C, D, H, I, M, R, T, Z)"), 5.0),
-    "L-DB2E81BA": (_ON_DEMAND.format("G and VT"), 0.0),
-    "L-417A185B": (_ON_DEMAND.format("P"), 0.0),
-    "L-2C3B7624": (_ON_DEMAND.format("Trn"), 0.0),
-    "L-34B43A08": (_SPOT.format("Standard (A, C, D, H, I, M, R, T, Z)"), 5.0),
-    "L-3819A6DF": (_SPOT.format("G and VT"), 0.0),
-    "L-7212CCBC": (_SPOT.format("P4, P3 and P2"), 0.0),
-    "L-C4BD4855": (_SPOT.format("P5"), 0.0),
-    "L-6B0D517C": (_SPOT.format("Trn"), 0.0),
+QUOTAS: Mapping[str, str] = {
+    "L-1216C47A": _ON_DEMAND.format("Standard (A, C, D, H, I, M, R, T, Z)"),
+    "L-DB2E81BA": _ON_DEMAND.format("G and VT"),
+    "L-417A185B": _ON_DEMAND.format("P"),
+    "L-2C3B7624": _ON_DEMAND.format("Trn"),
+    "L-34B43A08": _SPOT.format("Standard (A, C, D, H, I, M, R, T, Z)"),
+    "L-3819A6DF": _SPOT.format("G and VT"),
+    "L-7212CCBC": _SPOT.format("P4, P3 and P2"),
+    "L-C4BD4855": _SPOT.format("P5"),
+    "L-6B0D517C": _SPOT.format("Trn"),
+    "L-0263D0A3": "EC2-VPC Elastic IPs",
+    "L-F678F1CE": "VPCs per Region",
+    "L-A4707A72": "Internet gateways per Region",
+    "L-FE5A380F": "NAT gateways per Availability Zone",
+    "L-1B52E74A": "Gateway VPC endpoints per Region",
+    "L-29B6F2EB": "Interface VPC endpoints per VPC",
+    "L-7A658B76": "Storage for General Purpose SSD (gp3) volumes, in TiB",
+    "L-09BD8365": "Storage for Provisioned IOPS SSD (io2) volumes, in TiB",
+    "L-8D977E7E": "IOPS for Provisioned IOPS SSD (io2) volumes",
+    "L-631ECBD3": "Fast snapshot restore",
 }
-"""Quota name and AWS's default value, in vCPUs, by quota code."""
-APPLIED_VCPUS = 4096.0
-"""What the local account has of each, unless a fault sets another value."""
+"""Quota names, keyed by quota code."""
+SERVICES: Mapping[str, frozenset[str]] = {
+    "vpc": frozenset(("L-F678F1CE", "L-A4707A72", "L-FE5A380F", "L-1B52E74A", "L-29B6F2EB")),
+    "ebs": frozenset(("L-7A658B76", "L-09BD8365", "L-8D977E7E", "L-631ECBD3")),
+}
+"""Codes of the quotas by service; all others belong to `ec2`."""
+APPLIED_VALUE = 4096.0
+"""Applied value of every quota unless the account file or a test sets a different value."""
+
+
+def _service_of(code: str) -> str:
+    return next((service for service, codes in SERVICES.items() if code in codes), "ec2")
 
 
 class ServiceQuotas:
-    """api.Service for Service Quotas."""
+    """Service Quotas (api.Service)."""
 
     name = "service-quotas"
 
-    def __init__(self) -> None:
+    def __init__(self, applied: Mapping[str, float] | None = None) -> None:
         self._lock = threading.Lock()
-        self._applied = dict.fromkeys(QUOTAS, APPLIED_VCPUS)
+        self._applied = dict.fromkeys(QUOTAS, APPLIED_VALUE) | dict(applied or {})
 
     def operations(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {
             "GetServiceQuota": self.get,
             "ListServiceQuotas": self.list,
-            "GetAWSDefaultServiceQuota": self.get_default,
-            "ListAWSDefaultServiceQuotas": self.list_default,
         }
 
     def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return nothing."""
+        """Return an empty mapping."""
         return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
@@ -61,9 +79,11 @@ class ServiceQuotas:
             order = json.loads(body)
             code, value = order["quota_code"], float(order["value"])
         except (ValueError, KeyError, TypeError) as error:
-            return 400, json.dumps({"error": f"give quota_code and value: {error!r}"}).encode()
+            return 400, json.dumps({"error": f"expected quota_code and value: {error!r}"}).encode()
         if code not in QUOTAS or value < 0:
-            return 400, json.dumps({"error": f"{code}: {value} is no quota of EC2 instances"}).encode()
+            return 400, json.dumps(
+                {"error": f"{code}: {value}: unknown EC2 instance quota code, or negative value"}
+            ).encode()
         with self._lock:
             self._applied[code] = value
         return 200, b"{}"
@@ -72,43 +92,26 @@ class ServiceQuotas:
         """Do nothing."""
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Answer GetServiceQuota."""
-        return {"Quota": self._shown(call, self._code(call), is_default=False)}
+        """Handle GetServiceQuota."""
+        return {"Quota": self._shown(call, self._code(call))}
 
     def list(self, call: Call) -> Mapping[str, Any]:
-        """Answer ListServiceQuotas."""
-        return page([self._shown(call, one, is_default=False) for one in self._codes(call)], call.parameters, "Quotas")
-
-    def get_default(self, call: Call) -> Mapping[str, Any]:
-        """Answer GetAWSDefaultServiceQuota."""
-        return {"Quota": self._shown(call, self._code(call), is_default=True)}
-
-    def list_default(self, call: Call) -> Mapping[str, Any]:
-        """Answer ListAWSDefaultServiceQuotas."""
-        return page([self._shown(call, one, is_default=True) for one in self._codes(call)], call.parameters, "Quotas")
+        """Handle ListServiceQuotas."""
+        service = str(call.parameters["ServiceCode"])
+        return {"Quotas": [self._shown(call, code) for code in QUOTAS if _service_of(code) == service]}
 
     def _code(self, call: Call) -> str:
-        code: str = call.parameters["QuotaCode"]
-        if code not in self._codes(call):
+        service, code = call.parameters["ServiceCode"], str(call.parameters["QuotaCode"])
+        if code not in QUOTAS or _service_of(code) != service:
             raise ApiError("NoSuchResourceException", "The request failed because the specified quota does not exist.")
         return code
 
-    @staticmethod
-    def _codes(call: Call) -> tuple[str, ...]:
-        if call.parameters["ServiceCode"] != "ec2":
-            raise ApiError(
-                "NoSuchResourceException",
-                f"The local cloud tells the quotas of ec2, not of {call.parameters['ServiceCode']}.",
-            )
-        return tuple(QUOTAS)
-
-    def _shown(self, call: Call, code: str, *, is_default: bool) -> dict[str, Any]:
-        name, default = QUOTAS[code]
+    def _shown(self, call: Call, code: str) -> dict[str, Any]:
         with self._lock:
-            value = default if is_default else self._applied[code]
-        account = "" if is_default else call.account
+            value = self._applied[code]
         return {
-            "ServiceCode": "ec2", "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
-            "QuotaArn": f"arn:aws:servicequotas:{call.region}:{account}:ec2/{code}", "QuotaCode": code,
-            "QuotaName": name, "Value": value, "Unit": "None", "Adjustable": True, "GlobalQuota": False,
+            "ServiceCode": _service_of(code), "ServiceName": f"Amazon {_service_of(code).upper()}",
+            "QuotaArn": f"arn:aws:servicequotas:{call.region}:{call.account}:{_service_of(code)}/{code}",
+            "QuotaCode": code,
+            "QuotaName": QUOTAS[code], "Value": value, "Unit": "None", "Adjustable": True, "GlobalQuota": False,
         }  # fmt: skip

@@ -1,1 +1,1 @@
-"""A CloudFormation engine: templates become resources through one small provider per type."""
+"""CloudFormation engine: creates a template's resources, using one provider for each resource type."""

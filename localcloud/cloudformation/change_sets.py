@@ -1,4 +1,4 @@
-"""Makes change sets: reads what was asked, checks it before anything is made, and finds the changes."""
+"""Creates change sets: reads and validates requests, then computes the changes."""
 
 from __future__ import annotations
 
@@ -11,30 +11,38 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from localcloud.api import ApiError, Call
-from localcloud.cloudformation.errors import NoSuchStack, RequestRefused, TemplateError
-from localcloud.cloudformation.operations import Stacks
-from localcloud.cloudformation.parameters import resolve_parameters
-from localcloud.cloudformation.planning import Plan
-from localcloud.cloudformation.stack import STACK_TYPE, UPDATABLE, ChangeSet, Configuration, Stack
-from localcloud.cloudformation.template import load_template
-from localcloud.cloudformation.validation import require_capabilities, validate
+from localcloud.cloudformation.engine.operations import Stacks
+from localcloud.cloudformation.engine.planning import Plan
+from localcloud.cloudformation.engine.stack import STACK_TYPE, UPDATABLE, ChangeSet, Configuration, Stack
+from localcloud.cloudformation.errors import InvalidRequest, NoSuchStack, TemplateError
+from localcloud.cloudformation.templates.parameters import resolve_parameters
+from localcloud.cloudformation.templates.template import load_template
+from localcloud.cloudformation.templates.validation import require_capabilities, validate
 
-# The CDK CLI recognises an empty change set by this sentence.
+# The CDK CLI recognises an empty change set by this message.
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
+# Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html (2026-11).
+MAX_BODY_BYTES, MAX_OBJECT_BYTES = 51_200, 1_000_000
 STACK_NAME = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{0,127}")
-# Bucket before ".s3", ".s3-region", ".s3.region"; the local cloud's own endpoint takes the bucket before its name.
+# The bucket name precedes ".s3", ".s3-region" or ".s3.region", or the host name of the embedded cloud's endpoint.
 VIRTUAL_HOST = re.compile(r"(?P<bucket>.+?)\.(s3[.-].+|s3|localhost|localhost\..+)")
 
 
 def template_body(stacks: Stacks, call: Call, previous: str) -> str:
-    """Return the template that a call gives: inline, from S3, or the stack's own.
+    """Return a call's template, which may be inline, stored in S3 or the stack's current template.
 
     Raises:
-        TemplateError: None is given, or it cannot be read.
+        TemplateError: The call does not specify a template, or the template cannot be read.
     """
     p = call.parameters
     if p.get("TemplateBody"):
-        return str(p["TemplateBody"])
+        body = str(p["TemplateBody"])
+        if len(body.encode()) > MAX_BODY_BYTES:
+            raise TemplateError(
+                f"1 validation error detected: Value '{body[:100]}...' at 'templateBody' failed to satisfy constraint: "
+                f"Member must have length less than or equal to {MAX_BODY_BYTES}"
+            )
+        return body
     if p.get("UsePreviousTemplate") and previous:
         return previous
     if not p.get("TemplateURL"):
@@ -49,36 +57,42 @@ def _from_s3(stacks: Stacks, url: str, region: str) -> str:
     except ClientError as error:
         raise TemplateError(f"S3 error: {error} (TemplateURL {url})") from error
     body: bytes = answer["Body"].read()
+    if len(body) > MAX_OBJECT_BYTES:
+        raise TemplateError(f"Template may not exceed {MAX_OBJECT_BYTES} bytes in size.")
     return body.decode()
 
 
 def bucket_and_key(url: str) -> tuple[str, str]:
-    """Return what a template URL names, in virtual-hosted or path style, at AWS's endpoints or the local cloud's.
+    """Return the bucket and key from a virtual-hosted or path-style template URL for AWS or the embedded cloud.
 
     Raises:
-        TemplateError: The URL names no object.
+        TemplateError: The URL does not contain a bucket or a key.
     """
     parsed = urllib.parse.urlparse(url)
     path = urllib.parse.unquote(parsed.path.lstrip("/"))
+    if parsed.scheme == "s3":
+        raise TemplateError(f"S3 error: Domain name specified in {parsed.netloc} is not a valid S3 domain")
     virtual = VIRTUAL_HOST.fullmatch(parsed.hostname or "")
     bucket, key = (virtual["bucket"], path) if virtual else (path.partition("/")[0], path.partition("/")[2])
     if not bucket or not key:
-        raise TemplateError(f"TemplateURL {url}: must be the URL of an object in S3")
+        raise TemplateError("TemplateURL must be a supported URL.")
     return bucket, key
 
 
-def make_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name: str) -> ChangeSet:
-    """Return the change set that a CreateChangeSet, CreateStack or UpdateStack call asks for; it may have failed.
+def create_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name: str) -> ChangeSet:
+    """Return the change set for a CreateChangeSet, CreateStack or UpdateStack call (FAILED if nothing changes).
 
     Raises:
-        ApiError: What was asked cannot be deployed; every reason that was found in one message.
+        ApiError: The request is invalid; the message lists all problems.
     """
     p = call.parameters
-    refuse_parameters(
+    reject_parameters(
         call, "NotificationARNs", "ResourceTypes", "StackPolicyBody", "StackPolicyURL", "TimeoutInMinutes"
     )
     if p.get("RollbackConfiguration", {}).get("RollbackTriggers"):
-        raise RequestRefused("RollbackConfiguration: the local cloud watches no alarms while it deploys; leave it out")
+        raise InvalidRequest("RollbackConfiguration: rollback triggers are not emulated; remove them")
+    if p.get("RoleARN"):
+        stacks.require_role(str(p["RoleARN"]))
     old = stack.configuration
     body = template_body(stacks, call, old.template_body)
     template = load_template(body)
@@ -96,7 +110,8 @@ def make_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name: s
         capabilities=tuple(p.get("Capabilities", [])),
     )
     maker = stacks.resolver_maker(call.region, configuration, set())
-    plan = Plan(template, stack.resources, maker)
+    changed = frozenset(name for name, value in raw.items() if old.raw_parameters.get(name) != value)
+    plan = Plan(template, stack.resources, maker, changed, old.template)
     plan.require_rules()
     changes = plan.changes(tags_changed=configuration.tags != old.tags)
     change_set = ChangeSet(
@@ -110,7 +125,7 @@ def make_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name: s
         on_failure=p.get("OnStackFailure") or p.get("OnFailure"),
         deployment_config=p.get("DeploymentConfig", {}),
     )
-    if kind == "UPDATE" and not changes and not _differs_otherwise(stack, change_set):
+    if kind == "UPDATE" and not changes and not _is_deployable_without_changes(stack, change_set):
         change_set.status, change_set.reason = "FAILED", NO_CHANGES
         change_set.execution_status = "UNAVAILABLE"
     return change_set
@@ -128,8 +143,8 @@ def _pseudo(stack: Stack) -> dict[str, Any]:
     }
 
 
-def _differs_otherwise(stack: Stack, change_set: ChangeSet) -> bool:
-    """Tell whether something that is no resource changes; a stack left failed can always be deployed again."""
+def _is_deployable_without_changes(stack: Stack, change_set: ChangeSet) -> bool:
+    """Return True if tags or outputs change, or if the stack is in a failed state and can be deployed again."""
     old, new = stack.configuration, change_set.configuration
     return (
         stack.status in ("CREATE_FAILED", "UPDATE_FAILED")
@@ -144,52 +159,57 @@ def _output_definitions(template: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def stack_for(stacks: Stacks, call: Call, kind: str) -> Stack:
-    """Return the stack that a change set is for; a CREATE makes it known, in review.
+    """Return the stack for a change set; CREATE adds a stack in status REVIEW_IN_PROGRESS.
 
     Raises:
-        ApiError: AlreadyExistsException for CREATE of an existing stack; ValidationError for an UPDATE without one, or
-            when its state admits none.
+        ApiError: AlreadyExistsException if CREATE names an existing stack; ValidationError if UPDATE names a stack that
+            does not exist or whose status does not allow updates.
     """
     name = str(call.parameters["StackName"])
     try:
         stack = stacks.find(name, call.region)
     except NoSuchStack:
         if kind != "CREATE":
-            raise
+            raise NoSuchStack(name, "Stack [{name}] does not exist") from None
         if STACK_NAME.fullmatch(name) is None:
             raise TemplateError(
-                f"Stack name {name}: letters, digits and hyphens, at most 128, first a letter"
+                f"Stack name {name}: must be at most 128 letters, digits and hyphens, starting with a letter"
             ) from None
         stack_id = f"arn:aws:cloudformation:{call.region}:{call.account}:stack/{name}/{uuid.uuid4()}"
         stack = Stack(name, stack_id, call.region, call.account)
         stack.event(name, STACK_TYPE, stack_id, "REVIEW_IN_PROGRESS", None, "User Initiated")
         stacks.add(stack)
         return stack
-    if kind == "CREATE" and stack.exists:
-        raise ApiError("AlreadyExistsException", f"Stack [{name}] already exists")
+    if kind == "CREATE" and stack.status != "REVIEW_IN_PROGRESS":
+        change_set = call.parameters.get("ChangeSetName")
+        if change_set is None:
+            raise ApiError("AlreadyExistsException", f"Stack [{name}] already exists")
+        raise InvalidRequest(
+            f"Stack [{name}] already exists and cannot be created again with the changeSet [{change_set}]."
+        )
     if kind == "UPDATE" and not stack.exists:
-        raise NoSuchStack(name)
+        raise NoSuchStack(name, "Stack [{name}] does not exist")
     if kind == "UPDATE":
         require_updatable(stack)
     return stack
 
 
-def refuse_parameters(call: Call, *names: str) -> None:
-    """Refuse what the local cloud would otherwise have to ignore.
+def reject_parameters(call: Call, *names: str) -> None:
+    """Reject parameters that are not emulated instead of ignoring them.
 
     Raises:
-        RequestRefused: One of these parameters is given, and not empty.
+        InvalidRequest: One of the parameters is set and not empty.
     """
     given = [name for name in names if call.parameters.get(name)]
     if given:
-        raise RequestRefused(f"{call.operation}: the local cloud does not have {', '.join(given)}; leave it out")
+        raise InvalidRequest(f"{call.operation}: parameters not emulated: {', '.join(given)}; remove them")
 
 
 def require_updatable(stack: Stack) -> None:
-    """Refuse a change of a stack whose state admits none.
+    """Check that a stack can be updated.
 
     Raises:
-        RequestRefused: In CloudFormation's words.
+        InvalidRequest: The stack's status does not allow updates. The message matches CloudFormation's.
     """
     if stack.status not in UPDATABLE:
-        raise RequestRefused(f"Stack:{stack.stack_id} is in {stack.status} state and can not be updated.")
+        raise InvalidRequest(f"Stack:{stack.stack_id} is in {stack.status} state and can not be updated.")

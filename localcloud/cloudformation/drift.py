@@ -1,5 +1,6 @@
-"""Drift detection: which resources of a stack are gone, and of which types that can say so, what was changed.
+"""Detects drift: resources that were deleted or modified outside their stack.
 
+Only properties that the template sets and the registry schema declares readable are compared.
 Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-cfn-stack-drift.html (2026-11).
 """
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,17 +16,18 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from localcloud.api import Call, Handler
-from localcloud.cloudformation.drift_comparison import DRIFTED, ResourceDrift
+from localcloud.cloudformation.engine.operations import Stacks
+from localcloud.cloudformation.engine.stack import PropertyDifference, Resource, ResourceDrift, Stack, now
+from localcloud.cloudformation.engine.work import Worker
 from localcloud.cloudformation.errors import TemplateError
-from localcloud.cloudformation.operations import Stacks
-from localcloud.cloudformation.provider import ResourceFailure
-from localcloud.cloudformation.stack import Resource, Stack, now
+from localcloud.cloudformation.provider import ReadableProvider, ResourceFailure
+from localcloud.cloudformation.resource_types import is_compared, paths
 from localcloud.cloudformation.views import page
 
 
 @dataclass(frozen=True)
 class Detection:
-    """One detection that was made: what it found at each resource, or why it failed."""
+    """Results of a drift detection, keyed by resource, or the reason for its failure."""
 
     stack: Stack
     found: Mapping[str, ResourceDrift]
@@ -34,14 +36,14 @@ class Detection:
 
 
 class Drift:
-    """Detects and remembers drift."""
+    """Handlers for drift detection."""
 
     def __init__(self, stacks: Stacks) -> None:
         self._stacks = stacks
         self._detections: dict[str, Detection] = {}
 
     def operations(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {
             "DetectStackDrift": self._detect,
             "DetectStackResourceDrift": self._detect_resource,
@@ -56,7 +58,7 @@ class Drift:
         )
         with stack.lock:
             resources = [r for n, r in stack.resources.items() if r.physical_id and (not wanted or n in wanted)]
-        return {r.logical_id: worker.drift(r, known_ids) for r in resources}
+        return {r.logical_id: _detect(worker, r, known_ids) for r in resources}
 
     def _detect(self, call: Call) -> Mapping[str, Any]:
         stack = self._stacks.find(str(call.parameters["StackName"]), call.region)
@@ -94,7 +96,7 @@ class Drift:
         }
         if found.failure is not None:
             return {**view, "DetectionStatus": "DETECTION_FAILED", "DetectionStatusReason": found.failure}
-        drifted = sum(one.status in DRIFTED for one in found.found.values())
+        drifted = sum(one.is_drifted for one in found.found.values())
         return {
             **view,
             "DetectionStatus": "DETECTION_COMPLETE",
@@ -115,6 +117,20 @@ class Drift:
         return {"StackResourceDrifts": shown, **more}
 
 
+def _detect(worker: Worker, resource: Resource, known_ids: frozenset[str]) -> ResourceDrift:
+    """Compare a resource with its definition in the template."""
+    if not is_compared(resource.type_name):
+        return ResourceDrift("NOT_CHECKED")
+    provider, context, expected = worker.provider(resource.type_name), worker.context(resource), resource.properties
+    if not provider.exists(context, resource.physical_id, expected):
+        return ResourceDrift("DELETED")
+    if not isinstance(provider, ReadableProvider):
+        return ResourceDrift("NOT_CHECKED")
+    actual = provider.read_properties(context, resource.physical_id, expected, known_ids)
+    found = differences(resource.type_name, expected, actual)
+    return ResourceDrift("MODIFIED" if found else "IN_SYNC", found, {**expected, **actual})
+
+
 def _view(stack: Stack, resource: Resource) -> dict[str, Any]:
     expected = json.dumps(resource.properties, sort_keys=True, default=str)
     found = stack.drift[resource.logical_id]
@@ -124,10 +140,91 @@ def _view(stack: Stack, resource: Resource) -> dict[str, Any]:
         "PhysicalResourceId": resource.physical_id,
         "ResourceType": resource.type_name,
         "ExpectedProperties": expected,
-        "PropertyDifferences": [one.view() for one in found.differences],
+        "PropertyDifferences": [_difference_view(one) for one in found.differences],
         "StackResourceDriftStatus": found.status,
         "Timestamp": stack.drift_checked,
     }
     if found.status == "DELETED":
         return view
     return {**view, "ActualProperties": json.dumps(found.actual, sort_keys=True, default=str)}
+
+
+def _difference_view(difference: PropertyDifference) -> dict[str, str]:
+    kind = "ADD" if difference.expected is None else "REMOVE" if difference.actual is None else "NOT_EQUAL"
+    return {
+        "PropertyPath": difference.path,
+        "ExpectedValue": _shown(difference.expected),
+        "ActualValue": _shown(difference.actual),
+        "DifferenceType": kind,
+    }
+
+
+def differences(
+    type_name: str, expected: Mapping[str, Any], actual: Mapping[str, Any]
+) -> tuple[PropertyDifference, ...]:
+    """Return the differences between a resource and its template."""
+    unread = {path[0] for path in paths(type_name, "writeOnlyProperties") if len(path) == 1}
+    compared = [name for name in expected if name in actual and name not in unread]
+    return tuple(one for name in compared for one in _between(f"/{name}", expected[name], actual[name]))
+
+
+def _between(path: str, expected: Any, actual: Any) -> Iterator[PropertyDifference]:
+    if _same(expected, actual):
+        return
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        for name in dict.fromkeys([*expected, *actual]):
+            yield from _between(f"{path}/{name}", expected.get(name), actual.get(name))
+    elif isinstance(expected, list) and isinstance(actual, list):
+        yield from _between_lists(path, expected, actual)
+    else:
+        yield PropertyDifference(path, expected, actual)
+
+
+def _between_lists(path: str, expected: list[Any], actual: list[Any]) -> Iterator[PropertyDifference]:
+    """Yield the differences between two lists, ignoring their order, since rules and statements are unordered."""
+    more = list(actual)
+    missing = []
+    for place, item in enumerate(expected):
+        twin = next((one for one in more if _same(item, one)), None)
+        if twin is None:
+            missing.append((place, item))
+        else:
+            more.remove(twin)
+    for (place, item), other in zip(missing, more, strict=False):
+        yield from _between(f"{path}/{place}", item, other)
+    for place, item in missing[len(more) :]:
+        yield PropertyDifference(f"{path}/{place}", item, None)
+    for place, item in enumerate(more[len(missing) :], start=len(expected)):
+        yield PropertyDifference(f"{path}/{place}", None, item)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return True if two values are equivalent.
+
+    A number or boolean equals its string form, and a single item equals a list that contains only that item. Lists may
+    be in any order. A missing value equals false.
+    """
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return all(_same(one.get(name), other.get(name)) for name in {*one, *other})
+    if None in (one, other):
+        return all(value is None or value is False or value == "false" for value in (one, other))
+    if isinstance(one, list) or isinstance(other, list):
+        left, right = (value if isinstance(value, list) else [value] for value in (one, other))
+        rest = list(right)
+        for item in left:
+            twin = next((candidate for candidate in rest if _same(item, candidate)), None)
+            if twin is None:
+                return False
+            rest.remove(twin)
+        return not rest
+    return _text(one) == _text(other)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""What goes wrong with a template or a stack; the gateway turns these into API errors."""
+"""Errors that the CloudFormation API returns."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from localcloud.api import ApiError
 
 
 class TemplateError(ApiError):
-    """A template, or what was given to it, is wrong; nothing was made."""
+    """A template, parameter or other argument is invalid. No resource has been created."""
 
     def __init__(self, message: str) -> None:
         super().__init__("ValidationError", message, 400)
 
 
-class RequestRefused(ApiError):
-    """A stack is in no state for what was asked, or the local cloud does not do it."""
+class InvalidRequest(ApiError):
+    """The stack's state does not allow the operation, or the operation is not emulated."""
 
     def __init__(self, message: str) -> None:
         super().__init__("ValidationError", message, 400)
 
 
 class NoSuchStack(ApiError):
-    """There is no stack of this name."""
+    """The stack does not exist. The message depends on the operation."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__("ValidationError", f"Stack with id {name} does not exist", 400)
+    def __init__(self, name: str, words: str = "Stack with id {name} does not exist") -> None:
+        super().__init__("ValidationError", words.format(name=name), 400)
 
 
 class NoSuchChangeSet(ApiError):
-    """There is no change set of this name."""
+    """The change set does not exist."""
 
     def __init__(self, name: str) -> None:
         super().__init__("ChangeSetNotFound", f"ChangeSet [{name}] does not exist", 404)

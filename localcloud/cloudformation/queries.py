@@ -1,4 +1,4 @@
-"""The operations of CloudFormation that only look."""
+"""Read-only CloudFormation API operations."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from localcloud.api import Call, Handler
 from localcloud.cloudformation.change_sets import template_body
-from localcloud.cloudformation.errors import NoSuchChangeSet, RequestRefused, TemplateError
-from localcloud.cloudformation.operations import Stacks
-from localcloud.cloudformation.stack import ChangeSet, Stack
-from localcloud.cloudformation.template import load_template
-from localcloud.cloudformation.validation import needed_capability
+from localcloud.cloudformation.engine.operations import Stacks
+from localcloud.cloudformation.engine.stack import ChangeSet, Stack
+from localcloud.cloudformation.errors import InvalidRequest, NoSuchChangeSet, NoSuchStack, TemplateError
+from localcloud.cloudformation.resource_types import paths
+from localcloud.cloudformation.templates.template import load_template
+from localcloud.cloudformation.templates.validation import NEEDS_CAPABILITY, needed_capability
 from localcloud.cloudformation.views import (
     change_set_view,
     change_views,
@@ -24,16 +25,25 @@ from localcloud.cloudformation.views import (
 )
 
 Output = Mapping[str, Any]
+# Messages of the operations that do not call a missing stack "Stack with id NAME". Source: LocalStack's snapshots of
+# AWS, https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation/api (2026-11).
+NO_STACK = {
+    **dict.fromkeys(
+        ("CreateChangeSet", "DeleteChangeSet", "DescribeChangeSet", "DescribeStackEvents", "ExecuteChangeSet"),
+        "Stack [{name}] does not exist",
+    ),
+    "DescribeStackResource": "Stack '{name}' does not exist",
+}
 
 
 class Queries:
-    """Answers from what the stacks are now."""
+    """Handlers that return the stacks' current state."""
 
     def __init__(self, stacks: Stacks) -> None:
         self._stacks = stacks
 
     def operations(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {
             "DescribeChangeSet": self._describe_change_set,
             "DescribeEvents": self._describe_operation_events,
@@ -56,21 +66,31 @@ class Queries:
         """Return the stack that a call names.
 
         Raises:
-            NoSuchStack: There is none.
+            NoSuchStack: The stack does not exist.
         """
-        return self._stacks.find(str(call.parameters["StackName"]), call.region)
+        name = str(call.parameters["StackName"])
+        try:
+            return self._stacks.find(name, call.region)
+        except NoSuchStack:
+            if call.operation not in NO_STACK:
+                raise
+            raise NoSuchStack(name, NO_STACK[call.operation]) from None
 
     def change_set(self, call: Call) -> tuple[Stack, ChangeSet]:
-        """Return the change set that a call names, by name with its stack or by ARN.
+        """Return the change set that a call names, either by name and stack or by ARN.
 
         Raises:
             ApiError: NoSuchStack or NoSuchChangeSet.
         """
         name = str(call.parameters["ChangeSetName"])
         named = call.parameters.get("StackName")
+        if not named and not name.startswith("arn:"):
+            required = "StackName must be specified if ChangeSetName is not specified as an ARN."
+            raise InvalidRequest("StackName is a required parameter." if call.operation == "GetTemplate" else required)
         for stack in [self.stack(call)] if named else self._stacks.all(call.region):
-            for change_set in list(stack.change_sets.values()):
-                if name in (change_set.name if named else None, change_set.change_set_id):
+            for change_set in stack.change_sets:
+                # Executed and obsolete change sets can only be found by ARN, since their names can be used again.
+                if name in (change_set.name if named and change_set.holds_name else None, change_set.change_set_id):
                     return stack, change_set
         raise NoSuchChangeSet(name)
 
@@ -89,7 +109,7 @@ class Queries:
 
     def _describe_events(self, call: Call) -> Output:
         stack = self.stack(call)
-        # A page token counts from the oldest event: newer ones that come between two pages move nothing.
+        # Page tokens count from the oldest event, so that events recorded between two pages do not shift them.
         token = call.parameters.get("NextToken")
         events = list(stack.events)
         if token is not None and not token.isdigit():
@@ -102,7 +122,7 @@ class Queries:
     def _describe_operation_events(self, call: Call) -> Output:
         p = call.parameters
         if p.get("ChangeSetName"):
-            # What is wrong with a change set is told by the call that makes it: none that is here has failed checks.
+            # CreateChangeSet reports validation errors, so a stored change set is always valid.
             self.change_set(call)
             return {"OperationEvents": []}
         if p.get("StackName"):
@@ -110,7 +130,7 @@ class Queries:
         elif p.get("OperationId"):
             stacks = self._stacks.all(call.region)
         else:
-            raise RequestRefused("DescribeEvents needs a StackName, a ChangeSetName or an OperationId")
+            raise InvalidRequest("DescribeEvents requires StackName, ChangeSetName or OperationId")
         events = [operation_event(e, stack.operations) for stack in stacks for e in reversed(list(stack.events))]
         if p.get("OperationId"):
             events = [event for event in events if event.get("OperationId") == p["OperationId"]]
@@ -141,7 +161,7 @@ class Queries:
         wanted = str(call.parameters["LogicalResourceId"])
         resource = stack.resources.get(wanted)
         if resource is None:
-            raise TemplateError(f"Resource {wanted} does not exist for stack {stack.name}")
+            raise TemplateError(f"Resource {wanted} does not exist for stack {call.parameters['StackName']}")
         metadata = json.dumps(resource.definition.get("Metadata", {}), default=str)
         with stack.lock:
             view = resource_view(stack, resource)
@@ -154,30 +174,46 @@ class Queries:
     def _get_template(self, call: Call) -> Output:
         if call.parameters.get("ChangeSetName"):
             configuration = self.change_set(call)[1].configuration
-        else:
+        elif call.parameters.get("StackName"):
             configuration = self.stack(call).configuration
-        # Nothing is transformed here, so both stages are the same text.
-        return {"TemplateBody": configuration.template_body, "StagesAvailable": ["Original", "Processed"]}
+        else:
+            raise InvalidRequest("StackName is required if ChangeSetName is not specified.")
+        # Transforms are not emulated, so both stages are the same. A stack under review does not have a template yet.
+        return {"TemplateBody": configuration.template_body or None, "StagesAvailable": ["Original", "Processed"]}
 
     def _get_template_summary(self, call: Call) -> Output:
         if call.parameters.get("StackName"):
-            body = self.stack(call).configuration.template_body
+            stack = self.stack(call)
+            if stack.status == "REVIEW_IN_PROGRESS":
+                raise InvalidRequest("GetTemplateSummary cannot be called on REVIEW_IN_PROGRESS stacks.")
+            body = stack.configuration.template_body
         else:
             body = template_body(self._stacks, call, "")
         template = load_template(body)
-        types = sorted({resource["Type"] for resource in template["Resources"].values()})
+        resources = template["Resources"]
+        types = sorted({resource["Type"] for resource in resources.values()})
         described = _description(template)
         for parameter in described["Parameters"]:
             allowed = template["Parameters"][parameter["ParameterKey"]].get("AllowedValues", [])
-            parameter["ParameterConstraints"] = {"AllowedValues": [str(value) for value in allowed]}
-        metadata = {"Metadata": json.dumps(template["Metadata"], default=str)} if "Metadata" in template else {}
-        return {**described, "ResourceTypes": types, "DeclaredTransforms": [], **metadata}
+            parameter["ParameterConstraints"] = {"AllowedValues": [str(value) for value in allowed]} if allowed else {}
+        identified = [
+            {
+                "ResourceType": kind,
+                "LogicalResourceIds": [name for name, resource in resources.items() if resource["Type"] == kind],
+                "ResourceIdentifiers": [".".join(path) for path in paths(kind, "primaryIdentifier")],
+            }
+            for kind in types
+        ]
+        shown = {"Version": template.get("AWSTemplateFormatVersion", "2010-09-09")}
+        if "Metadata" in template:
+            shown["Metadata"] = json.dumps(template["Metadata"], default=str)
+        return {**described, "ResourceTypes": types, "ResourceIdentifierSummaries": identified, **shown}
 
     def _validate_template(self, call: Call) -> Output:
         described = _description(load_template(template_body(self._stacks, call, "")))
         names = ("ParameterKey", "DefaultValue", "NoEcho", "Description")
         shown = [{n: p[n] for n in names if n in p} for p in described["Parameters"]]
-        return {**described, "Parameters": shown, "DeclaredTransforms": []}
+        return {**described, "Parameters": shown}
 
     def _describe_change_set(self, call: Call) -> Output:
         stack, change_set = self.change_set(call)
@@ -189,10 +225,11 @@ class Queries:
     def _list_change_sets(self, call: Call) -> Output:
         stack = self.stack(call)
         names = ("StackId", "StackName", "ChangeSetId", "ChangeSetName", "ExecutionStatus", "Status", "StatusReason")
-        views = [change_set_view(stack, one) for one in list(stack.change_sets.values())]
+        more_names = ("CreationTime", "Description", "IncludeNestedStacks")
+        views = [change_set_view(stack, one) for one in stack.change_sets if one.is_open]
         shown, more = page(views, call.parameters.get("NextToken"))
         return {
-            "Summaries": [{n: v[n] for n in (*names, "CreationTime", "Description") if n in v} for v in shown],
+            "Summaries": [{n: v[n] for n in (*names, *more_names) if n in v} for v in shown],
             **more,
         }
 
@@ -214,7 +251,7 @@ class Queries:
         return {"Imports": users}
 
     def _list_hook_results(self, call: Call) -> Output:
-        """There are no hooks here, so none has a result."""
+        """Return an empty list, since hooks are not emulated."""
         return {"HookResults": []}
 
 
@@ -238,5 +275,7 @@ def _description(template: Mapping[str, Any]) -> dict[str, Any]:
         described["Description"] = str(template["Description"])
     capability = needed_capability(template)
     if capability is not None:
-        described |= {"Capabilities": [capability], "CapabilitiesReason": "The template has IAM resources."}
+        types = sorted({resource["Type"] for resource in template["Resources"].values()} & NEEDS_CAPABILITY)
+        reason = f"The following resource(s) require capabilities: [{', '.join(types)}]"
+        described |= {"Capabilities": [capability], "CapabilitiesReason": reason}
     return described

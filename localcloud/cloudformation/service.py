@@ -1,33 +1,33 @@
-"""The CloudFormation API, as the AWS SDKs and the CDK command line call it: the operations that change stacks.
+"""CloudFormation API operations that change stacks.
 
-Those that only look are in `queries` and `drift`. Operations that the local cloud does not have are refused in words.
+The read-only operations are in `queries` and `drift`. All other API operations return an error.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import botocore.session
 
 from localcloud.api import ApiError, Call, Clients, Handler, Observer
-from localcloud.cloudformation.change_sets import make_change_set, refuse_parameters, require_updatable, stack_for
+from localcloud.cloudformation.change_sets import create_change_set, reject_parameters, require_updatable, stack_for
 from localcloud.cloudformation.drift import Drift
-from localcloud.cloudformation.errors import NoSuchChangeSet, NoSuchStack, RequestRefused
-from localcloud.cloudformation.operations import Stacks
+from localcloud.cloudformation.engine.operations import Stacks
+from localcloud.cloudformation.engine.stack import ChangeSet, Stack, now
+from localcloud.cloudformation.errors import InvalidRequest, NoSuchChangeSet, NoSuchStack
 from localcloud.cloudformation.provider import Provider
 from localcloud.cloudformation.queries import Queries
-from localcloud.cloudformation.stack import ChangeSet, Stack
 
 Output = Mapping[str, Any]
-# The name of the change set behind CreateStack and UpdateStack, which nobody can look up.
+# Name of the change set that CreateStack and UpdateStack use internally. DescribeChangeSet does not return it.
 DIRECT = "direct"
 
 
 class CloudFormationService:
-    """All of CloudFormation (api.Service)."""
+    """CloudFormation (api.Service)."""
 
     name = "cloudformation"
 
@@ -39,13 +39,13 @@ class CloudFormationService:
         self.stacks = Stacks(clients, providers)
         self._queries = Queries(self.stacks)
         self._drift = Drift(self.stacks)
-        # Two calls must not both find a stack idle and start an operation.
+        # Ensures that only one call sees a stack as idle and starts an operation.
         self._lock = threading.Lock()
 
     def operations(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation; every operation of the API has one."""
+        """Return a handler for every API operation."""
         return {
-            **dict.fromkeys(_api_operations(), _refuse),
+            **dict.fromkeys(_api_operations(), _not_emulated),
             **self._queries.operations(),
             **self._drift.operations(),
             "CancelUpdateStack": self._cancel_update,
@@ -62,18 +62,18 @@ class CloudFormationService:
         }
 
     def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Observe nothing."""
+        """Return an empty mapping."""
         return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Take the answers of custom resources' functions."""
+        """Receive the responses from the functions behind custom resources."""
         kind, _, token = path.strip("/").partition("/")
         if method != "PUT" or kind != "response" or not token:
             return 404, b""
-        return (200, b"") if self.stacks.mailbox.receive(token, body) else (403, b"nobody expects this answer")
+        return (200, b"") if self.stacks.responses.receive(token, body) else (403, b"no request expects this response")
 
     def close(self) -> None:
-        """Let operations under way end."""
+        """Wait briefly for running operations."""
         self.stacks.close()
 
     def _create_stack(self, call: Call) -> Output:
@@ -83,13 +83,13 @@ class CloudFormationService:
         return self._change_now(call, "UPDATE")
 
     def _change_now(self, call: Call, kind: str) -> Output:
-        refuse_parameters(call, "StackPolicyDuringUpdateBody", "StackPolicyDuringUpdateURL")
+        reject_parameters(call, "StackPolicyDuringUpdateBody", "StackPolicyDuringUpdateURL")
         with self._lock:
             stack = stack_for(self.stacks, call, kind)
             try:
-                change_set = make_change_set(self.stacks, call, kind, stack, DIRECT)
+                change_set = create_change_set(self.stacks, call, kind, stack, DIRECT)
                 if change_set.status == "FAILED":
-                    raise RequestRefused("No updates are to be performed.")
+                    raise InvalidRequest("No updates are to be performed.")
             except ApiError:
                 if not stack.exists and not stack.change_sets:
                     self.stacks.remove(stack)
@@ -101,21 +101,21 @@ class CloudFormationService:
         p = call.parameters
         kind = str(p.get("ChangeSetType", "UPDATE"))
         if kind == "IMPORT" or p.get("ResourcesToImport"):
-            raise RequestRefused("ChangeSetType IMPORT: the local cloud imports no existing resources into stacks")
+            raise InvalidRequest("ChangeSetType IMPORT: importing existing resources is not emulated")
         if p.get("DeploymentMode"):
-            raise RequestRefused(f"DeploymentMode {p['DeploymentMode']}: the local cloud reverts no drift")
+            raise InvalidRequest(f"DeploymentMode {p['DeploymentMode']}: not emulated")
         with self._lock:
             stack = stack_for(self.stacks, call, kind)
             name = str(p["ChangeSetName"])
             try:
-                if name in stack.change_sets:
+                if any(one.name == name and one.is_open for one in stack.change_sets):
                     raise ApiError("AlreadyExistsException", f"ChangeSet {name} already exists for stack {stack.name}")
-                change_set = make_change_set(self.stacks, call, kind, stack, name)
+                change_set = create_change_set(self.stacks, call, kind, stack, name)
             except ApiError:
                 if not stack.exists and not stack.change_sets:
                     self.stacks.remove(stack)
                 raise
-            stack.change_sets[name] = change_set
+            stack.change_sets.append(change_set)
         return {"Id": change_set.change_set_id, "StackId": stack.stack_id}
 
     def _execute_change_set(self, call: Call) -> Output:
@@ -124,13 +124,15 @@ class CloudFormationService:
             if change_set.execution_status != "AVAILABLE":
                 raise ApiError(
                     "InvalidChangeSetStatus",
-                    f"ChangeSet [{change_set.change_set_id}] cannot be executed in its current status of "
-                    f"[{change_set.status}] and execution status of [{change_set.execution_status}]",
+                    f"ChangeSet [{change_set.change_set_id}] cannot be executed in its current "
+                    + (
+                        f"execution status of [{change_set.execution_status}]"
+                        if change_set.status == "CREATE_COMPLETE"
+                        else f"status of [{change_set.status}]"
+                    ),
                 )
             if stack.exists or change_set.kind == "UPDATE":
                 require_updatable(stack)
-            # The others were planned against what this one changes.
-            stack.change_sets = {change_set.name: change_set}
             self._execute(stack, change_set, call)
         return {}
 
@@ -144,8 +146,13 @@ class CloudFormationService:
         stack.deployment_config = change_set.deployment_config
         stack.termination_protection = bool(p.get("EnableTerminationProtection", stack.termination_protection))
         if change_set.name != DIRECT:
-            stack.change_set_id = change_set.change_set_id
+            stack.change_set_id, stack.updated = change_set.change_set_id, now()
+        for other in stack.change_sets:
+            if other.is_open:
+                # It was computed before this operation changes the stack.
+                other.execution_status = "OBSOLETE"
         change_set.execution_status = "EXECUTE_IN_PROGRESS"
+        stack.cancelled.clear()
         stack.begin(f"{kind}_IN_PROGRESS", f"{kind}_STACK", token)
         failed = "CREATE_FAILED" if kind == "CREATE" else "UPDATE_FAILED"
         self.stacks.start(lambda: self.stacks.deploy(stack, change_set, token), stack, failed, token)
@@ -159,9 +166,9 @@ class CloudFormationService:
             if change_set.execution_status == "EXECUTE_IN_PROGRESS":
                 raise ApiError(
                     "InvalidChangeSetStatus",
-                    f"ChangeSet [{change_set.change_set_id}] is being executed; wait for its end",
+                    f"ChangeSet [{change_set.change_set_id}] is being executed; wait until the operation ends",
                 )
-            stack.change_sets.pop(change_set.name, None)
+            stack.change_sets.remove(change_set)
         return {}
 
     def _delete_stack(self, call: Call) -> Output:
@@ -174,29 +181,34 @@ class CloudFormationService:
             if stack.status == "DELETE_COMPLETE" or stack.status == "DELETE_IN_PROGRESS":
                 return {}
             if stack.termination_protection:
-                raise RequestRefused(f"Stack [{stack.name}] cannot be deleted while TerminationProtection is enabled")
-            if stack.is_busy:
-                raise RequestRefused(f"Stack:{stack.stack_id} is in {stack.status} state and can not be deleted.")
+                raise InvalidRequest(f"Stack [{stack.name}] cannot be deleted while TerminationProtection is enabled")
+            if stack.is_busy and stack.status != "CREATE_IN_PROGRESS":
+                raise InvalidRequest(f"Stack:{stack.stack_id} is in {stack.status} state and can not be deleted.")
             retain = set(p.get("RetainResources", []))
             if p.get("DeletionMode") == "FORCE_DELETE_STACK":
                 retain |= {n for n, r in stack.resources.items() if r.status == "DELETE_FAILED"}
             elif retain and stack.status != "DELETE_FAILED":
-                raise RequestRefused(
-                    f"Stack [{stack.name}] is in {stack.status}: RetainResources is for stacks in DELETE_FAILED"
+                raise InvalidRequest(
+                    f"Stack [{stack.name}] is in {stack.status}: RetainResources requires status DELETE_FAILED"
                 )
             token = p.get("ClientRequestToken")
             stack.role_arn = p.get("RoleARN") or stack.role_arn
-            before = stack.status
-            stack.begin("DELETE_IN_PROGRESS", "DELETE_STACK", token)
+            with stack.lock:
+                before = stack.status
+                stack.begin("DELETE_IN_PROGRESS", "DELETE_STACK", token)
+            if before == "CREATE_IN_PROGRESS":
+                # The thread that creates the stack deletes it.
+                stack.cancelled.set()
+                return {}
         self.stacks.start(lambda: self.stacks.delete(stack, token, retain, before), stack, "DELETE_FAILED", token)
         return {}
 
     def _cancel_update(self, call: Call) -> Output:
         stack = self._queries.stack(call)
         with self._lock:
-            if stack.status != "UPDATE_IN_PROGRESS" or stack.pending is None:
-                raise RequestRefused(f"CancelUpdateStack cannot be called from current stack status: {stack.status}")
-            stack.pending.cancel()
+            if stack.status != "UPDATE_IN_PROGRESS":
+                raise InvalidRequest(f"CancelUpdateStack cannot be called from current stack status: {stack.status}")
+            stack.cancelled.set()
         return {}
 
     def _continue_rollback(self, call: Call) -> Output:
@@ -204,7 +216,7 @@ class CloudFormationService:
         stack = self._queries.stack(call)
         unknown = sorted(skip - stack.resources.keys())
         if unknown:
-            raise RequestRefused(f"ResourcesToSkip: {', '.join(unknown)} not in stack {stack.name}")
+            raise InvalidRequest(f"ResourcesToSkip: {', '.join(unknown)}: not in stack {stack.name}")
         if call.parameters.get("ForceRollback"):
             skip |= {name for name, resource in stack.resources.items() if resource.status == "UPDATE_FAILED"}
         self._begin_rollback(call, stack, {"UPDATE_ROLLBACK_FAILED": "UPDATE_ROLLBACK"}, "CONTINUE_ROLLBACK", skip)
@@ -222,15 +234,15 @@ class CloudFormationService:
     ) -> None:
         token = call.parameters.get("ClientRequestToken")
         with self._lock:
-            if stack.status not in states or stack.pending is None:
-                raise RequestRefused(f"{call.operation} cannot be called from current stack status: {stack.status}")
+            if stack.status not in states or stack.undo is None:
+                raise InvalidRequest(f"{call.operation} cannot be called from current stack status: {stack.status}")
             prefix = states[stack.status]
             stack.role_arn = call.parameters.get("RoleARN") or stack.role_arn
             stack.begin(f"{prefix}_IN_PROGRESS", operation, token)
         self.stacks.start(lambda: self.stacks.roll_back(stack, token, prefix, skip), stack, f"{prefix}_FAILED", token)
 
     def _get_stack_policy(self, call: Call) -> Output:
-        """Stack policies cannot be set here, so no stack has one."""
+        """Return an empty response, since stack policies are not emulated."""
         self._queries.stack(call)
         return {}
 
@@ -240,10 +252,10 @@ class CloudFormationService:
         return {"StackId": stack.stack_id}
 
 
-@lru_cache(maxsize=1)
+@cache
 def _api_operations() -> tuple[str, ...]:
     return tuple(botocore.session.get_session().get_service_model("cloudformation").operation_names)
 
 
-def _refuse(call: Call) -> Output:
-    raise RequestRefused(f"{call.operation}: this operation of CloudFormation is not part of the local cloud")
+def _not_emulated(call: Call) -> Output:
+    raise InvalidRequest(f"{call.operation}: this CloudFormation operation is not emulated")

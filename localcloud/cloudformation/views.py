@@ -1,4 +1,4 @@
-"""How stacks, resources, events and change sets look in boto3's shapes."""
+"""API representations of stacks, resources, events and change sets, in boto3's shapes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from localcloud.cloudformation.drift_comparison import DRIFTED
+from localcloud.cloudformation.engine.stack import STACK_TYPE, ChangeSet, Configuration, Resource, Stack
 from localcloud.cloudformation.errors import TemplateError
-from localcloud.cloudformation.stack import STACK_TYPE, ChangeSet, Configuration, Resource, Stack
+from localcloud.cloudformation.templates.intrinsics import Unknown
 
 PAGE = 100
 HIDDEN = "****"
-# Of a change these are told only to who asks for property values.
+# Fields that DescribeChangeSet returns for a change only with IncludePropertyValues.
 VALUES = ("BeforeContext", "AfterContext")
 TARGET_VALUES = ("Path", "BeforeValue", "AfterValue", "AttributeChangeType")
 
 
 def stack_view(stack: Stack) -> dict[str, Any]:
-    """Return a stack as DescribeStacks shows it; whoever is told a status finds its event too."""
+    """Return a stack as DescribeStacks shows it. The stack's lock ensures that each returned status has an event."""
     with stack.lock:
         return _stack_view(stack)
 
@@ -31,24 +31,27 @@ def _stack_view(stack: Stack) -> dict[str, Any]:
         "StackStatus": stack.status,
         "CreationTime": stack.created,
         "DisableRollback": stack.disable_rollback,
-        "EnableTerminationProtection": stack.termination_protection,
         "NotificationARNs": [],
         "RollbackConfiguration": {},
-        "DeploymentConfig": stack.deployment_config,
-        "Capabilities": list(configuration.capabilities),
         "Tags": pairs(configuration.tags),
-        "Parameters": parameter_views(configuration),
-        "Outputs": stack.outputs,
         "DriftInformation": _drift(stack),
-        "LastOperations": stack.operations[:2],
+    }
+    alive = {
+        "EnableTerminationProtection": stack.termination_protection,
+        "ChangeSetId": None if "ROLLBACK" in stack.status else stack.change_set_id,
+        "StackStatusReason": stack.reason,
     }
     optional = {
+        "Capabilities": list(configuration.capabilities) or None,
+        "Parameters": parameter_views(configuration) or None,
+        "Outputs": stack.outputs or None,
+        "DeploymentConfig": stack.deployment_config or None,
+        "LastOperations": stack.operations[:2] or None,
         "Description": configuration.template.get("Description"),
         "RoleARN": stack.role_arn,
-        "StackStatusReason": stack.reason,
         "LastUpdatedTime": stack.updated,
         "DeletionTime": stack.deleted,
-        "ChangeSetId": stack.change_set_id,
+        **({} if stack.status == "DELETE_COMPLETE" else alive),
     }
     return view | {name: value for name, value in optional.items() if value is not None}
 
@@ -65,23 +68,23 @@ def summary_view(stack: Stack) -> dict[str, Any]:
 def _drift(stack: Stack) -> dict[str, Any]:
     if stack.drift_checked is None:
         return {"StackDriftStatus": "NOT_CHECKED"}
-    drifted = any(found.status in DRIFTED for found in stack.drift.values())
+    drifted = any(found.is_drifted for found in stack.drift.values())
     return {"StackDriftStatus": "DRIFTED" if drifted else "IN_SYNC", "LastCheckTimestamp": stack.drift_checked}
 
 
 def drift_status(stack: Stack, resource: Resource) -> str:
-    """Return what the last detection found at a resource."""
+    """Return the result of a resource's last drift detection."""
     found = stack.drift.get(resource.logical_id)
     return "NOT_CHECKED" if found is None else found.status
 
 
 def pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return tags as the API shows them."""
+    """Return tags as a list of {Key, Value}."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def parameter_views(configuration: Configuration) -> list[dict[str, str]]:
-    """Return the parameters, hidden ones masked, with the value of those that name a Parameter Store entry."""
+    """Return the parameters, with NoEcho values masked and Parameter Store references resolved."""
     views = []
     for name, raw in configuration.raw_parameters.items():
         if name in configuration.hidden_parameters:
@@ -96,7 +99,7 @@ def parameter_views(configuration: Configuration) -> list[dict[str, str]]:
 
 
 def resource_view(stack: Stack, resource: Resource) -> dict[str, Any]:
-    """Return a resource with its stack, as DescribeStackResources shows it."""
+    """Return a resource and its stack as DescribeStackResources shows them."""
     view: dict[str, Any] = {
         "StackName": stack.name,
         "StackId": stack.stack_id,
@@ -117,9 +120,8 @@ def resource_view(stack: Stack, resource: Resource) -> dict[str, Any]:
 def operation_event(event: Mapping[str, Any], operations: list[dict[str, str]]) -> dict[str, Any]:
     """Return a stack event as DescribeEvents shows it."""
     kinds = {entry["OperationId"]: entry["OperationType"] for entry in operations}
-    shown = {name: value for name, value in event.items() if name not in ("StackName", "OperationId")}
-    if event["OperationId"]:
-        shown["OperationId"] = event["OperationId"]
+    shown = {name: value for name, value in event.items() if name != "StackName"}
+    if "OperationId" in event:
         shown["OperationType"] = kinds[event["OperationId"]]
     is_failure = event["ResourceType"] != STACK_TYPE and event["ResourceStatus"].endswith("_FAILED")
     return {**shown, "EventType": "PROVISIONING_ERROR" if is_failure else "STACK_EVENT"}
@@ -138,13 +140,13 @@ def change_set_view(stack: Stack, change_set: ChangeSet) -> dict[str, Any]:
         "Status": change_set.status,
         "NotificationARNs": [],
         "RollbackConfiguration": {},
-        "DeploymentConfig": change_set.deployment_config,
         "Capabilities": list(configuration.capabilities),
-        "Tags": pairs(configuration.tags),
-        "Parameters": parameter_views(configuration),
         "IncludeNestedStacks": False,
     }
     optional = {
+        "DeploymentConfig": change_set.deployment_config or None,
+        "Tags": pairs(configuration.tags) or None,
+        "Parameters": parameter_views(configuration) or None,
         "Description": change_set.description,
         "StatusReason": change_set.reason,
         "OnStackFailure": change_set.on_failure,
@@ -153,7 +155,7 @@ def change_set_view(stack: Stack, change_set: ChangeSet) -> dict[str, Any]:
 
 
 def change_views(stack: Stack, change_set: ChangeSet, *, with_values: bool) -> list[dict[str, Any]]:
-    """Return the changes of a change set; values of hidden parameters, new and old, are masked."""
+    """Return a change set's changes, with the old and new values of NoEcho parameters masked."""
     secrets = {
         str(configuration.parameters[name])
         for configuration in (stack.configuration, change_set.configuration)
@@ -162,13 +164,26 @@ def change_views(stack: Stack, change_set: ChangeSet, *, with_values: bool) -> l
     return [
         {"Type": change["Type"], "ResourceChange": _masked(change["ResourceChange"], secrets - {""}, with_values)}
         for change in change_set.changes
+        if not (with_values and _is_only_possible(change["ResourceChange"]))
     ]
+
+
+def _is_only_possible(change: Mapping[str, Any]) -> bool:
+    """Return True if a resource changes only if the values that it refers to change."""
+    return bool(change["Details"]) and all(map(_is_possible, change["Details"]))
+
+
+def _is_possible(detail: Mapping[str, Any]) -> bool:
+    return "CausingEntity" in detail and "Path" not in detail["Target"]
 
 
 def _masked(change: Mapping[str, Any], secrets: set[str], with_values: bool) -> dict[str, Any]:
     shown = {name: value for name, value in change.items() if with_values or name not in VALUES}
     details = []
     for detail in change["Details"]:
+        is_unknown = str(Unknown("")) in detail["Target"].get("AfterValue", "")
+        if (is_unknown and "CausingEntity" not in detail) if not with_values else _is_possible(detail):
+            continue
         target = {n: v for n, v in detail["Target"].items() if with_values or n not in TARGET_VALUES}
         details.append({**detail, "Target": target})
     shown["Details"] = details
@@ -176,7 +191,7 @@ def _masked(change: Mapping[str, Any], secrets: set[str], with_values: bool) -> 
         return shown
     written = json.dumps(shown)
     for secret in secrets:
-        # Contexts are JSON within JSON: the secret is escaped once or twice there.
+        # Contexts are JSON within JSON, so a secret may be escaped once or twice.
         for form in (json.dumps(json.dumps(secret)[1:-1])[1:-1], json.dumps(secret)[1:-1]):
             written = written.replace(form, HIDDEN)
     masked: dict[str, Any] = json.loads(written)
@@ -184,10 +199,10 @@ def _masked(change: Mapping[str, Any], secrets: set[str], with_values: bool) -> 
 
 
 def page(items: list[Any], token: str | None, size: int = PAGE) -> tuple[list[Any], dict[str, str]]:
-    """Return one page of a list and the NextToken entry for the rest.
+    """Return a page of a list, plus NextToken if there are more items.
 
     Raises:
-        TemplateError: The token is none that a page before gave.
+        TemplateError: The token was not returned with an earlier page.
     """
     if token is not None and not token.isdigit():
         raise TemplateError(f"NextToken {token} is not valid")

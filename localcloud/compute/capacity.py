@@ -1,6 +1,6 @@
-"""Capacity of the instance pools: unlimited unless a fault says otherwise; and capacity reservations.
+"""Tracks the capacity of instance pools, which is unlimited until fault injection limits it.
 
-A pool is (market, instance type, zone). Not here: which pool a fleet tries next (`autoscaling.distribution`).
+A market, an instance type and a zone identify a pool.
 """
 
 from __future__ import annotations
@@ -9,44 +9,52 @@ import threading
 from typing import Literal
 
 from localcloud.api import ApiError
-from localcloud.compute.records import RecordLog
+from localcloud.journal import RecordLog
 
 Market = Literal["spot", "on-demand"]
 
 
 class CapacityPools:
-    """How many more instances each pool gives.
+    """Holds the number of instances left in each pool.
 
-    A limit counts launches: each takes one, and an instance that ends gives nothing back, as capacity that AWS took
-    away goes to others.
+    Each launch reduces a pool's limit by one. Terminating an instance does not restore capacity, as on AWS, where
+    reclaimed capacity goes to other customers.
     """
 
     def __init__(self, records: RecordLog) -> None:
         self._records = records
         self._lock = threading.Lock()
         self._available: dict[tuple[Market, str, str], int] = {}
+        self._refusal: tuple[str, str] | None = None
 
     def limit(self, market: Market, instance_type: str, zone: str, available: int | None) -> None:
-        """Set how many more instances the pool gives; None is without limit."""
+        """Limit a pool to `available` more launches. None removes the limit."""
         with self._lock:
             if available is None:
                 self._available.pop((market, instance_type, zone), None)
             else:
                 self._available[market, instance_type, zone] = available
 
+    def refuse(self, refusal: tuple[str, str] | None) -> None:
+        """Let all launches fail with an error code and message, such as a quota's. None removes the fault."""
+        with self._lock:
+            self._refusal = refusal
+
     def depth(self, market: Market, instance_type: str, zone: str) -> float:
-        """Return how many more instances the pool gives, infinite without limit."""
+        """Return the number of instances left in a pool, or infinity without a limit."""
         with self._lock:
             return self._available.get((market, instance_type, zone), float("inf"))
 
     def take(self, market: Market, instance_type: str, zone: str, group: str | None) -> None:
-        """Take one instance from the pool.
+        """Take one instance from a pool.
 
         Raises:
-            ApiError: InsufficientInstanceCapacity, worded as RunInstances words it.
+            ApiError: InsufficientInstanceCapacity, with the message that RunInstances returns, or an injected error.
         """
         pool = (market, instance_type, zone)
         with self._lock:
+            if self._refusal is not None:
+                raise ApiError(*self._refusal)
             available = self._available.get(pool)
             if available is None:
                 return
@@ -63,8 +71,8 @@ class CapacityPools:
             )
         raise ApiError("InsufficientInstanceCapacity", message, 500)
 
-    def give_back(self, market: Market, instance_type: str, zone: str) -> None:
-        """Return what a launch took that came to nothing."""
+    def release(self, market: Market, instance_type: str, zone: str) -> None:
+        """Return a failed launch's instance to its pool."""
         with self._lock:
             available = self._available.get((market, instance_type, zone))
             if available is not None:

@@ -1,7 +1,4 @@
-"""The http verbs under /_localcloud/compute/: faults that a test or a person puts into the cloud, and its instances.
-
-Not here: EC2's own API (`ec2_service`).
-"""
+"""HTTP endpoints under /_localcloud/compute/: fault injection and the list of instances."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from urllib.parse import parse_qs
 from localcloud.api import ApiError, Handler, Observer
 from localcloud.compute.capacity import CapacityPools, Market
 from localcloud.compute.errors import ProcessTreeError
-from localcloud.compute.inventory import Inventory
+from localcloud.compute.machines.inventory import Inventory
 from localcloud.compute.spot import NOTICE_SECONDS, SpotMarket
 
 _Order = Mapping[str, Any]
@@ -21,10 +18,11 @@ _REQUIRED = object()
 
 
 class ComputeControl:
-    """api.Service "compute": verbs only, no AWS operations. It owns what is closed with the cloud.
+    """api.Service "compute", which has only HTTP endpoints. Closing it terminates all instances and stops all threads.
 
     `GET instances`, `GET console?instance_id=`, `POST interrupt {instance_id, notice_seconds}`,
     `POST rebalance {instance_id}`, `POST capacity {instance_type, zone, available, market}`,
+    `POST refuse {code, message}` (no launch succeeds until `POST refuse {}`),
     `POST freeze {instance_id, frozen}`, `POST poweroff {instance_id, reboot}`.
     """
 
@@ -41,23 +39,23 @@ class ComputeControl:
         self._close = close
         self._posts: Mapping[str, Callable[[_Order], None]] = {
             "interrupt": self._interrupt, "rebalance": self._rebalance, "capacity": self._capacity,
-            "freeze": self._freeze, "poweroff": self._power_off,
+            "refuse": self._refuse, "freeze": self._freeze, "poweroff": self._power_off,
         }  # fmt: skip
 
     def operations(self) -> Mapping[str, Handler]:
-        """Return nothing: this is no AWS service."""
+        """Return no handlers: this is not an AWS service."""
         return {}
 
     def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return nothing."""
+        """Return an empty mapping."""
         return {}
 
     def close(self) -> None:
-        """End all instances and threads of compute."""
+        """Terminate all instances and stop the compute threads."""
         self._close()
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Answer a verb; 400 with `{"error": ...}` for a wrong order."""
+        """Handle a request. If it is invalid, return status 400 and `{"error": ...}`."""
         verb, _, query = path.partition("?")
         verb = verb.strip("/")
         try:
@@ -77,7 +75,7 @@ class ComputeControl:
     def _interrupt(self, order: _Order) -> None:
         notice = order.get("notice_seconds", NOTICE_SECONDS)
         if notice is not None and (isinstance(notice, bool) or not isinstance(notice, (int, float))):
-            raise ApiError("InvalidParameterValue", f"notice_seconds: {notice!r} is neither a number nor null")
+            raise ApiError("InvalidParameterValue", f"notice_seconds: {notice!r} is not a number or null")
         self._spot.interrupt(_field(order, "instance_id", str), None if notice is None else float(notice))
 
     def _rebalance(self, order: _Order) -> None:
@@ -86,13 +84,18 @@ class ComputeControl:
     def _capacity(self, order: _Order) -> None:
         available = order.get("available")
         if available is not None and (isinstance(available, bool) or not isinstance(available, int) or available < 0):
-            raise ApiError("InvalidParameterValue", f"available: {available!r} is neither a count nor null")
+            raise ApiError("InvalidParameterValue", f"available: {available!r} is not a non-negative integer or null")
         market = _field(order, "market", str, "spot")
         if market not in ("spot", "on-demand"):
-            raise ApiError("InvalidParameterValue", f"market: {market!r} is neither 'spot' nor 'on-demand'")
+            raise ApiError("InvalidParameterValue", f"market: {market!r} is not 'spot' or 'on-demand'")
         self._pools.limit(
             cast(Market, market), _field(order, "instance_type", str), _field(order, "zone", str), available
         )
+        self._capacity_changed()
+
+    def _refuse(self, order: _Order) -> None:
+        fault = (_field(order, "code", str), _field(order, "message", str)) if order else None
+        self._pools.refuse(fault)
         self._capacity_changed()
 
     def _freeze(self, order: _Order) -> None:
@@ -118,7 +121,7 @@ def _parsed(body: bytes) -> _Order:
 def _field(order: _Order, name: str, kind: type, default: Any = _REQUIRED) -> Any:
     value = order.get(name, default)
     if value is _REQUIRED:
-        raise ApiError("MissingParameter", f"{name}: is missing; give a {kind.__name__}")
+        raise ApiError("MissingParameter", f"{name}: required, of type {kind.__name__}")
     if not isinstance(value, kind):
-        raise ApiError("InvalidParameterValue", f"{name}: {value!r} is not a {kind.__name__}")
+        raise ApiError("InvalidParameterValue", f"{name}: {value!r} is not of type {kind.__name__}")
     return value

@@ -1,14 +1,14 @@
-"""What can go wrong in the local cloud's compute, below the level of an API answer."""
+"""Internal `localcloud.compute` errors, which are not API errors."""
 
 from __future__ import annotations
 
 
 class ComputeError(Exception):
-    """Base of all errors of `localcloud.compute`."""
+    """Base class for errors in `localcloud.compute`."""
 
 
 class UserDataError(ComputeError, ValueError):
-    """User data of a kind that the local cloud does not run."""
+    """The user data has a format that the embedded cloud cannot run."""
 
 
 class ProcessTreeError(ComputeError):
@@ -16,4 +16,4 @@ class ProcessTreeError(ComputeError):
 
 
 class AddressesExhausted(ComputeError):
-    """A subnet has no free private address left."""
+    """A subnet does not have any free private addresses left."""

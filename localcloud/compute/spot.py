@@ -1,8 +1,6 @@
-"""What AWS does to spot instances: rebalance recommendations, interruption notices, reclaiming.
+"""Spot interruptions: sends rebalance recommendations and interruption notices, and reclaims instances.
 
-Instances of interruptible capacity reservations are reclaimed in the same way.
-
-Not here: how a fleet answers (`autoscaling`).
+Instances in interruptible capacity reservations are reclaimed in the same way.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from localcloud.api import ApiError, Clients, EventBus
-from localcloud.compute.instance import SPOT_TERMINATION, Instance
-from localcloud.compute.inventory import Inventory
-from localcloud.compute.records import RecordLog
+from localcloud.compute.machines.instance import SPOT_TERMINATION, Instance
+from localcloud.compute.machines.inventory import Inventory
+from localcloud.journal import RecordLog
 
 NOTICE_SECONDS = 120.0
 """Source: docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html, 2026-11."""
@@ -23,7 +21,7 @@ RebalanceListener = Callable[[Instance], None]
 
 
 class SpotMarket:
-    """Takes spot instances back."""
+    """Interrupts and reclaims spot instances."""
 
     def __init__(
         self, inventory: Inventory, clients: Clients, bus: EventBus, records: RecordLog,
@@ -39,21 +37,23 @@ class SpotMarket:
         self._rebalance_listeners: list[RebalanceListener] = []
 
     def listen(self, listener: RebalanceListener) -> None:
-        """Call `listener` when an instance gets a rebalance recommendation."""
+        """Call `listener` for each rebalance recommendation."""
         self._rebalance_listeners.append(listener)
 
     def interrupt(self, instance_id: str, notice_seconds: float | None) -> None:
-        """Give notice and reclaim the instance at its end; None kills it at once, without notice.
+        """Send an interruption notice, and reclaim the instance when the notice expires.
+
+        If `notice_seconds` is None, kill the instance immediately, without notice.
 
         Raises:
-            ApiError: no such instance, not spot, not running, or noticed already.
+            ApiError: The instance does not exist, cannot be interrupted, is not running or has already been notified.
         """
         instance = self._interruptible(instance_id)
         if notice_seconds is not None and notice_seconds < 0:
-            raise ApiError("InvalidParameterValue", f"notice_seconds: {notice_seconds} is negative; give 0 or more")
+            raise ApiError("InvalidParameterValue", f"notice_seconds: {notice_seconds} must not be negative")
         with self._lock:
             if instance_id in self._timers and notice_seconds is not None:
-                raise ApiError("IncorrectInstanceState", f"{instance_id}: has its interruption notice already")
+                raise ApiError("IncorrectInstanceState", f"{instance_id}: already has an interruption notice")
             if notice_seconds is not None:
                 instance.reclaim_unix_seconds = self._clock() + notice_seconds
                 timer = threading.Timer(notice_seconds, self._reclaim, [instance_id])
@@ -76,10 +76,10 @@ class SpotMarket:
         self._timers[instance_id].start()
 
     def recommend_rebalance(self, instance_id: str) -> None:
-        """Tell a spot instance that it is at elevated risk of interruption.
+        """Send a rebalance recommendation, which signals an elevated risk of interruption.
 
         Raises:
-            ApiError: no such instance, not spot, or not running.
+            ApiError: The instance does not exist, is not a spot instance or is not running.
         """
         instance = self._spot(instance_id)
         instance.rebalance_unix_seconds = self._clock()
@@ -88,7 +88,7 @@ class SpotMarket:
             listener(instance)
 
     def close(self) -> None:
-        """Forget the interruptions that are under way."""
+        """Cancel pending interruptions."""
         with self._lock:
             for timer in self._timers.values():
                 timer.cancel()
@@ -96,15 +96,15 @@ class SpotMarket:
     def _spot(self, instance_id: str) -> Instance:
         instance = self._inventory.get(instance_id)
         if instance.market != "spot":
-            raise ApiError("UnsupportedOperation", f"{instance_id}: is an on-demand instance; only spot is interrupted")
+            raise _not_spot(instance_id)
         return self._interruptible(instance_id)
 
     def _interruptible(self, instance_id: str) -> Instance:
         instance = self._inventory.get(instance_id)
         if instance.specification.purchase.lifecycle not in ("spot", "interruptible-capacity-reservation"):
-            raise ApiError("UnsupportedOperation", f"{instance_id}: is an on-demand instance; only spot is interrupted")
+            raise _not_spot(instance_id)
         if instance.state not in ("pending", "running"):
-            raise ApiError("IncorrectInstanceState", f"{instance_id}: is {instance.state}; only running ones are taken")
+            raise ApiError("IncorrectInstanceState", f"{instance_id}: {instance.state}, but must be pending or running")
         return instance
 
     def _reclaim(self, instance_id: str) -> None:
@@ -115,3 +115,9 @@ class SpotMarket:
             "aws.ec2", detail_type, detail,
             [f"arn:aws:ec2:{instance.zone}:{self._clients.account}:instance/{instance.id}"],
         )  # fmt: skip
+
+
+def _not_spot(instance_id: str) -> ApiError:
+    return ApiError(
+        "UnsupportedOperation", f"{instance_id}: on-demand instance; only spot instances can be interrupted"
+    )

@@ -1,1 +1,1 @@
-"""`make demo`: the real stacks on the local cloud, a training run, an interruption, and the report of it."""
+"""`make demo`: deploys the stacks to the embedded cloud, trains, interrupts a node, and reports."""

@@ -20,22 +20,26 @@ FAULTS = ("notice", "no-notice", "none")
 
 
 def main(
-    data: Annotated[Path | None, typer.Option(help="Folder of text files; default: Python's standard library.")] = None,
-    fault: Annotated[str, typer.Option(help="notice: a spot interruption; no-notice: a node dies; none.")] = "notice",
-    config: Annotated[Path, typer.Option(help="Deployment to run.")] = Path("config/demo.yaml"),
-    build: Annotated[Path, typer.Option(file_okay=False, help="Where logs and report go.")] = Path("build/demo"),
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of text files (default: Python's standard library).")
+    ] = None,
+    fault: Annotated[
+        str, typer.Option(help="Injected fault: notice (spot interruption), no-notice (kill a node) or none.")
+    ] = "notice",
+    config: Annotated[Path, typer.Option(help="Deployment file.")] = Path("config/demo.yaml"),
+    build: Annotated[Path, typer.Option(file_okay=False, help="Folder for logs and the report.")] = Path("build/demo"),
 ) -> None:
-    """Deploy to the embedded cloud, train on it, lose a node, resume, and report. Needs no AWS account."""
+    """Deploy to the embedded cloud, train, interrupt a node, resume and write a report, without an AWS account."""
     console = Console(highlight=False, soft_wrap=True)
     if fault not in FAULTS:
-        raise typer.BadParameter(f"{fault}: one of {', '.join(FAULTS)}", param_hint="--fault")
+        raise typer.BadParameter(f"{fault}: must be one of {', '.join(FAULTS)}", param_hint="--fault")
     if data is not None and not data.is_dir():
-        raise typer.BadParameter(f"{data}: not a folder; give a folder of text files", param_hint="--data")
+        raise typer.BadParameter(f"{data}: not a folder; use a folder of text files", param_hint="--data")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.time()
 
-    def say(unix_seconds: float, who: str, line: str) -> None:
-        console.print(f"[dim]{unix_seconds - started:6.1f} s[/dim]  [cyan]{who:<20}[/cyan] ", end="")
+    def log(unix_seconds: float, source: str, line: str) -> None:
+        console.print(f"[dim]{unix_seconds - started:6.1f} s[/dim]  [cyan]{source:<20}[/cyan] ", end="")
         console.print(line, markup=False, soft_wrap=True)
 
     for stale in ("report.json", "report.html", "logs"):
@@ -47,16 +51,18 @@ def main(
     for outputs in build.glob("outputs-*.json"):
         outputs.unlink()
     try:
-        report = Demo(config, build, data, fault, say).run()
+        report = Demo(config, build, data, fault, log).run()
     except (CommandFailed, RunFailed) as failure:
         console.print(str(failure), style="red", markup=False)
-        console.print(f"Logs: {build / 'logs'}, nodes' consoles: {build / 'cloud' / 'instances'}", style="red")
+        console.print(f"Logs: {build / 'logs'}; node consoles: {build / 'cloud' / 'instances'}", style="red")
         raise typer.Exit(1) from failure
     except KeyboardInterrupt:
-        console.print("stopped; nothing is left running")
+        console.print("interrupted; all demo processes have been stopped")
         raise typer.Exit(130) from None
     console.print(_summary(report))
-    console.print(f"{time.time() - started:.0f} s in all. Report: {build / 'report.html'}, {build / 'report.json'}")
+    console.print(
+        f"Finished in {time.time() - started:.0f} s. Report: {build / 'report.html'}, {build / 'report.json'}"
+    )
     if report["problems"]:
         for problem in report["problems"]:
             console.print(f"problem: {problem}", style="red", markup=False)
@@ -64,18 +70,18 @@ def main(
 
 
 def _summary(report: dict[str, Any]) -> Table:
-    """Return the closing table: what a person wants to know of the run."""
-    table = Table(title="What happened", show_header=False, title_justify="left")
+    """Return a run's summary table."""
+    table = Table(title="Summary", show_header=False, title_justify="left")
     rows = [
         ("stacks", ", ".join(report["deployed_stacks"])),
-        ("resources", f"{sum(report['resources_by_type'].values())} of {len(report['resources_by_type'])} types"),
+        ("resources", f"{sum(report['resources_by_type'].values())} ({len(report['resources_by_type'])} types)"),
         ("nodes", ", ".join(f"{n['id']} ({n['market']} {n['type']})" for n in report["instances"])),
         ("interruptions", str(len(report["interruptions"]))),
         ("steps", f"{report['steps_total']}, lost {report['steps_lost']}, resumed from {report['resumed_from_step']}"),
         ("training loss", f"{report['train_loss_first']:.3f} -> {report['train_loss_last']:.3f}"),
         (
             "validation loss",
-            f"{report['validation_loss_last']:.3f} (token frequencies alone: {report['validation_loss_unigram']:.3f})",
+            f"{report['validation_loss_last']:.3f} (unigram baseline: {report['validation_loss_unigram']:.3f})",
         ),
         ("bits per byte", f"{report['bits_per_byte_last']:.3f}"),
         ("tokens per second", f"{report['tokens_per_second']:,.0f}"),

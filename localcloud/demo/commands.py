@@ -1,7 +1,4 @@
-"""Runs the demo's child commands: output to a file each, the tail shown when one fails.
-
-Not here: what is run, and in which order (`driver`).
-"""
+"""Runs the demo's child commands, logs their output to files, and shows the end of a failed command's output."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ TAIL_LINES = 25
 
 
 class CommandFailed(Exception):
-    """A child command ended with a code other than zero."""
+    """A child command exited with a non-zero code."""
 
     def __init__(self, title: str, arguments: Sequence[str], code: int, tail: str, log: Path) -> None:
         super().__init__(
@@ -26,10 +23,10 @@ class CommandFailed(Exception):
 
 
 class Command:
-    """One running child; `wait` returns its output or raises CommandFailed.
+    """A running child command.
 
-    The child stays in this process's group, so that Ctrl-C reaches it, and carries LOCALCLOUD_STATE, so that the next
-    `down` finds it when this process was killed.
+    The child stays in this process's group so that it receives Ctrl-C. Its environment contains the cloud's mark, so
+    the next `down` can find it if this process is killed.
     """
 
     def __init__(
@@ -71,10 +68,10 @@ class Command:
                     self._on_line(line.rstrip("\n"))
 
     def wait(self, *, timeout_seconds: float) -> str:
-        """Wait for the end; return the output.
+        """Wait for the command and return its output.
 
         Raises:
-            CommandFailed: The command failed, or did not end in `timeout_seconds` (it is then killed; code 124).
+            CommandFailed: The command failed, or was killed after `timeout_seconds` (code 124).
         """
         remaining = timeout_seconds - (time.monotonic() - self._started)
         try:
@@ -88,12 +85,12 @@ class Command:
         return "\n".join(self._lines)
 
     def raise_if_failed(self) -> None:
-        """Raise CommandFailed when the command has ended badly; go on when it runs or has ended well."""
+        """Raise CommandFailed if the command has failed; do nothing if it is running or has succeeded."""
         if self._process.poll() not in (None, 0):
             self.wait(timeout_seconds=1.0)
 
     def kill(self) -> None:
-        """End the command now; no error when it has ended."""
+        """Kill the command if it is running."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

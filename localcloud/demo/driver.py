@@ -1,7 +1,7 @@
-"""The demo from an empty machine to a report: what runs, in which order.
+"""Runs the demo's steps, from an empty machine to a report.
 
-Everything a user would type is typed here too: `cdk bootstrap`, `cdk deploy`, `python -m training tokenize`. The demo
-only plays the part of AWS (the local cloud) and of the person who watches.
+The demo runs the same commands as a user: `cdk bootstrap`, `cdk deploy` and `python -m training tokenize`. The embedded
+cloud replaces AWS.
 """
 
 from __future__ import annotations
@@ -20,43 +20,46 @@ from typing import Any
 import boto3
 import yaml
 
-from localcloud.cloudformation.accepted import ACCEPTED_TYPES
+from localcloud.cloudformation.resource_types import ACCEPTED_TYPES
 from localcloud.demo.commands import Command
 from localcloud.demo.report import build_report
 from localcloud.demo.report_html import render_html
 from localcloud.demo.watch import EventLog, Fault, follow
+from localcloud.state import MARKER, mark_of
 
 CDK = "node_modules/.bin/cdk"
+DATASET_INDEX = "dataset.json"
 DATASET_BYTES = 12_000_000
 VOCABULARY_SIZE = 4096
 FAULT_AT_SHARE = 0.45
 STALL_SECONDS = 150.0
-TIMEOUTS_SECONDS = {"up": 60.0, "synth": 180.0, "bootstrap": 180.0, "deploy": 300.0, "tokenize": 300.0}
+TIMEOUTS_SECONDS = {"up": 300.0, "synth": 180.0, "bootstrap": 180.0, "deploy": 300.0, "tokenize": 300.0}
 
 
 @dataclass
 class Demo:
-    """One run of the demo; files go under `build`, figures come from what the nodes and the cloud recorded."""
+    """A demo run. It writes files to `build` and takes its figures from the nodes' and the cloud's records."""
 
     config: Path
     build: Path
     data: Path | None
     fault: str
-    say: Callable[[float, str, str], None]
+    log: Callable[[float, str, str], None]
+    """Called with the Unix time, source and text of each line."""
 
     def run(self) -> dict[str, Any]:
-        """Run it; return the report (also written as report.json and report.html).
+        """Run the demo, write the report to report.json and report.html, and return it.
 
         Raises:
-            CommandFailed: A child command failed; nothing after it was started.
-            RunFailed: The training run did not reach its end.
+            CommandFailed: A child command failed. Later steps are not started.
+            RunFailed: The training run did not finish.
         """
         self._check_inputs()
         try:
             self._cloud("up")
             return self._run_in_cloud()
         finally:
-            # An impatient second Ctrl-C must not leave half of it running; the child inherits that it is ignored.
+            # A second Ctrl-C must not interrupt the clean-up. Child processes inherit the ignored signals.
             former = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
             self._cloud("down")
             for number, handler in former:
@@ -71,18 +74,18 @@ class Demo:
             self._command("bootstrap", [CDK, "bootstrap", *self._app()], environment)
             tokenize.raise_if_failed()
             self._deploy(environment, "NetworkStack", "StorageStack")
+            self._deploy(environment, "TrainingStack")
+            self._deploy(environment, "ObservabilityStack")
+            # As in the runbook, the dataset follows the deploy, and the run starts when its index arrives.
             tokenize.wait(timeout_seconds=TIMEOUTS_SECONDS["tokenize"])
-            outputs = self._outputs()
-            self._upload(environment, outputs)
+            self._upload(environment, self._outputs())
         finally:
             tokenize.kill()
-        self._deploy(environment, "TrainingStack")
-        self._deploy(environment, "ObservabilityStack")
         log = self._train(environment)
         return self._report(log, environment)
 
     def _check_inputs(self) -> None:
-        """Refuse a wrong config before anything is started."""
+        """Check the deployment file before starting anything."""
         self._command("check", [sys.executable, "-m", "stacks", "check", str(self.config)], {})
 
     def _source(self) -> Path:
@@ -91,16 +94,17 @@ class Demo:
     def _tokenize_options(self) -> list[str]:
         options = ["--output", str(self.build / "datasets"), "--name", self._dataset()]
         options += ["--vocabulary-size", str(VOCABULARY_SIZE), "--max-bytes", str(DATASET_BYTES)]
+        options += ["--skip-files"]  # the standard library has test files with invalid encodings
         return options if self.data is not None else [*options, "--extensions", ".py"]
 
     def _start_tokenize(self) -> Command:
-        self.say(time.time(), "data", f"tokenizes {self._source()}")
+        self.log(time.time(), "data", f"tokenizing {self._source()}")
         arguments = [sys.executable, "-m", "training", "tokenize", *self._tokenize_options()]
         arguments += ["--input", str(self._source())]
         return self._start("tokenize", arguments, {})
 
     def _app(self, *, synthesise: bool = False) -> list[str]:
-        """Return the CDK options: the app once, then the assembly that it made."""
+        """Return the CDK options, which name the app for synthesis and its cloud assembly afterwards."""
         assembly = str(self.build / "cdk.out")
         if synthesise:
             return ["--context", f"config={self.config}", "--output", assembly]
@@ -123,7 +127,8 @@ class Demo:
         target = f"s3://{outputs['DatasetBucket']}/datasets/{self._dataset()}/"
         source = f"{self.build / 'datasets' / self._dataset()}/"
         upload = {**environment, "S3_ENDPOINT_URL": environment["AWS_ENDPOINT_URL"]}
-        self._command("upload", ["s5cmd", "cp", source, target], upload)
+        self._command("upload", ["s5cmd", "cp", "--exclude", DATASET_INDEX, source, target], upload)
+        self._command("upload", ["s5cmd", "cp", f"{source}{DATASET_INDEX}", target], upload)
 
     def _dataset(self) -> str:
         return str(self._settings()["training"]["dataset"])
@@ -136,8 +141,8 @@ class Demo:
         logs = self._client("logs", environment)
         log = EventLog(logs, self._outputs()["LogGroup"])
         fault = Fault(self.fault, FAULT_AT_SHARE, interrupt=self._interrupt)
-        self.say(time.time(), "fleet", "the run controller starts the nodes")
-        follow(log, fault, say=self.say, running_instances=self._running_instances, stall_seconds=STALL_SECONDS)
+        self.log(time.time(), "fleet", "waiting for the run controller to launch the nodes")
+        follow(log, fault, report=self.log, running_instances=self._running_instances, stall_seconds=STALL_SECONDS)
         return log
 
     def _running_instances(self) -> int:
@@ -161,7 +166,7 @@ class Demo:
         return report
 
     def _deployment(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """Ask the cloud what was deployed and which calls it refused."""
+        """Return the deployed stacks and resources and the denied calls."""
         cloudformation = self._client("cloudformation", environment)
         stacks = [s["StackName"] for s in cloudformation.describe_stacks()["Stacks"]]
         types: dict[str, int] = {}
@@ -180,7 +185,7 @@ class Demo:
 
     @property
     def state(self) -> Path:
-        """The local cloud's state directory."""
+        """The embedded cloud's state directory."""
         return self.build / "cloud"
 
     def _localcloud(self, verb: str) -> list[str]:
@@ -190,10 +195,10 @@ class Demo:
         if verb == "up":
             self._command("down", self._localcloud("down"), {})
         self._command(verb, self._localcloud(verb), {})
-        self.say(time.time(), "cloud", verb)
+        self.log(time.time(), "cloud", verb)
 
     def _environment(self) -> dict[str, str]:
-        """Return the variables by which the AWS tools reach the local cloud and nothing else."""
+        """Return the environment variables that point AWS tools at the embedded cloud."""
         text = self._command("env", [*self._localcloud("env"), "--json"], {})
         loaded: dict[str, str] = json.loads(text)
         return loaded
@@ -210,11 +215,11 @@ class Demo:
     def _start(
         self, title: str, arguments: list[str], environment: Mapping[str, str], *, deploy: bool = False
     ) -> Command:
-        # The programs of this Python's environment (node, s5cmd, the app's python3), also when it was not activated.
+        # Use this Python environment's programs (node, s5cmd, the app's python3) even if it is not activated.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        marked = {"PATH": path, **environment, "LOCALCLOUD_STATE": str(self.state.resolve())}
+        marked = {"PATH": path, **environment, MARKER: mark_of(self.state)}
         log = self.build / "logs" / f"{title}.log"
-        return Command(title, arguments, environment=marked, log=log, on_line=self._say_deploy if deploy else None)
+        return Command(title, arguments, environment=marked, log=log, on_line=self._log_deploy if deploy else None)
 
     def _command(
         self, title: str, arguments: list[str], environment: Mapping[str, str], *, deploy: bool = False
@@ -223,10 +228,10 @@ class Demo:
         command = self._start(title, arguments, environment, deploy=deploy)
         output = command.wait(timeout_seconds=TIMEOUTS_SECONDS.get(title, 60.0))
         if title in TIMEOUTS_SECONDS:
-            self.say(time.time(), title, f"done in {time.monotonic() - started:.1f} s")
+            self.log(time.time(), title, f"done in {time.monotonic() - started:.1f} s")
         return output
 
-    def _say_deploy(self, line: str) -> None:
+    def _log_deploy(self, line: str) -> None:
         if "| CREATE_COMPLETE" in line or "FAILED" in line or "ROLLBACK" in line:
             columns = [column.strip() for column in line.split("|")]
-            self.say(time.time(), "deploy", " ".join(columns[-3:]))
+            self.log(time.time(), "deploy", " ".join(columns[-3:]))

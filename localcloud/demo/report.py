@@ -1,12 +1,12 @@
-"""The report of a run as one dictionary: pure, from what nodes, cloud and price table have recorded.
+"""Builds a run's report as a dictionary, using only the nodes' records, the cloud's records and prices.
 
-Not here: how it looks (`report_html`) and where the inputs come from (`driver`). Whatever is missing or wrong becomes a
-line of `problems`; a report is made in any case.
+Missing or invalid inputs are listed in `problems` and do not prevent a report. `report_html` renders the report.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +14,7 @@ from localcloud.demo.report_costs import Costs, bill
 from localcloud.demo.report_format import plural
 from localcloud.demo.report_timeline import instances_of, interruptions_of, timeline_of
 from localcloud.demo.report_training import Training, training_of
+from localcloud.demo.watch import version_problem
 
 Record = Mapping[str, Any]
 
@@ -24,13 +25,13 @@ def build_report(
     """Return the report.
 
     Args:
-        events: The nodes' events as CloudWatch Logs holds them; trainer records nested under `record`.
-        records: The lines of the local cloud's records.jsonl.
+        events: The nodes' events from CloudWatch Logs, with trainer records nested under `record`.
+        records: The lines of the embedded cloud's records.jsonl.
         deployment: `deployed_stacks`, `resources_by_type`, `unsupported_resources`, `iam_denied_calls`.
-        prices: `date`, `source`, `currency`, `hourly` {instance type: {`on_demand`, `spot`}} in dollars an hour.
+        prices: `date`, `source`, `currency`, `hourly` {instance type: {`on_demand`, `spot`}} in dollars per hour.
     """
     problems: list[str] = []
-    events = _timed(events, "event", problems)
+    events = _timed(_supported(events, problems), "event", problems)
     records = _timed(records, "record", problems)
     last_seconds = max((float(entry["unix_seconds"]) for entry in [*events, *records]), default=0.0)
     training = training_of(events)
@@ -52,7 +53,11 @@ def build_report(
         "costs": costs.as_dict(),
         "resumes": training.resumes_as_dicts(),
         "run": training.facts,
-        "series": {"train": training.train, "validation": training.validation, "checkpoints": training.checkpoints},
+        "series": {
+            "train": training.train,
+            "validation": training.validation,
+            "checkpoints": training.checkpoints,
+        },
         "timeline": timeline_of(events, instances, interruptions, last_seconds),
         "problems": problems,
     }
@@ -61,11 +66,19 @@ def build_report(
     return report
 
 
+def _supported(events: Sequence[Record], problems: list[str]) -> list[Record]:
+    """Return the events with a supported schema version."""
+    found = [(event, version_problem(event)) for event in events]
+    for problem, number in Counter(problem for _, problem in found if problem).items():
+        problems.append(f"{plural(number, 'event')} ignored: {problem}")
+    return [event for event, problem in found if problem is None]
+
+
 def _timed(entries: Sequence[Record], kind: str, problems: list[str]) -> list[Record]:
-    """Return the entries that have a time, oldest first."""
+    """Return the entries that have a timestamp, oldest first."""
     timed = [entry for entry in entries if isinstance(entry.get("unix_seconds"), (int, float))]
     if len(timed) < len(entries):
-        problems.append(f"{plural(len(entries) - len(timed), kind)} left out: no unix_seconds")
+        problems.append(f"{plural(len(entries) - len(timed), kind)} ignored: no unix_seconds")
     return sorted(timed, key=lambda entry: float(entry["unix_seconds"]))
 
 
@@ -96,7 +109,7 @@ def _training_keys(training: Training) -> dict[str, Any]:
 
 
 def _boot_steps_seconds(events: Sequence[Record]) -> dict[str, float]:
-    """Return the median over the nodes of each boot step's seconds, in the order in which the steps began."""
+    """Return the median duration of each boot step across the nodes, ordered by start time."""
     steps = [e for e in events if e.get("event") == "boot_step" and isinstance(e.get("seconds"), (int, float))]
     steps.sort(key=lambda event: float(event.get("started_unix_seconds", event["unix_seconds"])))
     seconds: dict[str, list[float]] = {}
@@ -107,26 +120,26 @@ def _boot_steps_seconds(events: Sequence[Record]) -> dict[str, float]:
 
 def _training_problems(training: Training) -> list[str]:
     if not training.train:
-        return ["no training step was recorded: look at the console logs of the instances"]
+        return ["no training steps were recorded; see the instances' console logs"]
     problems = []
     if not training.has_finished:
         problems.append(f"the run did not finish: last step {training.last_step} of {training.steps_total}")
     if not training.validation:
-        problems.append("no validation loss was recorded")
+        problems.append("no validation losses were recorded")
     else:
         last = training.validation[-1]
         if last["unigram_loss"] is not None and last["loss"] >= last["unigram_loss"]:
             problems.append(
-                f"validation loss {last['loss']:.3f} is not below what token frequencies alone give "
-                f"({last['unigram_loss']:.3f}): the model has learned nothing yet"
+                f"validation loss {last['loss']:.3f} is not below the unigram baseline ({last['unigram_loss']:.3f}): "
+                "the model has not learned anything yet"
             )
     return problems
 
 
 def _loss_problems(training: Training, interruptions: Sequence[Record]) -> list[str]:
-    """Name the steps that were lost although each interruption came with notice."""
+    """Return a problem if steps were lost even though every interruption had a notice."""
     if training.steps_lost and all(entry["notice_seconds"] is not None for entry in interruptions):
-        return [f"{plural(training.steps_lost, 'step')} trained twice although every loss of a node came with notice"]
+        return [f"{plural(training.steps_lost, 'step')} lost even though every interruption had a notice"]
     return []
 
 
@@ -135,43 +148,40 @@ def _cloud_problems(
 ) -> list[str]:
     problems = []
     if not instances:
-        problems.append("no instance was launched")
+        problems.append("no instances were launched")
     running = [entry["id"] for entry in instances if entry["ended"] is None]
     if running:
         problems.append(f"still running at the end: {', '.join(running)}")
     for event in events:
         if event.get("event") == "boot_failed":
-            problems.append(f"{event.get('instance_id')}: boot step {event.get('step')}: {event.get('message')}")
+            problems.append(f"{event.get('instance_id')}: boot step {event.get('step')} failed: {event.get('message')}")
     kinds = {
-        "event_refused": lambda r: f"{r.get('rule', r.get('source'))}: an event was not delivered: {r.get('reason')}",
-        "function_failed": lambda r: f"function {r.get('function')}: {r.get('error_message')}",
-        "function_not_run": lambda r: f"function {r.get('function')}: {r.get('reason')}",
+        "event_refused": lambda r: f"{r.get('rule', r.get('source'))}: cannot deliver an event: {r.get('reason')}",
+        "function_failed": lambda r: f"function {r.get('function')} failed: {r.get('error_message')}",
+        "function_not_run": lambda r: f"function {r.get('function')} was not run: {r.get('reason')}",
     }
-    said = (kinds[record["kind"]](record) for record in records if record.get("kind") in kinds)
-    problems += dict.fromkeys(said)
+    problems += dict.fromkeys(kinds[record["kind"]](record) for record in records if record.get("kind") in kinds)
     denied = deployment.get("iam_denied_calls", [])
     if denied:
-        problems.append(f"{plural(len(denied), 'call')} denied by IAM, listed below")
+        problems.append(f"{plural(len(denied), 'call')} denied by IAM")
     unsupported = deployment.get("unsupported_resources", [])
     if unsupported:
-        problems.append(f"resources that are not emulated: {', '.join(map(str, unsupported))}")
+        problems.append(f"resource types that are not emulated: {', '.join(map(str, unsupported))}")
     return problems
 
 
 def _verdict(report: Record, training: Training, costs: Costs) -> str:
     """Return the outcome in one sentence."""
     count = len(report["interruptions"])
-    losses = {0: "without an interruption", 1: "through a spot interruption"}.get(
-        count, f"through {count} interruptions"
-    )
+    losses = {0: "without interruptions", 1: "with 1 spot interruption"}.get(count, f"with {count} interruptions")
     if not training.train:
-        return "No training step was recorded."
+        return "No training steps were recorded."
     if not training.has_finished:
         return f"Training stopped at step {training.last_step} of {training.steps_total}, {losses}."
-    lost = "no step lost" if training.steps_lost == 0 else f"{training.steps_lost} steps trained twice"
-    sentence = f"Trained all {training.steps_total} steps {losses}, {lost}"
+    lost = "no steps lost" if training.steps_lost == 0 else f"{plural(training.steps_lost, 'step')} lost"
+    sentence = f"Trained all {training.steps_total} steps {losses}: {lost}"
     if training.resumes:
-        sentence += f", {training.downtime_seconds:.0f} seconds without training"
+        sentence += f", {training.downtime_seconds:.0f} seconds of downtime"
     if costs.saved_share is not None and costs.saved_share > 0:
         sentence += f", {costs.saved_share:.0%} cheaper than on-demand"
     return sentence + "."

@@ -1,6 +1,6 @@
-"""The plots of the report as inline SVG; colours come from the page's style sheet, so both themes share one drawing.
+"""Draws the report's charts as inline SVG. The page's style sheet sets the colors for both themes.
 
-Every mark has a title, which browsers show on hover and screen readers read.
+Every mark has a title, which browsers show on hover and screen readers read aloud.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values to pixels."""
+    """A linear map from values to pixels."""
 
     low: float
     high: float
@@ -33,13 +33,13 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel of a value."""
+        """Return the pixel position of a value."""
         span = (self.high - self.low) or 1.0
         return self.start + (value - self.low) / span * (self.end - self.start)
 
 
 def ticks(low: float, high: float, wanted: int = 6) -> list[float]:
-    """Return round values from `low` to `high`, about `wanted` of them."""
+    """Return about `wanted` round values from `low` to `high`."""
     rough = (high - low or 1.0) / wanted
     magnitude = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= rough * 0.999)
@@ -48,10 +48,10 @@ def ticks(low: float, high: float, wanted: int = 6) -> list[float]:
 
 
 def loss_chart(report: Record) -> str:
-    """Return loss against step: train by segment, validation, unigram entropy, interruptions and resumes."""
+    """Return a chart of the losses by step that also shows the unigram baseline, interruptions and resumes."""
     train, validation = report["series"]["train"], report["series"]["validation"]
     if not train:
-        return _empty("No training step was recorded.")
+        return _empty("No training steps were recorded.")
     unigram = report["validation_loss_unigram"]
     losses = [point["loss"] for point in [*train, *validation] if point["loss"] is not None]
     losses += [unigram] if unigram is not None else []
@@ -64,7 +64,7 @@ def loss_chart(report: Record) -> str:
     label_places = _LabelPlaces()
     if unigram is not None:
         y = plot.y(unigram)
-        parts.append(_line(plot.left, y, plot.right, y, "unigram", "what token frequencies alone give"))
+        parts.append(_line(plot.left, y, plot.right, y, "unigram", "unigram baseline: loss from token frequencies"))
         parts.append(plot.end_label(label_places.free(y), f"unigram {unigram:.2f}", "ink-muted"))
     for points in _by_segment(train):
         parts.append(plot.path([(point["step"], point["loss"]) for point in points], "train"))
@@ -80,7 +80,7 @@ def loss_chart(report: Record) -> str:
             )
         )
     parts.append(plot.end_label(label_places.free(plot.y(train[-1]["loss"])), f"train {train[-1]['loss']:.2f}"))
-    return plot.svg(parts, "Loss against training step")
+    return plot.svg(parts, "Loss by training step")
 
 
 def _loss_events(report: Record, plot: _Plot) -> list[str]:
@@ -91,7 +91,7 @@ def _loss_events(report: Record, plot: _Plot) -> list[str]:
         notice = entry["notice_seconds"]
         how = "no notice" if notice is None else f"{notice:g} s notice"
         x = plot.x(entry["step"])
-        title = f"{entry['instance_id']} was taken at step {entry['step']}, {how}"
+        title = f"{entry['instance_id']} was interrupted at step {entry['step']}, {how}"
         parts.append(_line(x, plot.top, x, plot.bottom, "interruption", title))
         parts.append(_flag(x, plot.top + 16 * (number % 3), f"interruption \u00b7 {how}", plot.right))
     for resume in report["resumes"]:
@@ -103,7 +103,7 @@ def _loss_events(report: Record, plot: _Plot) -> list[str]:
 
 
 def throughput_chart(report: Record) -> str:
-    """Return tokens per second against time, with the gaps in which nothing was trained."""
+    """Return a chart of tokens per second over time that marks the gaps in training."""
     train = [point for point in report["series"]["train"] if point["tokens_per_second"] is not None]
     if not train:
         return _empty("No throughput was recorded.")
@@ -116,7 +116,7 @@ def throughput_chart(report: Record) -> str:
     for before, after in zip(segments, segments[1:], strict=False):
         start, end = (point["unix_seconds"] - origin for point in (before[-1], after[0]))
         x0, x1 = plot.x(start), plot.x(end)
-        title = f"{duration(end - start)} without training"
+        title = f"{duration(end - start)} of downtime"
         parts.append(
             f'<rect class="gap" x="{x0:.1f}" y="{plot.top}" width="{max(1.0, x1 - x0):.1f}" '
             f'height="{plot.bottom - plot.top}"><title>{title}</title></rect>'
@@ -135,10 +135,10 @@ def throughput_chart(report: Record) -> str:
 
 
 def timeline_chart(report: Record) -> str:
-    """Return one row for each instance: its life, boot steps, generations and what happened to it."""
+    """Return a chart with a row for each instance: its lifetime, boot steps, generations and events."""
     rows = report["timeline"]
     if not rows:
-        return _empty("No instance was launched.")
+        return _empty("No instances were launched.")
     origin = _origin(report)
     last = max(row["ended"] for row in rows) - origin
     x = Scale(0, max(last, 1.0), LABEL_WIDTH, WIDTH - 20)
@@ -149,7 +149,7 @@ def timeline_chart(report: Record) -> str:
         parts.append(f'<text class="tick middle" x="{x(value):.1f}" y="{bottom + 18}">{duration(value)}</text>')
     for number, row in enumerate(rows):
         parts.append(_timeline_row(row, 26 + ROW_HEIGHT * number, x, origin))
-    label = "Timeline of every node: boot steps, training generations, interruptions"
+    label = "Node timeline: boot steps, training generations and interruptions"
     return (
         f'<svg viewBox="0 0 {WIDTH} {bottom + 28}" role="img" aria-label="{label}"><title>{label}</title>'
         + "".join(parts)
@@ -185,7 +185,7 @@ def _timeline_row(row: Record, top: float, x: Scale, origin: float) -> str:
         if span["kind"] != "generation":
             continue
         title = f"{span['name']}, rank {span['rank']} of {span['world_size']}: "
-        title += f"{duration(span['ended'] - span['started'])}, {span['outcome'] or 'cut off'}"
+        title += f"{duration(span['ended'] - span['started'])}, {span['outcome'] or 'aborted'}"
         x0, x1 = x(span["started"] - origin), x(span["ended"] - origin)
         parts.append(_bar(x0, x1, middle - 13, 26, f"generation generation-{(span['generation'] or 0) % 2}", title))
         if x1 - x0 > 92:
@@ -199,15 +199,15 @@ def _timeline_row(row: Record, top: float, x: Scale, origin: float) -> str:
 def _timeline_mark(mark: Record, x: float, middle: float) -> str:
     title = f"<title>{clock(mark['unix_seconds'])}: {escape(mark['text'])}</title>"
     if mark["kind"] == "interruption":
-        line = f'<path class="taken-line" d="M{x:.1f} {middle - 20:.1f}V{middle + 17:.1f}"/>'
-        return f'<g>{title}{line}<path class="taken" d="M{x - 7:.1f} {middle - 24:.1f}h14l-7 10z"/></g>'
+        line = f'<path class="interrupted-line" d="M{x:.1f} {middle - 20:.1f}V{middle + 17:.1f}"/>'
+        return f'<g>{title}{line}<path class="interrupted" d="M{x - 7:.1f} {middle - 24:.1f}h14l-7 10z"/></g>'
     is_bad = mark["kind"] in ("boot_failed", "gang_incomplete", "clock_jumped")
     style = "bad" if is_bad else mark["kind"].replace("_", "-")
     return f'<circle class="mark {style}" cx="{x:.1f}" cy="{middle + 17:.1f}" r="4">{title}</circle>'
 
 
 def _lanes(spans: Sequence[Record]) -> list[tuple[Record, int, int]]:
-    """Give overlapping spans lanes of their own: (span, lane, number of lanes)."""
+    """Put overlapping spans into separate lanes; return (span, lane, number of lanes) for each span."""
     ends: list[float] = []
     placed = []
     for span in sorted(spans, key=lambda one: (one["started"], one["ended"])):
@@ -218,7 +218,7 @@ def _lanes(spans: Sequence[Record]) -> list[tuple[Record, int, int]]:
 
 
 class _Plot:
-    """A plot area with axes; turns values into SVG elements."""
+    """A plot area with axes that converts values to SVG elements."""
 
     def __init__(self, x: Scale, low: float, high: float, height: int) -> None:
         self.left, self.right = MARGIN_LEFT, WIDTH - MARGIN_RIGHT
@@ -252,36 +252,36 @@ class _Plot:
         return f'<circle class="dot {style}" {place} r="4.5"><title>{escape(title)}</title></circle>'
 
     def hit(self, x: float, y: float, title: str) -> str:
-        """Return an invisible, generous area that shows a point's figures on hover."""
+        """Return an invisible, larger area that shows a point's values on hover."""
         place = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}"'
         return f'<circle class="hit" {place} r="7"><title>{escape(title)}</title></circle>'
 
     def end_label(self, y: float, text: str, style: str = "") -> str:
-        """Return a label right of the plot."""
+        """Return a label to the right of the plot."""
         return f'<text class="end-label {style}" x="{self.right + 10}" y="{y + 4:.1f}">{escape(text)}</text>'
 
     def svg(self, parts: Sequence[str], label: str) -> str:
-        """Return the whole drawing."""
+        """Return the complete chart."""
         head = f'<svg viewBox="0 0 {WIDTH} {self._height}" role="img" aria-label="{label}"><title>{label}</title>'
         return head + "".join(parts) + "</svg>"
 
 
 class _LabelPlaces:
-    """Keeps labels at the right edge from covering each other."""
+    """Non-overlapping positions for the labels at the right edge."""
 
     def __init__(self) -> None:
-        self._taken: list[float] = []
+        self._used: list[float] = []
 
     def free(self, y: float) -> float:
-        """Return a height near `y` at which no label stands yet."""
+        """Return a free position near `y`."""
         candidates = [y + offset for step in range(12) for offset in (step * 8.0, -step * 8.0)]
-        found = next(place for place in candidates if all(abs(place - other) >= 16 for other in self._taken))
-        self._taken.append(found)
+        found = next(place for place in candidates if all(abs(place - other) >= 16 for other in self._used))
+        self._used.append(found)
         return found
 
 
 def _origin(report: Record) -> float:
-    """Return the time that plots count from: the first launch, or the first step."""
+    """Return the start of the time axis: the first launch or, if there is none, the first step."""
     launches = [row["launched"] for row in report["timeline"]]
     return float(min(launches or [point["unix_seconds"] for point in report["series"]["train"]]))
 
@@ -294,7 +294,7 @@ def _by_segment(points: Sequence[Record]) -> list[list[Record]]:
 
 
 def _thin(points: Sequence[Record]) -> Sequence[Record]:
-    """Return at most POINTS_LIMIT of the points, evenly."""
+    """Return at most POINTS_LIMIT of the points, evenly spaced."""
     return points[:: math.ceil(len(points) / POINTS_LIMIT) or 1]
 
 

@@ -1,7 +1,4 @@
-"""The report as one static page: no script, nothing loaded from elsewhere.
-
-Not here: the figures (`report`), the plots (`report_charts`), the colours (`report_style`).
-"""
+"""Renders the report as a static HTML page without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from localcloud.demo.report_charts import loss_chart, throughput_chart, timeline
 from localcloud.demo.report_format import (
     MISSING,
     count,
+    date_time,
     decimal,
     dollars,
     duration,
-    moment,
     percent,
     plural,
 )
@@ -27,29 +24,29 @@ Record = Mapping[str, Any]
 LOSS_LEGEND = (
     '<p class="legend"><span><i class="stroke" style="border-color:var(--train)"></i>train</span>'
     '<span><i class="stroke" style="border-color:var(--validation)"></i>validation</span>'
-    '<span><i class="stroke dashed" style="border-color:var(--ink-muted)"></i>token frequencies alone</span>'
+    '<span><i class="stroke dashed" style="border-color:var(--ink-muted)"></i>unigram baseline</span>'
     '<span><i class="stroke dashed" style="border-color:var(--bad)"></i>interruption</span>'
-    '<span><i class="triangle" style="border-top:0;border-bottom:9px solid var(--good)"></i>resumed from</span></p>'
+    '<span><i class="triangle" style="border-top:0;border-bottom:9px solid var(--good)"></i>resume</span></p>'
 )
 TIMELINE_LEGEND = (
-    '<p class="legend"><span><i style="background:var(--life)"></i>instance is there</span>'
+    '<p class="legend"><span><i style="background:var(--life)"></i>instance lifetime</span>'
     '<span><i style="background:var(--boot)"></i>boot steps</span>'
-    '<span><i style="background:var(--train)"></i>training, one bar a generation</span>'
-    '<span><i class="triangle"></i>taken by AWS</span></p>'
+    '<span><i style="background:var(--train)"></i>training, one bar per generation</span>'
+    '<span><i class="triangle"></i>interruption by AWS</span></p>'
 )
 
 
 def render_html(report: Record) -> str:
-    """Return the page for a report made by `build_report`."""
+    """Return the page for a report from `build_report`."""
     sections = [
         _problems(report),
         _section(
             "Loss",
-            "Each dot of the validation line is a measurement on text that is never trained on.",
+            "The dots on the validation line are measurements on text that is excluded from training.",
             LOSS_LEGEND + _scroll(loss_chart(report)),
         ),
         _section(
-            "Nodes", "Hover over a bar for its name and seconds.", TIMELINE_LEGEND + _scroll(timeline_chart(report))
+            "Nodes", "Hover over a bar for its name and duration.", TIMELINE_LEGEND + _scroll(timeline_chart(report))
         ),
         _section("Throughput", _throughput_note(report), _scroll(throughput_chart(report))),
         _costs(report),
@@ -63,15 +60,15 @@ def render_html(report: Record) -> str:
         + _header(report)
         + _tiles(report)
         + "".join(sections)
-        + "<footer>Everything on this page was recorded by the nodes, the trainer and the local cloud; report.json "
-        "beside it holds the same figures.</footer></main></body></html>\n"
+        + "<footer>All figures come from the records of the nodes, the trainer and the embedded cloud. "
+        "report.json in the same folder contains the same figures.</footer></main></body></html>\n"
     )
 
 
 def _header(report: Record) -> str:
-    badge = '<span class="badge">finished</span>' if report["succeeded"] else '<span class="badge bad">look here</span>'
+    badge = '<span class="badge">finished</span>' if report["succeeded"] else '<span class="badge bad">problems</span>'
     rows = report["timeline"]
-    facts = [moment(min(row["launched"] for row in rows))] if rows else []
+    facts = [date_time(min(row["launched"] for row in rows))] if rows else []
     run = report["run"]
     if "parameters" in run:
         facts.append(f"{run['parameters'] / 1e6:.1f} M parameters")
@@ -85,14 +82,14 @@ def _header(report: Record) -> str:
 def _tiles(report: Record) -> str:
     costs = report["costs"]
     last, unigram = report["validation_loss_last"], report["validation_loss_unigram"]
-    better = "" if last is None or unigram is None else f"{unigram - last:.2f} nats below the unigram loss"
+    better = "" if last is None or unigram is None else f"{unigram - last:.2f} nats below the unigram baseline"
     done = max((point["step"] for point in report["series"]["train"]), default=None)
     tiles = [
         ("steps", f"{count(done)}", f"of {count(report['steps_total'])}"),
         ("steps lost", count(report["steps_lost"]), plural(len(report["interruptions"]), "interruption")),
-        ("without training", duration(report["downtime_seconds"] if report["resumes"] else 0.0), "over all resumes"),
+        ("downtime", duration(report["downtime_seconds"] if report["resumes"] else 0.0), "all resumes"),
         ("validation loss", decimal(last, 3), better),
-        ("bits per byte", decimal(report["bits_per_byte_last"], 3), "validation, last"),
+        ("bits per byte", decimal(report["bits_per_byte_last"], 3), "last validation"),
         ("tokens/s", count(report["tokens_per_second"]), "median"),
         (
             "saved",
@@ -119,8 +116,8 @@ def _problems(report: Record) -> str:
 
 def _throughput_note(report: Record) -> str:
     if not report["resumes"]:
-        return "Over the whole gang, as the trainer measured it."
-    return f"Over the whole gang, as the trainer measured it; {duration(report['downtime_seconds'])} without training."
+        return "All nodes together, as measured by the trainer."
+    return f"All nodes together, as measured by the trainer; {duration(report['downtime_seconds'])} of downtime."
 
 
 def _costs(report: Record) -> str:
@@ -138,7 +135,7 @@ def _costs(report: Record) -> str:
         for line in costs["lines"]
     ]
     total = [
-        "all",
+        "total",
         "",
         "",
         duration(sum(line["seconds"] for line in costs["lines"])),
@@ -147,16 +144,16 @@ def _costs(report: Record) -> str:
         dollars(report["cost_on_demand_usd"]),
     ]
     table = _table(
-        ["instance", "type", "market", "lifetime", "an hour", "cost", "on-demand"], rows, figures=4, total=total
+        ["instance", "type", "market", "lifetime", "per hour", "cost", "on-demand"], rows, figures=4, total=total
     )
     saved = ""
     if costs["saved_usd"] is not None:
         saved = (
             f'<p><span class="saved">{dollars(costs["saved_usd"])} saved</span> ({percent(costs["saved_share"])}).</p>'
         )
-    dated = f"Prices of {costs['price_date'] or MISSING}, {costs['price_source'] or 'source unknown'}. "
-    dated += "Billed by the second, at least a minute."
-    return _section("What it would have cost", dated, f'<div class="scroll">{table}</div>{saved}')
+    dated = f"Prices as of {costs['price_date'] or MISSING}, {costs['price_source'] or 'unknown source'}. "
+    dated += "Billed per second, with a minimum of one minute."
+    return _section("Costs at AWS prices", dated, f'<div class="scroll">{table}</div>{saved}')
 
 
 def _boot_steps(report: Record) -> str:
@@ -171,7 +168,7 @@ def _boot_steps(report: Record) -> str:
         for step, seconds in steps.items()
     ]
     return _section(
-        "Boot", "Median over the nodes; independent steps overlap.", _table(["step", "", "seconds"], rows, figures=1)
+        "Boot", "Median across the nodes. Independent steps overlap.", _table(["step", "", "duration"], rows, figures=1)
     )
 
 
@@ -185,8 +182,8 @@ def _resumes(report: Record) -> str:
         ]
         for resume in report["resumes"]
     ]
-    head = ["reached step", "resumed from", "lost", "without training"]
-    return _section("Resumes", "What each new generation cost.", _table(head, rows, figures=4))
+    head = ["reached step", "resumed from", "lost", "downtime"]
+    return _section("Resumes", "Lost steps and downtime for each resume.", _table(head, rows, figures=4))
 
 
 def _resources(report: Record) -> str:
@@ -209,14 +206,14 @@ def _denied(report: Record) -> str:
         [_code(action), f"{_code(resource)}<br>{_code(principal)}", count(number)]
         for (principal, action, resource), number in calls.most_common()
     ]
-    note = "No call was denied: every role holds the rights it uses." if not rows else "Calls that IAM refused."
+    note = "Calls denied by IAM." if rows else "No calls were denied. The roles have every permission that they need."
     return _section(
         "Denied calls", note, _table(["action", "resource, principal", "times"], rows, figures=1) if rows else ""
     )
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, figures: int, total: Sequence[str] = ()) -> str:
-    """Return a table whose last `figures` columns are numbers; cells are HTML."""
+    """Return a table whose last `figures` columns are numbers. Cells contain HTML."""
     rows = list(rows)
     if not rows:
         return '<p class="empty">None.</p>'

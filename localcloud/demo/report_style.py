@@ -1,4 +1,4 @@
-"""The report's style sheet: both themes, no font or image from elsewhere."""
+"""The report's style sheet, with light and dark themes and without external fonts or images."""
 
 STYLE = """
 :root {
@@ -70,7 +70,7 @@ svg text.end-label { fill: var(--ink); font-weight: 600; } svg text.end-label.in
 svg text.bar-label { fill: var(--on-bar); font-size: 12px; font-weight: 600; text-anchor: middle;
   pointer-events: none; }
 svg text.row-name { fill: var(--ink); font-weight: 600; font-size: 13px; }
-.taken { fill: var(--bad); } .taken-line { stroke: var(--bad); stroke-width: 1.5; fill: none; }
+.interrupted { fill: var(--bad); } .interrupted-line { stroke: var(--bad); stroke-width: 1.5; fill: none; }
 .mark { fill: var(--ink-muted); stroke: var(--card); stroke-width: 1.5; }
 .mark.bad, .mark.interruption-notice { fill: var(--bad); }
 .mark.run-finished { fill: var(--good); }

@@ -1,4 +1,4 @@
-"""The life of each instance: when it was there, what it booted, when it trained, when it was taken."""
+"""Builds each instance's timeline: lifetime, boot steps, generations, interruptions and other events."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from localcloud.demo.report_training import Training
 Record = Mapping[str, Any]
 
 MARKS = {
-    "interruption_notice": "interruption notice seen by the node",
+    "interruption_notice": "interruption notice received by the node",
     "rebalance_recommendation": "rebalance recommendation",
     "run_document_changed": "run document changed",
     "run_finished": "run finished",
-    "node_leaving": "leaves",
-    "gang_incomplete": "peers do not come",
-    "clock_jumped": "the machine's clock was set",
+    "node_leaving": "node leaving",
+    "gang_incomplete": "gang incomplete",
+    "clock_jumped": "clock jumped",
     "boot_failed": "boot failed",
 }
 
 
 def instances_of(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return every instance that was launched, oldest first; times are Unix seconds, `ended` None while it runs."""
+    """Return all launched instances, oldest first. Times are in Unix seconds; `ended` is None if still running."""
     instances: dict[str, dict[str, Any]] = {}
     for record in records:
         instance_id = str(record.get("instance_id"))
@@ -42,7 +42,7 @@ def instances_of(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def interruptions_of(records: Sequence[Record], training: Training) -> list[dict[str, Any]]:
-    """Return the interruptions with the step that training had reached; `notice_seconds` None: without warning."""
+    """Return the interruptions, each with its training step. Without a notice, `notice_seconds` is None."""
     return [
         {
             "instance_id": record.get("instance_id"),
@@ -61,7 +61,7 @@ def timeline_of(
     interruptions: Sequence[Record],
     last_seconds: float,
 ) -> list[dict[str, Any]]:
-    """Return one row for each instance: spans (boot steps, generations) and marks, in Unix seconds."""
+    """Return a row for each instance, with spans (boot steps, generations) and marks. Times are in Unix seconds."""
     rows = []
     for instance in instances:
         own = [event for event in events if event.get("instance_id") == instance["id"]]
@@ -84,7 +84,7 @@ def timeline_of(
 
 def _notice_text(interruption: Record) -> str:
     notice_seconds = interruption["notice_seconds"]
-    return "taken without notice" if notice_seconds is None else f"interruption, {notice_seconds:g} s of notice"
+    return "interruption without notice" if notice_seconds is None else f"interruption, {notice_seconds:g} s notice"
 
 
 def _mark(event: Record) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _boot_spans(own: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _generation_spans(own: Sequence[Record], end_seconds: float) -> list[dict[str, Any]]:
-    """Pair starts with ends; a generation whose end was never said lasted until the instance was gone."""
+    """Pair start events with end events. A generation without an end event ends with its instance."""
     spans: dict[Any, dict[str, Any]] = {}
     for event in own:
         generation = event.get("generation")

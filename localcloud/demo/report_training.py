@@ -1,4 +1,4 @@
-"""What the trainer's records say: losses, speed, and what each resume cost."""
+"""Builds the report's training section from the trainer's records: losses, throughput and resumes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Resume:
-    """One start after the first; `resumed_from_step` is None when nothing could be resumed."""
+    """Any trainer start after the first. `resumed_from_step` is None if the trainer started from scratch."""
 
     unix_seconds: float
     resumed_from_step: int | None
@@ -22,7 +22,7 @@ class Resume:
 
 @dataclass
 class Training:
-    """The run as the trainers recorded it. Points of `train` carry the number of their segment (from 0)."""
+    """The run as the trainers recorded it. Points in `train` include their segment number, counted from 0."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     train: list[dict[str, Any]] = field(default_factory=list)
@@ -35,25 +35,25 @@ class Training:
 
     @property
     def steps_lost(self) -> int:
-        """Steps that were trained and not kept, over all resumes."""
+        """The number of trained steps that were lost, across all resumes."""
         return sum(resume.steps_lost for resume in self.resumes)
 
     @property
     def resumed_from_step(self) -> int | None:
-        """The step that the last resume began from; None without a resume."""
+        """The checkpoint step that the last resume started from, or None if the run never resumed."""
         return self.resumes[-1].resumed_from_step if self.resumes else None
 
     @property
     def downtime_seconds(self) -> float:
-        """Seconds between the last step before a loss and the first step after it, over all resumes."""
+        """The time between the last step before each resume and the first step after it, across all resumes."""
         return round(sum(resume.downtime_seconds or 0.0 for resume in self.resumes), 3)
 
     def resumes_as_dicts(self) -> list[dict[str, Any]]:
-        """Return the resumes for the report."""
+        """Return the resumes in the form that the report uses."""
         return [asdict(resume) for resume in self.resumes]
 
     def step_at(self, unix_seconds: float) -> int | None:
-        """Return the last step that was done at a time; None before the first."""
+        """Return the last step completed at a given time, or None before the first step."""
         done = [point["step"] for point in self.train if point["unix_seconds"] <= unix_seconds]
         return done[-1] if done else None
 
@@ -72,7 +72,7 @@ class _Segment:
 
 
 def training_of(events: Sequence[Record]) -> Training:
-    """Read the trainer's records out of the nodes' events (oldest first)."""
+    """Build the report's training section from the nodes' events, which must be sorted by time."""
     training = Training()
     segments: list[_Segment] = []
     for kind, record in _records_of(events):
@@ -100,9 +100,9 @@ def training_of(events: Sequence[Record]) -> Training:
 
 
 def _records_of(events: Sequence[Record]) -> Iterator[tuple[str, Record]]:
-    """Yield (kind, record) of what concerns training, in the order in which it happened.
+    """Yield (kind, record) for the training events, sorted by time.
 
-    A trainer's record keeps its own time: it reaches the log some time later.
+    A trainer's record includes its own timestamp, since it reaches the log later.
     """
     found: list[tuple[str, Record]] = []
     for event in events:
@@ -132,7 +132,7 @@ def _point(record: Record, *names: str, **more: Any) -> dict[str, Any]:
 
 def _resumes(segments: Sequence[_Segment]) -> Iterator[Resume]:
     for before, after in zip(segments, segments[1:], strict=False):
-        assert after.start is not None  # only the first segment may lack its start
+        assert after.start is not None  # only the first segment may be missing its start record
         resumed_from = after.start.get("resumed_from_step")
         downtime_seconds = None
         if before.steps and after.steps:

@@ -1,7 +1,4 @@
-"""Follows a run: reads the nodes' events from CloudWatch Logs, says what happens, and plays the fault.
-
-Not here: what the events mean for the final figures (`report`).
-"""
+"""Follows a run: reads the nodes' events from CloudWatch Logs, reports progress and injects the fault."""
 
 from __future__ import annotations
 
@@ -11,13 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+SCHEMA_VERSION = 2
+"""The supported schema version for the nodes' events and the trainer's records."""
 POLL_SECONDS = 0.5
 NOTICE_SECONDS = 20.0
-"""AWS gives 120. The node trains on until its last save must begin: the demo would be over before it left."""
+"""AWS gives 120 s of notice. A node trains until it must start its last save, so the demo might finish before then."""
 
 
 class LogsClient(Protocol):
-    """The one call of boto3's logs client that is used here."""
+    """The part of boto3's logs client that this module uses."""
 
     def filter_log_events(self, **arguments: Any) -> dict[str, Any]:
         """Return a page of a log group's events."""
@@ -25,12 +24,12 @@ class LogsClient(Protocol):
 
 
 class RunFailed(Exception):
-    """The run ended badly, or did not move for too long; the message says what the nodes said last."""
+    """The run failed or did not make progress for too long."""
 
 
 @dataclass
 class EventLog:
-    """The events of a log group in arrival order, each once."""
+    """A log group's events in order of arrival, without duplicates."""
 
     logs: LogsClient
     group: str
@@ -38,7 +37,11 @@ class EventLog:
     _seen: set[str] = field(default_factory=set)
 
     def poll(self) -> Iterator[dict[str, Any]]:
-        """Yield the events that came since the last poll, oldest first."""
+        """Yield the events that arrived since the last poll, oldest first.
+
+        Raises:
+            RunFailed: An event or a trainer record has an unsupported schema version.
+        """
         arguments: dict[str, Any] = {"logGroupName": self.group, "interleaved": True}
         fresh: list[dict[str, Any]] = []
         while True:
@@ -49,6 +52,8 @@ class EventLog:
                 self._seen.add(entry["eventId"])
                 record = json.loads(entry["message"])
                 record.setdefault("instance_id", entry["logStreamName"])
+                if problem := version_problem(record):
+                    raise RunFailed(f"{record['instance_id']}: {problem}; run the demo and nodes at the same revision")
                 fresh.append(record)
             if "nextToken" not in page:
                 break
@@ -58,28 +63,40 @@ class EventLog:
         yield from fresh
 
 
+def version_problem(event: Mapping[str, Any]) -> str | None:
+    """Return the problem with the schema version of an event or its trainer record, or None if it is supported."""
+    parts = {"event": event} | ({"record": event["record"]} if "record" in event else {})
+    for name, part in parts.items():
+        version = part.get("schema_version", 1)  # version 1 records do not have a schema_version
+        if version != SCHEMA_VERSION:
+            return f"{name} {part.get(name)} has schema_version {version}, expected {SCHEMA_VERSION}"
+    return None
+
+
 def describe(event: Mapping[str, Any]) -> str | None:
-    """Return the line that a person sees for an event, or None when it is not worth one."""
+    """Return an event's progress line, or None for an event that is not shown."""
     kind = event["event"]
     if kind == "trainer":
         return _describe_record(event["record"])
     texts: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "boot_started": lambda e: "boots",
+        "boot_started": lambda e: "booting",
         "boot_step": lambda e: f"boot: {e['step']} {e['outcome']} in {e['seconds']:.1f} s",
         "boot_failed": lambda e: f"boot FAILED in {e['step']}: {e['message']} Remedy: {e['remedy']}",
         "boot_finished": lambda e: f"booted in {e['seconds']:.1f} s",
-        "supervisor_started": lambda e: f"supervises ({e['market']} {e['instance_type']} in {e['availability_zone']})",
+        "supervisor_started": lambda e: (
+            f"supervisor started ({e['market']} {e['instance_type']} in {e['availability_zone']})"
+        ),
         "generation_started": lambda e: f"generation {e['generation']}: rank {e['rank']} of {e['world_size']}",
         "generation_ended": lambda e: f"generation {e['generation']} ended: {e['outcome']} at step {e['step']}",
-        "interruption_notice": lambda e: f"AWS TAKES THIS NODE BACK ({e['action']}): checkpoint, then leave",
-        "rebalance_recommendation": lambda e: "rebalance recommendation: extra checkpoint",
-        "run_document_changed": lambda e: "run document changed: the trainer restarts in place",
-        "lifecycle_target": lambda e: f"fleet wants this node {e['state']}",
+        "interruption_notice": lambda e: f"INTERRUPTION NOTICE ({e['action']}): saving a checkpoint, then leaving",
+        "rebalance_recommendation": lambda e: "rebalance recommendation: saving an extra checkpoint",
+        "run_document_changed": lambda e: "run document changed: restarting the trainer in place",
+        "lifecycle_target": lambda e: f"target lifecycle state: {e['state']}",
         "gang_incomplete": lambda e: f"{e['message']}. Remedy: {e['remedy']}",
         "election_lost": lambda e: str(e["message"]),
         "clock_jumped": lambda e: f"{e['message']}. Remedy: {e['remedy']}",
         "run_finished": lambda e: f"run {e['run']} FINISHED at step {e['step']}",
-        "node_leaving": lambda e: f"leaves: {e['reason']}",
+        "node_leaving": lambda e: f"leaving: {e['reason']}",
     }
     text = texts.get(kind)
     return None if text is None else text(event)
@@ -89,7 +106,7 @@ def _describe_record(record: Mapping[str, Any]) -> str | None:
     kind = record["record"]
     if kind == "start":
         resumed = record["resumed_from_step"]
-        origin = "from scratch" if resumed is None else f"RESUMES from step {resumed}"
+        origin = "starts from scratch" if resumed is None else f"RESUMES from step {resumed}"
         return (
             f"training {origin}: {record['parameters'] / 1e6:.1f} M parameters, {record['world_size']} ranks, "
             f"{record['precision']} on {record['device']}, {record['steps_total']} steps"
@@ -99,16 +116,16 @@ def _describe_record(record: Mapping[str, Any]) -> str | None:
     if kind == "validation":
         return (
             f"step {record['step']:>4}  validation loss {record['loss']:.3f} "
-            f"({record['bits_per_byte']:.2f} bits per byte; token frequencies alone {record['unigram_loss']:.2f})"
+            f"({record['bits_per_byte']:.2f} bits per byte; unigram baseline {record['unigram_loss']:.2f})"
         )
     if kind == "checkpoint":
-        return f"step {record['step']:>4}  checkpoint, the loop waited {record['blocked_seconds'] * 1000:.0f} ms"
+        return f"step {record['step']:>4}  checkpoint, training blocked for {record['blocked_seconds'] * 1000:.0f} ms"
     return None
 
 
 @dataclass
 class Fault:
-    """What is done to the run: a node taken at `at_share` of the steps, with or without notice, or nothing."""
+    """The injected fault. If enabled, it interrupts a node, with or without notice, after `at_share` of the steps."""
 
     kind: str
     at_share: float
@@ -120,10 +137,11 @@ class Fault:
     _members: list[str] = field(default_factory=list)
 
     def observe(self, event: Mapping[str, Any]) -> str | None:
-        """Take note of an event; when the moment has come, take the last node of the gang and say so.
+        """Process an event. When the fault is due, interrupt a node and return a progress line.
 
-        The last rank is taken with notice. Without notice it is the first: the harder case, since the ranks meet at its
-        address. The kill waits for a first checkpoint, so that there is something to resume from.
+        With notice, the node with the last rank is interrupted. Without notice, the first node is interrupted, which is
+        the harder case because the ranks rendezvous at its address. The fault waits for the first checkpoint so that
+        the run can resume.
         """
         if event["event"] == "generation_started":
             self._members = list(event["members"])
@@ -140,46 +158,46 @@ class Fault:
         self.done = True
         if self.kind == "no-notice":
             self.interrupt(self._members[0], None)
-            return f"{self._members[0]} is taken WITHOUT notice"
+            return f"killed {self._members[0]} WITHOUT notice"
         self.interrupt(self._members[-1], self.notice_seconds)
-        return f"{self._members[-1]} gets its interruption notice ({self.notice_seconds:.0f} s)"
+        return f"sent {self._members[-1]} an interruption notice ({self.notice_seconds:.0f} s)"
 
 
 def follow(
     log: EventLog,
     fault: Fault,
     *,
-    say: Callable[[float, str, str], None],
+    report: Callable[[float, str, str], None],
     running_instances: Callable[[], int],
     stall_seconds: float,
 ) -> None:
-    """Follow a run from its first node to an empty fleet.
+    """Follow a run from the launch of its first node until the fleet is empty.
 
     Args:
-        say: Called with unix time, who (an instance id, or "fleet"), and a line for the person.
-        running_instances: Returns how many instances are not yet ended.
-        stall_seconds: Give up when no event came for so long.
+        report: Called with the Unix time, the source (an instance ID or "cloud") and a progress line.
+        running_instances: Returns the number of instances that are not terminated.
+        stall_seconds: Seconds without events after which the run is considered failed.
 
     Raises:
-        RunFailed: A node gave up, the run ended badly, or nothing happened for `stall_seconds`.
+        RunFailed: The nodes cannot boot or train, or no events arrived for `stall_seconds`.
     """
     finished = False
     failures = 0
-    last_news = time.monotonic()
+    last_event = time.monotonic()
     while not (finished and running_instances() == 0):
         for event in log.poll():
-            last_news = time.monotonic()
+            last_event = time.monotonic()
             line = describe(event)
             if line is not None:
-                say(float(event["unix_seconds"]), event["instance_id"], line)
-            news = fault.observe(event)
-            if news is not None:
-                say(time.time(), "cloud", news)
+                report(float(event["unix_seconds"]), event["instance_id"], line)
+            injected = fault.observe(event)
+            if injected is not None:
+                report(time.time(), "cloud", injected)
             finished = finished or event["event"] == "run_finished"
             failures += event["event"] == "boot_failed"
             if failures >= 3 or event.get("outcome") == "bad_configuration":
                 raise RunFailed(f"the nodes cannot train: {line}")
-        if time.monotonic() - last_news > stall_seconds:
+        if time.monotonic() - last_event > stall_seconds:
             last = log.events[-1]["event"] if log.events else "none"
-            raise RunFailed(f"nothing happened for {stall_seconds:.0f} s (last event: {last})")
+            raise RunFailed(f"no events for {stall_seconds:.0f} s (last event: {last})")
         time.sleep(POLL_SECONDS)

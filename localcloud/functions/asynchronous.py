@@ -1,53 +1,38 @@
-"""Invocations that nobody waits for: queued, retried after errors, then given up with a record."""
+"""Queues asynchronous invocations and retries them after errors. Events that keep failing are recorded and dropped."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 _logger = logging.getLogger(__name__)
 
 LOCAL_RETRY_DELAYS_SECONDS = (1.0, 2.0)
 """AWS waits one minute, then two (https://docs.aws.amazon.com/lambda/latest/dg/invocation-async-error-handling.html,
-read 2026-11); a rehearsal is shorter."""
+read 2026-11). The embedded cloud uses shorter delays."""
 MAXIMUM_RETRY_ATTEMPTS = 2
-MAXIMUM_EVENT_AGE_SECONDS = 21600
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """What the function's EventInvokeConfig says."""
-
-    attempts: int = MAXIMUM_RETRY_ATTEMPTS
-    event_age_seconds: int = MAXIMUM_EVENT_AGE_SECONDS
 
 
 @dataclass(frozen=True)
 class QueuedInvocation:
-    """One event for a function; `attempt` counts from 0 and keeps the request id."""
+    """An event queued for a function. `attempt` starts at 0, and all attempts have the same request ID."""
 
     function: str
     qualifier: str | None
     payload: str
     request_id: str
     attempt: int = 0
-    accepted_monotonic_seconds: float = field(default_factory=time.monotonic)
-
-    def age_seconds(self) -> float:
-        """Return the seconds since the event was accepted."""
-        return time.monotonic() - self.accepted_monotonic_seconds
 
 
 Verdict = Literal["done", "retry"]
 
 
 class AsynchronousQueue:
-    """The queue of one function; at most `concurrency()` of its events run at a time, oldest first."""
+    """A function's event queue, which runs at most `concurrency()` events at a time, oldest first."""
 
     def __init__(
         self,
@@ -65,7 +50,7 @@ class AsynchronousQueue:
         self._closed = False
 
     def put(self, invocation: QueuedInvocation) -> None:
-        """Queue an event; returns at once."""
+        """Queue an event."""
         with self._lock:
             if self._closed:
                 return
@@ -76,7 +61,7 @@ class AsynchronousQueue:
         threading.Thread(target=self._drain, name=f"function-async-{invocation.function}", daemon=True).start()
 
     def close(self) -> None:
-        """Forget what waits."""
+        """Drop the queued events."""
         with self._lock:
             self._closed = True
             self._waiting.clear()
@@ -93,8 +78,8 @@ class AsynchronousQueue:
                 invocation = self._waiting.popleft()
             try:
                 verdict = self._run_one(invocation)
-            except Exception:  # a thread's top level: one event's failure must not stop the queue
-                _logger.exception("%s: event %s is lost", invocation.function, invocation.request_id)
+            except Exception:  # top level of the thread: one failing event must not stop the queue
+                _logger.exception("%s: dropped event %s", invocation.function, invocation.request_id)
                 continue
             if verdict == "retry":
                 self._put_later(replace(invocation, attempt=invocation.attempt + 1))

@@ -1,4 +1,4 @@
-"""What a function is at the moment of a call: read from moto's records, checked for what the local cloud can run."""
+"""A function's definition at the time of a call, read from moto's records and validated."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ RESERVED_VARIABLES = frozenset(
     )
 )
 """Source: https://docs.aws.amazon.com/lambda/latest/dg/configuration-envvars.html (read 2026-11)."""
-VARIABLES_LIMIT_BYTES = 4096  # the same page
+VARIABLES_LIMIT_BYTES = 4096  # from the same page
 
 
 @dataclass(frozen=True)
 class FunctionDefinition:
-    """All that decides how a function's process looks; two equal definitions may share warm processes."""
+    """The inputs of a function's process. Invocations with identical definitions may share warm processes."""
 
     name: str
     arn: str
@@ -52,7 +52,6 @@ class FunctionDefinition:
     timeout_seconds: int
     memory_mib: int
     variables: tuple[tuple[str, str], ...]
-    layers: tuple[str, ...]
     code_sha256: str
     log_group: str
     log_format: str
@@ -61,20 +60,12 @@ class FunctionDefinition:
 
     @property
     def invoked_arn(self) -> str:
-        """The ARN with the version, as the context object shows it."""
+        """The ARN including the version, as in the context object."""
         return self.arn if self.version == "$LATEST" else f"{self.arn}:{self.version}"
 
 
-@dataclass(frozen=True)
-class FunctionCode:
-    """The bytes of a function's package and of its layers, in order."""
-
-    package: bytes
-    layers: tuple[bytes, ...]
-
-
 def check_runnable(runtime: str | None, package_type: str | None) -> None:
-    """Refuse what no function process here can run.
+    """Reject package types and runtimes that the embedded cloud cannot run.
 
     Raises:
         ApiError: InvalidParameterValueException with the reason.
@@ -82,21 +73,20 @@ def check_runnable(runtime: str | None, package_type: str | None) -> None:
     if package_type == "Image":
         raise ApiError(
             "InvalidParameterValueException",
-            "PackageType Image: the local cloud runs functions from zip packages only; package the code as a zip file",
+            "PackageType Image: the embedded cloud supports only zip packages; package the code as a zip file",
         )
     if runtime is None or not re.fullmatch(r"python3\.\d+", runtime):
         raise ApiError(
             "InvalidParameterValueException",
-            f"Runtime {runtime}: the local cloud runs functions with runtime python3.x only; write the function in "
-            "Python",
+            f"Runtime {runtime}: the embedded cloud supports only python3.x runtimes; write the function in Python",
         )
 
 
 def check_variables(variables: Mapping[str, str]) -> None:
-    """Refuse environment variables that Lambda refuses.
+    """Reject environment variables that Lambda rejects.
 
     Raises:
-        ApiError: InvalidParameterValueException naming the keys, or the size and its limit.
+        ApiError: InvalidParameterValueException that names the reserved keys, or the size and its limit.
     """
     reserved = sorted(RESERVED_VARIABLES & variables.keys())
     if reserved:
@@ -116,14 +106,14 @@ def check_variables(variables: Mapping[str, str]) -> None:
 
 
 class FunctionRegistry:
-    """Reads function records out of moto's Lambda backend, which runs in this process."""
+    """Reads function records from moto's Lambda backend, which runs in this process."""
 
     def __init__(self, account: str, region: str) -> None:
         self._account = account
         self._region = region
 
     def record(self, function: str, qualifier: str | None = None) -> Any:
-        """Return moto's record of a function given by name, partial ARN or ARN.
+        """Return moto's record for a function, given its name, partial ARN or full ARN.
 
         Raises:
             ApiError: ResourceNotFoundException.
@@ -138,22 +128,22 @@ class FunctionRegistry:
         return found
 
     def arn(self, name: str, qualifier: str | None = None) -> str:
-        """Return the function's ARN, with the qualifier if there is one."""
+        """Return the function's ARN, with the qualifier if given."""
         arn = f"arn:aws:lambda:{self._region}:{self._account}:function:{name}"
         return f"{arn}:{qualifier}" if qualifier else arn
 
     @staticmethod
     def split(function: str, qualifier: str | None = None) -> tuple[str, str | None]:
-        """Return (name, qualifier) of NAME, NAME:QUALIFIER, ACCOUNT:function:NAME or an ARN."""
+        """Return (name, qualifier) for NAME, NAME:QUALIFIER, ACCOUNT:function:NAME or an ARN."""
         text = function.rpartition("function:")[2]
         name, _, suffix = text.partition(":")
         return name, suffix or qualifier
 
     def define(self, function: str, qualifier: str | None, logging_config: Mapping[str, Any]) -> FunctionDefinition:
-        """Return the function as it is now.
+        """Return a function's current definition.
 
         Raises:
-            ApiError: ResourceNotFoundException, or InvalidParameterValueException for one that cannot run here.
+            ApiError: ResourceNotFoundException, or InvalidParameterValueException if the function cannot run here.
         """
         record = self.record(function, qualifier)
         check_runnable(record.run_time, record.package_type)
@@ -167,36 +157,27 @@ class FunctionRegistry:
             timeout_seconds=int(record.timeout or DEFAULT_TIMEOUT_SECONDS),
             memory_mib=int(record.memory_size),
             variables=tuple(sorted((key, str(value)) for key, value in record.environment_vars.items())),
-            layers=tuple(layer["Arn"] for layer in record.layers),
             code_sha256=record.code_sha_256,
             log_group=str(logging_config.get("LogGroup") or f"/aws/lambda/{record.function_name}"),
             log_format=str(logging_config.get("LogFormat", "Text")),
-            # Without a choice Python's own default stands in text, and INFO in JSON.
+            # Empty selects the runtime's default, which is WARNING in text format and INFO in JSON format.
             log_level=str(logging_config.get("ApplicationLogLevel", "")),
             system_log_level=str(logging_config.get("SystemLogLevel", "INFO")),
         )
 
-    def code(self, definition: FunctionDefinition) -> FunctionCode:
-        """Return the bytes to unpack.
+    def code(self, definition: FunctionDefinition) -> bytes:
+        """Return the function's package, which is a zip file.
 
         Raises:
-            ApiError: ResourceNotFoundException when the function or a layer has been deleted meanwhile.
+            ApiError: ResourceNotFoundException if the function has been deleted since the definition was read.
         """
-        record = self.record(definition.name, definition.version)
-        backend = get_backend(self._account, self._region)
-        layers = []
-        for arn in definition.layers:
-            layer = backend.layers_versions_by_arn(arn)
-            if layer is None:
-                raise ApiError("ResourceNotFoundException", f"Layer version {arn} does not exist.", 404)
-            layers.append(layer.code_bytes)
-        return FunctionCode(record.code_bytes, tuple(layers))
+        return bytes(self.record(definition.name, definition.version).code_bytes)
 
     def reserved_concurrency(self, name: str) -> int | None:
-        """Return ReservedConcurrentExecutions of a function, None when it reserves none."""
+        """Return a function's ReservedConcurrentExecutions, or None if it has no reserved concurrency."""
         reserved = self.record(name).reserved_concurrency
         return None if reserved is None else int(reserved)
 
     def policy_statements(self, function: str) -> list[dict[str, Any]]:
-        """Return the statements of the function's resource policy; empty without a policy."""
+        """Return the statements in the function's resource policy, or an empty list if it has no policy."""
         return list(self.record(function).policy.statements)

@@ -1,8 +1,13 @@
-"""From a definition to a started process, and one invocation in it with Lambda's log lines around."""
+"""Starts function processes, runs invocations in them, and writes the same log lines as Lambda.
+
+Sources for the log lines (read 2026-11): https://docs.aws.amazon.com/lambda/latest/dg/python-logging.html,
+https://docs.aws.amazon.com/lambda/latest/dg/telemetry-schema-reference.html
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -10,16 +15,18 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from localcloud.api import Clients, Credentials
 from localcloud.functions.definition import FunctionDefinition, FunctionRegistry
-from localcloud.functions.log_lines import InvocationTimes, end_lines, start_lines
 from localcloud.functions.logs import LogShipper, LogStream
-from localcloud.functions.packages import Package, unpack
+from localcloud.functions.packages import unpack
 from localcloud.functions.pool import WarmSandbox
 from localcloud.functions.sandbox import Outcome, Sandbox
 from localcloud.functions.sessions import RoleSessions
+from localcloud.state import MARKER, mark_of
 
 LOG_TAIL_BYTES = 4096
 RESPONSE_LIMIT_BYTES = 6 * 1024 * 1024
@@ -28,7 +35,7 @@ RESPONSE_LIMIT_BYTES = 6 * 1024 * 1024
 
 @dataclass(frozen=True)
 class FunctionAnswer:
-    """What the function answered: JSON text, and whether it is an error object."""
+    """A function's response as JSON text. If `failed` is set, the response is an error object."""
 
     payload: str
     failed: bool
@@ -36,7 +43,7 @@ class FunctionAnswer:
 
 
 class Launcher:
-    """Starts function processes: package, role session, environment, log stream."""
+    """Starts function processes, each with its package, role session, environment and log stream."""
 
     def __init__(
         self,
@@ -53,17 +60,16 @@ class Launcher:
         self._state_directory = state_directory
 
     def start(self, definition: FunctionDefinition) -> WarmSandbox:
-        """Start a process of a function.
+        """Start a process for a function.
 
         Raises:
-            ApiError: the role cannot be assumed by Lambda, or the code is gone.
-            PackageRefused: the package cannot be unpacked.
-            SandboxFailed: the process cannot be started.
+            ApiError: Lambda cannot assume the role, or the code was deleted.
+            PackageRefused: The package cannot be unpacked.
+            SandboxFailed: The process cannot be started.
         """
         credentials = self._sessions.credentials(definition.role_arn, definition.name, definition.timeout_seconds)
-        code = self._registry.code(definition)
         directory = self._state_directory / "functions" / definition.name
-        package = unpack(code.package, code.layers, directory)
+        task_root = unpack(self._registry.code(definition), directory)
         identity = uuid.uuid4().hex
         scratch = directory / f"scratch-{identity[:8]}"
         scratch.mkdir()
@@ -73,41 +79,33 @@ class Launcher:
             name=f"{time.strftime('%Y/%m/%d', time.gmtime())}/[{definition.version}]{identity}",
             logs_client=lambda: self._sessions.client("logs", definition.role_arn, definition.name),
         )
-        environment = self._environment(definition, package, credentials, scratch, stream.name)
+        environment = self._environment(definition, task_root, credentials, scratch, stream.name)
         lines: list[str] = []
 
         def write_line(line: str) -> None:
             lines.append(line)
             self._shipper.write(stream, line)
 
-        sandbox = Sandbox(environment, package.task_root, write_line, on_end=lambda: shutil.rmtree(scratch, True))
+        sandbox = Sandbox(environment, task_root, write_line, on_end=lambda: shutil.rmtree(scratch, True))
         return WarmSandbox(sandbox, definition, credentials, lines, write_line)
 
     def _environment(
         self,
         definition: FunctionDefinition,
-        package: Package,
+        task_root: Path,
         credentials: Credentials,
         scratch: Path,
         stream_name: str,
     ) -> Mapping[str, str]:
         region = self._clients.region
-        search_path = [str(path) for path in package.python_path()]
-        programs = [os.environ.get("PATH", os.defpath)]
-        libraries = []
-        if package.layers_root is not None:
-            programs.insert(0, str(package.layers_root / "bin"))
-            libraries = [str(package.layers_root / "lib")]
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         return {
-            "PATH": os.pathsep.join(programs),
+            "PATH": os.environ.get("PATH", os.defpath),
             "LANG": os.environ.get("LANG", "C.UTF-8"),
             "TZ": "UTC",
             "HOME": str(scratch),
             "TMPDIR": str(scratch),
-            "PYTHONPATH": os.pathsep.join(search_path),
             "PYTHONDONTWRITEBYTECODE": "1",
-            **({"LD_LIBRARY_PATH": os.pathsep.join(libraries)} if libraries else {}),
             **dict(definition.variables),
             "AWS_ACCESS_KEY_ID": credentials.access_key_id,
             "AWS_SECRET_ACCESS_KEY": credentials.secret_access_key,
@@ -115,7 +113,7 @@ class Launcher:
             "AWS_REGION": region,
             "AWS_DEFAULT_REGION": region,
             "AWS_ENDPOINT_URL": self._clients.endpoint_url,
-            # The function must never fall back to the credentials or settings of whoever runs the local cloud.
+            # The function must never fall back to credentials or settings of the embedded cloud's user.
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CONFIG_FILE": str(scratch / "aws-config"),
             "AWS_SHARED_CREDENTIALS_FILE": str(scratch / "aws-credentials"),
@@ -129,21 +127,21 @@ class Launcher:
             "AWS_LAMBDA_LOG_FORMAT": definition.log_format,
             "AWS_LAMBDA_LOG_LEVEL": definition.log_level,
             "_HANDLER": definition.handler,
-            "LAMBDA_TASK_ROOT": str(package.task_root),
+            "LAMBDA_TASK_ROOT": str(task_root),
             "LAMBDA_RUNTIME_DIR": str(Path(__file__).parent),
-            "LOCALCLOUD_STATE": str(self._state_directory),
+            MARKER: mark_of(self._state_directory),
         }
 
 
 def run_invocation(warm: WarmSandbox, request_id: str, payload: str, client_context: object) -> FunctionAnswer:
-    """Run one invocation in a process that no other invocation uses."""
+    """Run an invocation in an idle process."""
     definition = warm.definition
     init_seconds: float | None = None
-    if not warm.initialised:
+    if not warm.initialized:
         started = time.monotonic()
-        failure = warm.sandbox.initialise()
+        failure = warm.sandbox.initialize()
         init_seconds = time.monotonic() - started
-        warm.initialised = failure is None
+        warm.initialized = failure is None
     else:
         failure = None
     first_line = 0 if init_seconds is not None else len(warm.lines)
@@ -175,8 +173,8 @@ def run_invocation(warm: WarmSandbox, request_id: str, payload: str, client_cont
         warm.write_line(line)
     tail = "\n".join(warm.lines[first_line:]).encode()[-LOG_TAIL_BYTES:].decode(errors="ignore") + "\n"
     warm.lines.clear()
-    if failed and not warm.initialised:
-        warm.sandbox.close()  # a handler that did not load is loaded anew next time, as on AWS
+    if failed and not warm.initialized:
+        warm.sandbox.close()  # as on AWS, the next invocation loads the handler again
     return FunctionAnswer(answer, failed, tail)
 
 
@@ -196,3 +194,58 @@ def _error_of(outcome: Outcome, request_id: str, definition: FunctionDefinition)
             error["errorMessage"] = f"RequestId: {request_id} {message}"
         return json.dumps(error)
     return None
+
+
+@dataclass(frozen=True)
+class InvocationTimes:
+    """The duration of an invocation. `init_seconds` is None in a warm process."""
+
+    duration_seconds: float
+    init_seconds: float | None
+
+    @property
+    def billed_milliseconds(self) -> int:
+        """The billed duration including initialization, rounded up."""
+        return math.ceil((self.duration_seconds + (self.init_seconds or 0.0)) * 1000)
+
+
+def start_lines(definition: FunctionDefinition, request_id: str) -> list[str]:
+    """Return the log lines that precede an invocation."""
+    if definition.log_format != "JSON":
+        return [f"START RequestId: {request_id} Version: {definition.version}"]
+    return _platform(definition, "platform.start", {"requestId": request_id, "version": definition.version})
+
+
+def end_lines(definition: FunctionDefinition, request_id: str, times: InvocationTimes, outcome: Outcome) -> list[str]:
+    """Return the log lines that follow an invocation."""
+    milliseconds = times.duration_seconds * 1000
+    if definition.log_format == "JSON":
+        metrics: dict[str, Any] = {
+            "durationMs": round(milliseconds, 3),
+            "billedDurationMs": times.billed_milliseconds,
+            "memorySizeMB": definition.memory_mib,
+            "maxMemoryUsedMB": outcome.peak_memory_mib,
+        }
+        if times.init_seconds is not None:
+            metrics["initDurationMs"] = round(times.init_seconds * 1000, 3)
+        status = {"succeeded": "success", "timed_out": "timeout"}.get(outcome.kind, "error")
+        return _platform(definition, "platform.report", {"requestId": request_id, "metrics": metrics, "status": status})
+    parts = [
+        f"REPORT RequestId: {request_id}",
+        f"Duration: {milliseconds:.2f} ms",
+        f"Billed Duration: {times.billed_milliseconds} ms",
+        f"Memory Size: {definition.memory_mib} MB",
+        f"Max Memory Used: {outcome.peak_memory_mib} MB",
+    ]
+    if times.init_seconds is not None:
+        parts.append(f"Init Duration: {times.init_seconds * 1000:.2f} ms")
+    if outcome.kind == "timed_out":
+        parts.append("Status: timeout")
+    return [f"END RequestId: {request_id}", "\t".join(parts)]
+
+
+def _platform(definition: FunctionDefinition, kind: str, record: dict[str, Any]) -> list[str]:
+    if definition.system_log_level == "WARN":  # start and report records have level INFO
+        return []
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return [json.dumps({"time": now, "type": kind, "record": record})]

@@ -1,4 +1,4 @@
-"""Where a function's output goes: a file in the state directory always, CloudWatch Logs if its role may write there."""
+"""Writes function output to a file in the state directory, and to CloudWatch Logs if the function's role allows it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _logger = logging.getLogger(__name__)
 BATCH_EVENTS = 1000
 CLOSE_SECONDS = 5.0
 EVENT_LIMIT_BYTES = 256 * 1024
-"""Source: https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_InputLogEvent.html (read 2026-11;
-the service takes up to 1 MiB since 2025, the older bound is kept for the size of a batch)."""
+"""Source: https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_InputLogEvent.html (read 2026-11).
+CloudWatch Logs has accepted up to 1 MiB since 2025, but the older limit keeps batches small."""
 
 
 @dataclass(frozen=True)
 class LogStream:
-    """One process's stream: where its lines are kept and who may ship them."""
+    """A process's log stream, with its file, log group and client."""
 
     path: Path
     group: str
     name: str
     logs_client: Callable[[], Any]
-    """Returns a boto3 logs client signed by the function's own role."""
+    """Returns a boto3 logs client that signs its calls with the role's credentials."""
 
 
 class LogShipper:
-    """Writes lines to files at once and to CloudWatch Logs from one thread, in order."""
+    """Writes lines to files immediately, and to CloudWatch Logs from one thread, in order."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[LogStream, int, str] | threading.Event | None] = queue.SimpleQueue()
@@ -47,19 +47,19 @@ class LogShipper:
         self._thread.start()
 
     def write(self, stream: LogStream, line: str) -> None:
-        """Take one line of output (without its line end)."""
+        """Write a line of output, without its newline."""
         with self._file_lock, stream.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._queue.put((stream, int(time.time() * 1000), line))
 
     def flush(self, deadline_seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until all lines written so far are shipped or refused; False when that takes longer."""
+        """Wait until all lines so far are shipped or rejected. Return False if `deadline_seconds` pass first."""
         done = threading.Event()
         self._queue.put(done)
         return done.wait(deadline_seconds)
 
     def close(self) -> None:
-        """Ship what is left, for at most CLOSE_SECONDS."""
+        """Ship the remaining lines, waiting at most CLOSE_SECONDS."""
         self._queue.put(None)
         self._thread.join(CLOSE_SECONDS)
 
@@ -85,7 +85,7 @@ class LogShipper:
         events = [
             {"timestamp": milliseconds, "message": line.encode()[:EVENT_LIMIT_BYTES].decode(errors="ignore")}
             for milliseconds, line in lines
-            if line  # CloudWatch Logs refuses empty messages
+            if line  # CloudWatch Logs rejects empty messages
         ]
         if not events:
             return
@@ -96,9 +96,11 @@ class LogShipper:
                 self._ready.add(stream.name)
             client.put_log_events(logGroupName=stream.group, logStreamName=stream.name, logEvents=events)
         except (ApiError, ClientError, BotoCoreError) as error:
-            # As on AWS: the function goes on, its output just does not reach CloudWatch Logs.
+            # As on AWS, the function still runs if its output cannot be sent to CloudWatch Logs.
             self._refused.add(stream.name)
-            _logger.warning("%s: output is kept in %s only: %s", stream.group, stream.path, error)
+            _logger.warning(
+                "%s: cannot write to CloudWatch Logs; the output is only in %s: %s", stream.group, stream.path, error
+            )
 
 
 def _create_stream(client: Any, stream: LogStream) -> None:
@@ -108,5 +110,5 @@ def _create_stream(client: Any, stream: LogStream) -> None:
         try:
             client.create_log_group(logGroupName=stream.group)
         except client.exceptions.ResourceAlreadyExistsException:
-            _logger.debug("%s was made by another process meanwhile", stream.group)
+            _logger.debug("%s was created by another process in the meantime", stream.group)
         client.create_log_stream(logGroupName=stream.group, logStreamName=stream.name)

@@ -1,4 +1,4 @@
-"""The warm processes of one function: at most its concurrency at a time, each for one invocation at a time."""
+"""Manages a function's warm processes, up to its concurrency. Each process runs one invocation at a time."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from localcloud.functions.sessions import outlasts
 
 @dataclass
 class WarmSandbox:
-    """A process with what it was started for; `lines` collects the output of the running invocation."""
+    """A process and the inputs that it was started with. `lines` collects the running invocation's output."""
 
     sandbox: Sandbox
     definition: FunctionDefinition
     credentials: Credentials
     lines: list[str]
     write_line: Callable[[str], None]
-    initialised: bool = False
+    initialized: bool = False
 
     def fits(self, definition: FunctionDefinition) -> bool:
-        """Say whether this process may serve the function as it is now."""
+        """Return True if this process can serve the current definition."""
         return (
             self.definition == definition
             and self.sandbox.is_alive()
@@ -35,7 +35,7 @@ class WarmSandbox:
 
 
 class FunctionPool:
-    """Lends processes; a changed definition, a dead process or an expiring session means a new one."""
+    """Lends processes to invocations. Replaces those that exited, or whose definition or session is out of date."""
 
     def __init__(self, start: Callable[[FunctionDefinition], WarmSandbox]) -> None:
         self._start = start
@@ -46,22 +46,22 @@ class FunctionPool:
         self._closed = False
 
     def acquire(self, definition: FunctionDefinition, limit: int, wait_seconds: float) -> WarmSandbox:
-        """Return a process for one invocation, waiting for a free place at most `wait_seconds`.
+        """Return a process for one invocation, waiting up to `wait_seconds` for a free slot.
 
         Raises:
-            Throttled: no place came free in time.
-            SandboxFailed: a new process cannot be started.
-            ApiError: the function's role cannot be assumed, or its code is gone.
-            PackageRefused: its package cannot be unpacked.
+            Throttled: No slot became free in time, or the pool is closed.
+            SandboxFailed: A new process cannot be started.
+            ApiError: Lambda cannot assume the function's role, or the code was deleted.
+            PackageRefused: The package cannot be unpacked.
         """
         deadline = time.monotonic() + wait_seconds
         with self._condition:
             while not self._closed and len(self._lent) + self._starting >= limit:
                 left_seconds = deadline - time.monotonic()
                 if left_seconds <= 0 or not self._condition.wait(left_seconds):
-                    raise Throttled(f"{definition.name}: all {limit} places are taken")
+                    raise Throttled(f"{definition.name}: all {limit} slots are in use")
             if self._closed:
-                raise Throttled(f"{definition.name}: the local cloud is closing or the function is deleted")
+                raise Throttled(f"{definition.name}: the function was deleted, or the embedded cloud is closing")
             same_version = [warm for warm in self._idle if warm.definition.version == definition.version]
             stale = [warm for warm in same_version if not warm.fits(definition)]
             fresh = [warm for warm in same_version if warm.fits(definition)]
@@ -77,7 +77,7 @@ class FunctionPool:
         return found if found is not None else self._begin(definition)
 
     def release(self, warm: WarmSandbox) -> None:
-        """Take a process back; one that is dead or no longer wanted is closed."""
+        """Return a process to the pool, or close it if it has exited or the pool is closed."""
         with self._condition:
             self._lent.pop(id(warm), None)
             keep = not self._closed and warm.sandbox.is_alive()
@@ -88,7 +88,7 @@ class FunctionPool:
             warm.sandbox.close()
 
     def close(self) -> None:
-        """Kill all processes, busy ones included."""
+        """Kill all processes, including busy ones."""
         with self._condition:
             self._closed = True
             doomed = [*self._idle, *self._lent.values()]
@@ -98,7 +98,7 @@ class FunctionPool:
             warm.sandbox.close()
 
     def pids(self) -> list[int]:
-        """Return the ids of the processes that are alive."""
+        """Return the IDs of the live processes."""
         with self._condition:
             return [warm.sandbox.pid for warm in [*self._idle, *self._lent.values()] if warm.sandbox.is_alive()]
 

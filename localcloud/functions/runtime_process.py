@@ -1,13 +1,14 @@
-"""The program inside each function process: load the handler once, then answer invocations until told to end.
+"""The program that each function process runs: loads the handler once, then runs invocations.
 
-Not here: time-outs, logs and credentials, which the parent owns. It is started by path, not as a module, and uses the
-standard library only, so that nothing of the local cloud can be imported by the function.
+The parent handles timeouts, logs and credentials. It starts this file by path instead of as a module, and the file
+uses only the standard library. The function therefore cannot import the embedded cloud.
 
-Two processes: a guardian, which leads the process group, and the worker that it forks, which runs the function. The
-guardian holds the read end of a pipe that the parent never writes to; its end means that the parent is gone, and the
-whole group is killed. A thread in the worker could not promise that: the function may hold the interpreter's lock.
+There are two processes: a guardian, which leads the process group, and a forked worker, which runs the function. The
+guardian holds the read end of a pipe to which the parent never writes. When the guardian reads end of file, the parent
+has exited, so the guardian kills the process group. A thread in the worker could not guarantee this, since the function
+may hold the interpreter's lock.
 
-Protocol: the parent writes one JSON object a line to the request pipe, the answers go to the response pipe.
+Protocol: the parent writes one JSON object per line to the request pipe and reads responses from the response pipe.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Handler = Callable[[Any, "Context"], Any]
 
 
 class LoadError(Exception):
-    """The handler cannot be loaded; `kind` is the error type that AWS reports."""
+    """The handler cannot be loaded. `kind` is the error type that AWS reports."""
 
     def __init__(self, kind: str, message: str, trace: list[str]) -> None:
         super().__init__(message)
@@ -46,7 +47,7 @@ class LoadError(Exception):
 
 
 class Context:
-    """What the handler gets as its second argument.
+    """The context object, which is the handler's second argument.
 
     Source: https://docs.aws.amazon.com/lambda/latest/dg/python-context.html (read 2026-11).
     """
@@ -64,34 +65,34 @@ class Context:
         self._deadline_seconds = time.monotonic() + float(message["timeout_seconds"])
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return the milliseconds left before the time-out, never below zero."""
+        """Return the milliseconds left until the timeout, or 0 if it has passed."""
         return max(0, int((self._deadline_seconds - time.monotonic()) * 1000))
 
     def log(self, message: object) -> None:
-        """Write a message to the function's log without a new line."""
+        """Write a message to the function's log without adding a newline."""
         sys.stdout.write(str(message))
 
 
 class RequestFilter(logging.Filter):
-    """Puts the id of the running invocation on each log record."""
+    """Adds the request ID of the running invocation to each log record."""
 
     request_id = ""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add `aws_request_id`; every record passes."""
+        """Add `aws_request_id` and let the record pass."""
         record.aws_request_id = RequestFilter.request_id
         return True
 
 
 def guard(life_descriptor: int) -> None:
-    """Fork the worker and return in it; the caller's process stays here until the worker or the parent has ended."""
+    """Fork the worker and return in it. The calling process waits here until the worker or the parent exits."""
     guardian_pid = os.getpid()
     worker_alive, held_by_worker = os.pipe()
     worker_pid = os.fork()
     if worker_pid == 0:
         os.close(life_descriptor)
         os.close(worker_alive)
-        if sys.platform == "linux":  # the guardian should outlive the worker; should it not, the worker ends too
+        if sys.platform == "linux":  # the worker must not outlive the guardian
             ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guardian_pid:
             os._exit(1)
@@ -111,17 +112,17 @@ def guard(life_descriptor: int) -> None:
 
 
 def read_requests(descriptor: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Hand each request line over, from a thread, so that the parent's writes never wait for the handler."""
+    """Queue each request line. Runs in a thread so that the parent's writes never block on the handler."""
     with os.fdopen(descriptor, "r", encoding="utf-8") as stream:
         for line in stream:
             requests.put(json.loads(line))
 
 
 def load_handler(name: str, task_root: str) -> Handler:
-    """Import `module.function`, as Lambda's `Handler` setting names it.
+    """Import the handler named by Lambda's `Handler` setting, `module.function`.
 
     Raises:
-        LoadError: malformed name, failing import, or no such function.
+        LoadError: The name is malformed, the import failed, or the function does not exist.
     """
     module_name, dot, attribute = name.rpartition(".")
     if not dot or not module_name or not attribute:
@@ -134,7 +135,7 @@ def load_handler(name: str, task_root: str) -> Handler:
         where = f"{error.filename} line {error.lineno}"
         message = f"Syntax error in module '{module_name}': {error.msg} ({where})"
         raise LoadError("Runtime.UserCodeSyntaxError", message, []) from error
-    except Exception as error:  # whatever the function's own module raises is the answer, not our failure
+    except Exception as error:  # an exception in the function's module is a response, not a failure here
         trace = own_frames(error.__traceback__, task_root)
         raise LoadError(type(error).__name__, str(error), trace) from error
     found = getattr(module, attribute, None)
@@ -144,14 +145,14 @@ def load_handler(name: str, task_root: str) -> Handler:
 
 
 def own_frames(trace: TracebackType | None, task_root: str) -> list[str]:
-    """Return the formatted frames from the first one that lies in the function's package."""
+    """Return the formatted frames, starting with the first frame in the function's package."""
     frames = traceback.extract_tb(trace)
     first = next((i for i, frame in enumerate(frames) if frame.filename.startswith(task_root)), 0)
     return traceback.format_list(frames[first:])
 
 
 def describe_error(kind: str, message: str, request_id: str | None, trace: list[str]) -> dict[str, Any]:
-    """Return the error payload in the shape that Lambda's Python runtime answers."""
+    """Return the error payload in the format of Lambda's Python runtime."""
     described: dict[str, Any] = {"errorMessage": message, "errorType": kind}
     if request_id is not None:
         described["requestId"] = request_id
@@ -160,10 +161,10 @@ def describe_error(kind: str, message: str, request_id: str | None, trace: list[
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with the keys of Lambda's JSON log format."""
+    """Formats each record as one line of JSON, with the keys of Lambda's JSON log format."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a log record."""
+        """Return the line for a log record."""
         line: dict[str, Any] = {
             "timestamp": self.formatTime(record, "%Y-%m-%dT%H:%M:%SZ"),
             "level": record.levelname,
@@ -179,7 +180,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_error(error: dict[str, Any]) -> None:
-    """Write an error with its frames to the function's log."""
+    """Write an error and its stack trace to the function's log."""
     if os.environ["AWS_LAMBDA_LOG_FORMAT"] == "JSON":
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         sys.stdout.write(json.dumps({"timestamp": now, "level": "ERROR", **error}) + "\n")
@@ -191,13 +192,13 @@ def log_error(error: dict[str, Any]) -> None:
 
 
 def answer(handler: Handler, message: dict[str, Any], task_root: str) -> dict[str, Any]:
-    """Run one invocation and return the response message."""
+    """Run an invocation and return the response message."""
     request_id = message["request_id"]
     error: dict[str, Any] | None = None
     payload = "null"
     try:
         result = handler(json.loads(message["payload"]), Context(message))
-    except Exception as raised:  # noqa: BLE001 - the handler's own failure is an answer: FunctionError "Unhandled"
+    except Exception as raised:  # noqa: BLE001 - a handler's exception becomes a response: FunctionError "Unhandled"
         frames = own_frames(raised.__traceback__, task_root)
         error = describe_error(type(raised).__name__, str(raised), request_id, frames)
     else:
@@ -220,14 +221,14 @@ def answer(handler: Handler, message: dict[str, Any], task_root: str) -> dict[st
 
 
 def mark_log_boundary(tag: str) -> None:
-    """Tell the parent's log reader that all output before this point belongs to what has just ended."""
+    """Mark the end of an invocation's or the initialization's output for the parent's log reader."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.write(1, f"{LOG_BOUNDARY}{tag}\n".encode())
 
 
 def prepare_logging() -> None:
-    """Give the root logger the handler and format that functions have on Lambda."""
+    """Configure the root logger as on Lambda."""
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     sys.stderr.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     handler = logging.StreamHandler(sys.stdout)
@@ -244,17 +245,17 @@ def prepare_logging() -> None:
 
 
 def send(descriptor: int, message: dict[str, Any]) -> None:
-    """Write one message, whole."""
+    """Write a complete message."""
     data = memoryview((json.dumps(message) + "\n").encode())
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def main() -> int:
-    """Serve invocations; return the exit status when the handler cannot be loaded."""
+    """Serve invocations. Return the exit status if the handler cannot be loaded."""
     request_descriptor, response_descriptor, life_descriptor = (int(argument) for argument in sys.argv[1:4])
     for descriptor in (request_descriptor, response_descriptor, life_descriptor):
-        os.set_inheritable(descriptor, False)  # what the function starts must not keep the pipes open
+        os.set_inheritable(descriptor, False)  # child processes of the function must not keep the pipes open
     guard(life_descriptor)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=read_requests, args=(request_descriptor, requests), daemon=True).start()

@@ -1,7 +1,4 @@
-"""One function process: started, fed one invocation at a time, killed with its whole process group.
-
-Not here: which process gets an invocation (`pool`) and what is done with its answer (`service`).
-"""
+"""Runs a function process: starts it, sends it one invocation at a time, and kills it with its process group."""
 
 from __future__ import annotations
 
@@ -23,16 +20,16 @@ from localcloud.functions.errors import SandboxFailed
 from localcloud.functions.runtime_process import LOG_BOUNDARY
 
 INIT_LIMIT_SECONDS = 60.0
-"""AWS allows 10 s before the time-out starts to count
-(https://docs.aws.amazon.com/lambda/latest/dg/lambda-runtime-environment.html, read 2026-11); here many functions and
-training share a few cores, so importing boto3 alone may take that long."""
+"""AWS allows 10 s for initialization before the timeout starts
+(https://docs.aws.amazon.com/lambda/latest/dg/lambda-runtime-environment.html, read 2026-11). In the embedded cloud,
+functions share a few cores with the training, and importing boto3 alone may take 10 s."""
 LOG_SETTLE_SECONDS = 1.0
 RUNTIME = Path(__file__).with_name("runtime_process.py")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an invocation ended in the process. `payload` is JSON text: the result, or the error object."""
+    """The outcome of an invocation. `payload` is JSON text: the result or the error object."""
 
     kind: Literal["succeeded", "failed", "timed_out", "exited"]
     payload: str
@@ -49,10 +46,10 @@ class Sandbox:
         write_line: Callable[[str], None],
         on_end: Callable[[], None],
     ) -> None:
-        """Start the process in `directory`; `write_line` gets its output, `on_end` is called once it is gone.
+        """Start the process in `directory`. `write_line` receives its output, and `on_end` is called after it exits.
 
         Raises:
-            SandboxFailed: the process cannot be started.
+            SandboxFailed: The process cannot be started.
         """
         self._write_line = write_line
         self._on_end = on_end
@@ -89,15 +86,15 @@ class Sandbox:
 
     @property
     def pid(self) -> int:
-        """The process id, which is also the id of its process group."""
+        """The process ID, which is also the ID of its process group."""
         return self._process.pid
 
     def is_alive(self) -> bool:
-        """Say whether the process still runs."""
+        """Return True while the process is running."""
         return not self._ended and self._process.poll() is None
 
-    def initialise(self, limit_seconds: float = INIT_LIMIT_SECONDS) -> Outcome | None:
-        """Wait until the handler is loaded; the outcome when that fails, None when all is well."""
+    def initialize(self, limit_seconds: float = INIT_LIMIT_SECONDS) -> Outcome | None:
+        """Wait until the handler is loaded. Return None on success, or the outcome on failure."""
         with self._exchange:
             if not self._descriptors_open:
                 return self._exited("init")
@@ -109,7 +106,7 @@ class Sandbox:
         return Outcome("failed", answer["payload"])
 
     def invoke(self, request: Mapping[str, Any], timeout_seconds: float) -> Outcome:
-        """Send one invocation and wait for its end; after a time-out or an exit the process is gone."""
+        """Run an invocation and return its outcome. A timeout kills the process."""
         request_id = str(request["request_id"])
         self._boundaries[request_id] = threading.Event()
         deadline = time.monotonic() + timeout_seconds
@@ -123,7 +120,7 @@ class Sandbox:
         return Outcome("failed" if answer["failed"] else "succeeded", answer["payload"], int(answer["peak_memory_mib"]))
 
     def close(self) -> None:
-        """Kill the process group and collect the process; an invocation that runs in another thread ends as exited."""
+        """Kill the process group and reap the process. An invocation in another thread ends as "exited"."""
         self._kill()
         with self._exchange:
             if self._descriptors_open:
@@ -139,7 +136,7 @@ class Sandbox:
             if self._ended:
                 return
             self._ended = True
-            # The group, not the process: the function may have started programs that outlive it.
+            # Kill the process group, since the function may have started programs that outlive it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
@@ -179,7 +176,7 @@ class Sandbox:
     def _exited(self, tag: str) -> Outcome:
         try:
             status = self._process.wait(LOG_SETTLE_SECONDS)
-        except subprocess.TimeoutExpired:  # it closed the pipe and goes on
+        except subprocess.TimeoutExpired:  # the process closed the pipe but is still running
             status = -signal.SIGKILL
         self.close()
         how = f"signal: {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
@@ -202,7 +199,7 @@ class Sandbox:
 
 
 def _await(descriptor: int, event: int, deadline: float) -> bool:
-    """Wait until a descriptor is ready (or broken); False at the deadline (monotonic seconds)."""
-    poll = select.poll()  # unlike select(2) it takes descriptors above 1023
+    """Wait until a descriptor is ready or broken. Return False at the deadline (monotonic seconds)."""
+    poll = select.poll()  # unlike select(2), poll(2) supports descriptors above 1023
     poll.register(descriptor, event)
     return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))

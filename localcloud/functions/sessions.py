@@ -1,4 +1,4 @@
-"""Role sessions of functions: issued for lambda.amazonaws.com, kept until shortly before they expire."""
+"""Provides functions' role sessions, issued for lambda.amazonaws.com and renewed shortly before they expire."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RENEWAL_MARGIN_SECONDS = 300
 
 
 class RoleSessions:
-    """Credentials and clients of the roles that functions run under.
+    """Provides credentials and clients for functions' roles.
 
-    A function process gets its credentials once, in its environment; one whose session would end during an invocation
-    is replaced by a new process.
+    A function process receives its credentials once, in its environment. If its session would expire during an
+    invocation, a new process replaces it.
     """
 
     def __init__(self, clients: Clients, issuer: CredentialIssuer) -> None:
@@ -32,26 +32,26 @@ class RoleSessions:
         self._boto_clients: dict[tuple[str, str, str], tuple[Credentials, Any]] = {}
 
     def credentials(self, role_arn: str, session_name: str, needed_seconds: float = 0.0) -> Credentials:
-        """Return a session that lasts for at least `needed_seconds` and the margin.
+        """Return a session that is valid for at least `needed_seconds` plus the margin.
 
         Raises:
-            ApiError: the role is missing or does not trust Lambda.
+            ApiError: The role does not exist or does not trust Lambda.
         """
         with self._lock:
             return self._current(role_arn, session_name, needed_seconds)
 
     def client(self, service: str, role_arn: str, session_name: str) -> Any:
-        """Return a boto3 client signed by the role's session.
+        """Return a boto3 client that uses the role's session.
 
         Raises:
-            ApiError: the role is missing or does not trust Lambda.
+            ApiError: The role does not exist or does not trust Lambda.
         """
         with self._lock:
             credentials = self._current(role_arn, session_name, 0.0)
             known = self._boto_clients.get((service, role_arn, session_name))
             if known is not None and known[0] is credentials:
                 return known[1]
-            client = boto3.session.Session(botocore_session=_session_of_nobody()).client(
+            client = boto3.session.Session(botocore_session=_isolated_session()).client(
                 service,
                 region_name=self._clients.region,
                 endpoint_url=self._clients.endpoint_url,
@@ -74,8 +74,8 @@ class RoleSessions:
         return issued
 
 
-def _session_of_nobody() -> botocore.session.Session:
-    """Return a session that knows nothing of the profile and configuration files of whoever runs the local cloud."""
+def _isolated_session() -> botocore.session.Session:
+    """Return a session that ignores the profile and configuration files of the embedded cloud's user."""
     nothing = {
         "profile": (None, None, None, None),
         "config_file": (None, None, os.devnull, None),
@@ -85,5 +85,5 @@ def _session_of_nobody() -> botocore.session.Session:
 
 
 def outlasts(credentials: Credentials, needed_seconds: float) -> bool:
-    """Say whether a session holds for `needed_seconds` and the margin from now on."""
+    """Return True if a session is valid for `needed_seconds` plus the margin from now."""
     return credentials.expires_unix_seconds - time.time() > needed_seconds + RENEWAL_MARGIN_SECONDS

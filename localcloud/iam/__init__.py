@@ -1,1 +1,1 @@
-"""Evaluates IAM policies for the calls that reach the local cloud."""
+"""Identity and authorisation: access keys, role sessions and IAM policy evaluation."""

@@ -1,8 +1,7 @@
-"""What each API call needs: the IAM actions and the resources they are checked on.
+"""Maps each API call to the IAM actions and resources that it requires.
 
-Source: https://docs.aws.amazon.com/service-authorization/latest/reference/ (2026-11), for the calls made by nodes,
-functions, the CDK CLI's roles and CloudFormation's execution role. A call that is not listed needs service:Operation
-on *.
+Source: https://docs.aws.amazon.com/service-authorization/latest/reference/ (2026-11), for calls by nodes,
+functions, the CDK CLI's roles and CloudFormation's execution role. Any other call requires service:Operation on *.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from localcloud.iam.storage_actions import dlm_accesses, fsx_accesses, resource_
 from localcloud.iam.stored import key_arn, role_boundary
 
 Parameters = Mapping[str, Any]
-# IAM prefixes that differ from boto3's client name.
+# IAM action prefixes by boto3 client name, where they differ.
 PREFIXES = {
     "amp": "aps",
     "apigatewayv2": "apigateway",
@@ -34,12 +33,9 @@ PREFIXES = {
     "stepfunctions": "states",
 }
 
-# Lambda operations whose IAM action has another name.
-LAMBDA_ACTIONS = {"Invoke": "lambda:InvokeFunction", "InvokeAsync": "lambda:InvokeFunction"}
-
 
 def accesses(call: Call) -> list[Access]:
-    """Return what a call needs; all of it must be allowed."""
+    """Return the actions and resources that a call requires, all of which must be allowed."""
     builder = BUILDERS.get(call.service)
     if builder is not None:
         return builder(call)
@@ -49,7 +45,7 @@ def accesses(call: Call) -> list[Access]:
 def _ssm(call: Call) -> list[Access]:
     p = call.parameters
     named = [p[key] for key in ("Name", "Path") if key in p][:1]
-    if p.get("ResourceType") == "Parameter":  # its tags
+    if p.get("ResourceType") == "Parameter":  # a parameter's tags
         named = [p["ResourceId"]]
     names = p.get("Names") or named
     if not names or call.operation.startswith("Describe"):
@@ -71,7 +67,7 @@ def _logs(call: Call) -> list[Access]:
     stream = call.parameters.get("logStreamName")
     if stream is None and call.operation in ("DescribeLogStreams", "FilterLogEvents", "CreateLogStream"):
         stream = ""
-    # Log-group ARNs end in ":*" in policies; the stream form is group:log-stream:name.
+    # In policies, log group ARNs end in ":*", and log stream ARNs are group:log-stream:name.
     tail = f":log-stream:{stream}" if stream is not None else ":log-stream:"
     return [Access(f"logs:{call.operation}", f"arn:aws:logs:{call.region}:{call.account}:log-group:{group}{tail}", {})]
 
@@ -88,10 +84,6 @@ def _autoscaling(call: Call) -> list[Access]:
         mixed = (p.get("MixedInstancesPolicy") or {}).get("LaunchTemplate") or {}
         specification = p.get("LaunchTemplate") or mixed.get("LaunchTemplateSpecification")
         found += template_accesses(call, specification) if specification else []
-    if p.get("ServiceLinkedRoleARN"):
-        found.append(_pass_role(str(p["ServiceLinkedRoleARN"]), "autoscaling.amazonaws.com"))
-    if p.get("RoleARN"):
-        found.append(_pass_role(str(p["RoleARN"]), "autoscaling.amazonaws.com"))
     return found
 
 
@@ -101,23 +93,27 @@ def _group_arn(call: Call, name: str) -> str:
 
 def _lambda(call: Call) -> list[Access]:
     p = call.parameters
-    action = LAMBDA_ACTIONS.get(call.operation, f"lambda:{call.operation}")
+    action = "lambda:InvokeFunction" if call.operation == "Invoke" else f"lambda:{call.operation}"
+    if call.operation.endswith(("EventSourceMapping", "EventSourceMappings")):
+        named = p.get("UUID")  # these calls name a mapping or no resource, and not the function
+        place = f"arn:aws:lambda:{call.region}:{call.account}:event-source-mapping:{named}"
+        return [Access(action, place if named else "*", {})]
     name = p.get("FunctionName")
-    prefix = f"arn:aws:lambda:{call.region}:{call.account}:"
-    if call.operation == "CreateEventSourceMapping":
-        arn = f"{prefix}event-source-mapping:*"
-    elif name is not None:
-        arn = str(name) if str(name).startswith("arn:") else f"{prefix}function:{name}"
-    elif p.get("Resource"):
-        arn = str(p["Resource"])
-    elif p.get("LayerName"):
-        arn = f"{prefix}layer:{p['LayerName']}"
-    else:
-        arn = "*"
+    arn = str(name or p.get("Resource") or "*")
+    if name is not None and not arn.startswith("arn:"):
+        arn = f"arn:aws:lambda:{call.region}:{call.account}:function:{name}"
     found = [Access(action, arn, {})]
     if p.get("Role"):
         found.append(_pass_role(str(p["Role"]), "lambda.amazonaws.com"))
     return found
+
+
+def _sqs(call: Call) -> list[Access]:
+    """Return the access that a queue call requires. A batch call requires the permission for the single call."""
+    p = call.parameters
+    name = p.get("QueueName") or str(p.get("QueueUrl", "")).rpartition("/")[2]
+    arn = f"arn:aws:sqs:{call.region}:{call.account}:{name}" if name else "*"
+    return [Access(f"sqs:{call.operation.removesuffix('Batch')}", arn, {})]
 
 
 def _pass_role(role_arn: str, service: str) -> Access:
@@ -137,9 +133,9 @@ def _iam(call: Call) -> list[Access]:
     action = f"iam:{call.operation}"
     profile_first = call.operation in ("AddRoleToInstanceProfile", "RemoveRoleFromInstanceProfile")
     kinds = (("InstanceProfileName", "instance-profile"),) if profile_first else IAM_KINDS
-    # The ceiling that a call puts on, or that the role has whose policies it changes.
-    ceiling = p.get("PermissionsBoundary") or (role_boundary(str(p["RoleName"])) if p.get("RoleName") else None)
-    boundary = {"iam:permissionsboundary": [str(ceiling)]} if ceiling else {}
+    # The permissions boundary that the call sets, or the boundary of the role whose policies it changes.
+    boundary_arn = p.get("PermissionsBoundary") or (role_boundary(str(p["RoleName"])) if p.get("RoleName") else None)
+    boundary = {"iam:permissionsboundary": [str(boundary_arn)]} if boundary_arn else {}
     if "PolicyArn" in p and call.operation.startswith(("Attach", "Detach")):
         boundary["iam:policyarn"] = [p["PolicyArn"]]
     for name, kind in kinds:
@@ -166,7 +162,7 @@ def _sns(call: Call) -> list[Access]:
     p = call.parameters
     topic = p.get("TopicArn") or p.get("ResourceArn")
     if topic is None and p.get("SubscriptionArn"):
-        topic = str(p["SubscriptionArn"]).rpartition(":")[0]  # a subscription is judged as its topic
+        topic = str(p["SubscriptionArn"]).rpartition(":")[0]  # authorised on the topic
     if topic is None and call.operation == "CreateTopic":
         topic = f"arn:aws:sns:{call.region}:{call.account}:{p['Name']}"
     return [Access(f"sns:{call.operation}", str(topic or "*"), {})]
@@ -176,7 +172,7 @@ def _budgets(call: Call) -> list[Access]:
     p = call.parameters
     if call.operation.endswith(("Resource", "ForResource")):
         return [Access(f"budgets:{call.operation}", str(p.get("ResourceARN", "*")), {})]
-    # Two rights stand for all operations on budgets.
+    # Two actions cover all budget operations.
     action = "budgets:ViewBudget" if call.operation.startswith("Describe") else "budgets:ModifyBudget"
     name = p.get("BudgetName") or (p.get("Budget") or p.get("NewBudget") or {}).get("BudgetName", "*")
     return [Access(action, f"arn:aws:budgets::{call.account}:budget/{name}", {})]
@@ -184,7 +180,7 @@ def _budgets(call: Call) -> list[Access]:
 
 def _sts(call: Call) -> list[Access]:
     if call.operation == "GetCallerIdentity":
-        return []  # needs no permission
+        return []  # does not require a permission
     return [Access(f"sts:{call.operation}", str(call.parameters.get("RoleArn", "*")), {})]
 
 
@@ -196,7 +192,7 @@ def _kms(call: Call) -> list[Access]:
     context = {"kms:calleraccount": [call.account]}
     if call.operation == "CreateGrant":
         context["kms:grantoperations"] = [str(one) for one in p.get("Operations", [])]
-    # An alias is judged beside the key that it names.
+    # Operations on an alias require access to both the alias and its key.
     found = [Access(action, f"arn:aws:kms:{call.region}:{call.account}:{alias}", context)] if alias else []
     if key is not None:
         found.append(Access(action, key_arn(call.region, str(key)), context))
@@ -224,14 +220,23 @@ def _events(call: Call) -> list[Access]:
     action = f"events:{call.operation}"
     prefix = f"arn:aws:events:{call.region}:{call.account}:"
     if call.operation == "PutEvents":
-        buses = dict.fromkeys(str(one.get("EventBusName", "default")) for one in p.get("Entries", []))
-        return [Access(action, bus if bus.startswith("arn:") else f"{prefix}event-bus/{bus}", {}) for bus in buses]
+        return [_put_event(action, f"{prefix}event-bus/", entry) for entry in p.get("Entries", [])]
     rule = p.get("Rule") or (p.get("Name") if "Rule" in call.operation else None)
     bus = p.get("EventBusName")
     path = f"{bus}/{rule}" if bus and bus != "default" else str(rule)
     found = [Access(action, f"{prefix}rule/{path}" if rule else str(p.get("ResourceARN", "*")), {})]
     roles = [p.get("RoleArn"), *(target.get("RoleArn") for target in p.get("Targets", []) if isinstance(target, dict))]
     return found + [_pass_role(str(role), "events.amazonaws.com") for role in dict.fromkeys(roles) if role]
+
+
+def _put_event(action: str, prefix: str, entry: Parameters) -> Access:
+    """Return the access that one entry requires. Its source and detail type are condition keys.
+
+    Source (2026-11): https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-conditions.html
+    """
+    bus = str(entry.get("EventBusName", "default"))
+    context = {"events:source": [str(entry.get("Source"))], "events:detail-type": [str(entry.get("DetailType"))]}
+    return Access(action, bus if bus.startswith("arn:") else f"{prefix}{bus}", context)
 
 
 def _cloudwatch(call: Call) -> list[Access]:
@@ -256,6 +261,7 @@ BUILDERS: Mapping[str, Callable[[Call], list[Access]]] = {
     "logs": _logs,
     "autoscaling": _autoscaling,
     "lambda": _lambda,
+    "sqs": _sqs,
     "iam": _iam,
     "budgets": _budgets,
     "sns": _sns,

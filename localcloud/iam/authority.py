@@ -1,7 +1,7 @@
-"""Decides whether a call may be made: gathers the policies that bear on it and evaluates them.
+"""Authorises calls against the policies that apply to them.
 
-Identity policies, permissions boundaries, bucket policies, key policies and Lambda resource policies are read from
-where the services keep them. The cloud's endpoint stands for TLS: aws:SecureTransport is true for every call.
+Identity policies, permissions boundaries, bucket policies, key policies and Lambda resource policies are read from the
+services' stores. aws:SecureTransport is true for every call, although the endpoint does not use TLS.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import unquote
 
 from localcloud.api import ApiError, Call, Principal
 from localcloud.iam.actions import accesses
+from localcloud.iam.identity import Identity, find_role, iam_backend
 from localcloud.iam.policy import Access, Document, grants, verdict
 from localcloud.iam.stored import (
     bucket_key,
@@ -26,10 +28,9 @@ from localcloud.iam.stored import (
     object_key,
     resource_policies,
 )
-from localcloud.identity import Identity, find_role, iam_backend
 from localcloud.journal import append_record
 
-# Data-plane operations of S3 that use the bucket's key on the caller's behalf.
+# S3 data-plane operations that use the bucket's key on the caller's behalf.
 KMS_FOR_S3 = {
     "GetObject": ("kms:Decrypt",),
     "PutObject": ("kms:GenerateDataKey",),
@@ -39,7 +40,7 @@ KMS_FOR_S3 = {
     "CopyObject": ("kms:Decrypt", "kms:GenerateDataKey"),
     "UploadPartCopy": ("kms:Decrypt", "kms:GenerateDataKey"),
 }
-# EC2 names the sessions of an instance's role after the instance.
+# An instance's role session is named after the instance ID.
 INSTANCE_SESSION = re.compile(r"i-[0-9a-f]{8,17}")
 DENIED_CODES = {"ec2": "UnauthorizedOperation", "s3": "AccessDenied"}
 JSON_SERVICES = {
@@ -49,10 +50,11 @@ JSON_SERVICES = {
 
 
 class Authority:
-    """Allows or refuses calls; writes refused ones to `denied_log`, counts the rights that are used and needed."""
+    """Allows or denies calls, records denied calls in `denied_log`, and counts used and required permissions."""
 
-    def __init__(self, identity: Identity, denied_log: Path) -> None:
+    def __init__(self, identity: Identity, denied_log: Path, denied_actions: Sequence[str] = ()) -> None:
         self._identity = identity
+        self._denied_actions = [one.lower() for one in denied_actions]
         self._denied_log = denied_log
         self._lock = threading.Lock()
         self._tag_readers: dict[str, Callable[[str], Mapping[str, str]]] = {}
@@ -60,16 +62,23 @@ class Authority:
         self.needed: Counter[tuple[str, str, str]] = Counter()
 
     def authorise(self, call: Call) -> None:
-        """Return when the call is allowed.
+        """Check that a call is allowed.
 
         Raises:
-            ApiError: The service's own access-denied error, naming principal, action, resource and reason.
+            ApiError: The service's access-denied error, which names the principal, action, resource and reason.
         """
-        if call.principal.kind in ("root", "service"):
+        if call.principal.kind == "service":
             return
-        needed = accesses(call) + self._kms_needed(call)
+        for access in accesses(call) if self._denied_actions else ():
+            if any(fnmatchcase(access.action.lower(), pattern) for pattern in self._denied_actions):
+                by_organization = "with an explicit deny in a service control policy"
+                self._record(call.principal, access, by_organization)
+                raise self._denied(call, access, by_organization)
+        if call.principal.kind == "root":
+            return
+        needed = accesses(call) + self._kms_accesses(call)
         for access in needed:
-            reason = self._refusal(call, access)
+            reason = self._denial_reason(call, access)
             if reason is not None:
                 self._record(call.principal, access, reason)
                 raise self._denied(call, access, reason)
@@ -80,17 +89,17 @@ class Authority:
             self.needed.update(sole)
 
     def usage(self) -> list[tuple[tuple[str, str], int]]:
-        """Return how often each (role, action) was used and allowed."""
+        """Return the number of allowed calls, keyed by (role, action)."""
         with self._lock:
             return sorted(self.used.items())
 
     def needs(self) -> list[tuple[tuple[str, str, str], int]]:
-        """Return how many accesses would have been refused without a statement: (role, Sid, action), count."""
+        """Return how often a statement was the only one that allowed an action, keyed by (role, Sid, action)."""
         with self._lock:
             return sorted(self.needed.items())
 
     def _sole_grants(self, call: Call, access: Access) -> list[str]:
-        """Return the named statements of the caller's own policies without any one of which an access is refused."""
+        """Return the Sid of the caller's only policy statement that allows an action, as a list of at most one item."""
         context = self._context(call, access)
         if verdict(resource_policies(access), access, context, call.principal) == "allow":
             return []
@@ -98,17 +107,17 @@ class Authority:
         granting = grants(identity_policies, access, context)
         return [str(granting[0]["Sid"])] if len(granting) == 1 and "Sid" in granting[0] else []
 
-    def _refusal(self, call: Call, access: Access) -> str | None:
-        """Return why an access is refused, or None."""
+    def _denial_reason(self, call: Call, access: Access) -> str | None:
+        """Return the reason for denying an action on a resource, or None if it is allowed."""
         context = self._context(call, access)
         identity_policies, boundary = _identity_policies(call.principal)
-        said = verdict(identity_policies, access, context, None)
+        identity_verdict = verdict(identity_policies, access, context, None)
         attached = resource_policies(access)
-        resource_said = verdict(attached, access, context, call.principal)
-        if "deny" in (said, resource_said):
+        resource_verdict = verdict(attached, access, context, call.principal)
+        if "deny" in (identity_verdict, resource_verdict):
             return (
                 "with an explicit deny in "
-                + ("an identity-based" if said == "deny" else "a resource-based")
+                + ("an identity-based" if identity_verdict == "deny" else "a resource-based")
                 + " policy"
             )
         if boundary is not None and verdict([boundary], access, context, None) != "allow":
@@ -116,9 +125,9 @@ class Authority:
         session = self._identity.session(call.principal)
         if session is not None and session.policies and verdict(session.policies, access, context, None) != "allow":
             return "because no session policy allows the action"
-        if access.action.startswith("kms:") and attached and resource_said == "silent":
+        if access.action.startswith("kms:") and attached and resource_verdict == "silent":
             return "because no resource-based policy allows the action"
-        if said == "allow" or resource_said == "allow":
+        if identity_verdict == "allow" or resource_verdict == "allow":
             return None
         return "because no identity-based policy allows the action"
 
@@ -145,7 +154,7 @@ class Authority:
             context[f"aws:principaltag/{name.lower()}"] = [value]
         for name, value in _request_tags(call).items():
             context[f"aws:requesttag/{name.lower()}"] = [value]
-        tag_keys = [*_request_tags(call), *_untagged(call)]
+        tag_keys = [*_request_tags(call), *_removed_tag_keys(call)]
         if tag_keys:
             context["aws:tagkeys"] = tag_keys
         for name, value in self._resource_tags(call, access).items():
@@ -155,19 +164,19 @@ class Authority:
         return context
 
     def resource_tags_from(self, service: str, reader: Callable[[str], Mapping[str, str]]) -> None:
-        """Let a service tell its resources' tags: `reader(resource_arn) -> mapping`."""
+        """Register a function that reads a service's resource tags: `reader(resource_arn) -> mapping`."""
         self._tag_readers[service] = reader
 
     def _resource_tags(self, call: Call, access: Access) -> Mapping[str, str]:
         if access.resource == "*":
-            return {}  # the call names no resource
+            return {}  # the call does not act on a resource
         if call.service == "ec2":
             return ec2_tags(call.region, access.resource)
         reader = self._tag_readers.get(call.service)
         return reader(access.resource) if reader is not None else {}
 
-    def _kms_needed(self, call: Call) -> list[Access]:
-        """Return the key use that S3 makes for the caller, where a bucket encrypts with a customer-managed key."""
+    def _kms_accesses(self, call: Call) -> list[Access]:
+        """Return the KMS actions that S3 performs on the caller's behalf for buckets with a customer-managed key."""
         actions = KMS_FOR_S3.get(call.operation, ()) if call.service == "s3" else ()
         p = call.parameters
         needed: list[tuple[str, str | None]] = []
@@ -194,7 +203,7 @@ class Authority:
 
 
 def _identity_policies(principal: Principal) -> tuple[list[Document], Document | None]:
-    """Return the policies of a user or role, and its permissions boundary."""
+    """Return a user's or role's policies and its permissions boundary."""
     holder = find_role(principal.role_arn) if principal.role_arn else None
     if holder is None:
         holder = next(user for user in iam_backend().users.values() if user.arn == principal.arn)
@@ -215,7 +224,7 @@ def _identity_policies(principal: Principal) -> tuple[list[Document], Document |
 
 
 def _source_key(copied: str | Mapping[str, str]) -> str | None:
-    """Return the key of the object that a copy reads."""
+    """Return the KMS key that encrypts a copy's source object, or None."""
     if not isinstance(copied, str):
         return object_key(copied["Bucket"], copied["Key"], copied.get("VersionId"))
     name, _, version = unquote(copied).lstrip("/").partition("?versionId=")
@@ -223,13 +232,13 @@ def _source_key(copied: str | Mapping[str, str]) -> str | None:
     return object_key(bucket_name, key, version or None)
 
 
-def _untagged(call: Call) -> list[str]:
-    """Return the keys of tags that a call would take away."""
+def _removed_tag_keys(call: Call) -> list[str]:
+    """Return the keys of tags that a call removes."""
     return [str(key) for key in call.parameters.get("TagKeys") or [] if isinstance(key, str)]
 
 
 def _request_tags(call: Call) -> dict[str, str]:
-    """Return the tags that a call would set."""
+    """Return the tags that a call sets."""
     tags = call.parameters.get("Tags") or call.parameters.get("TagSpecifications") or []
     if isinstance(tags, Mapping):
         return {str(k): str(v) for k, v in tags.items()}

@@ -1,4 +1,4 @@
-"""Condition operators of IAM policies.
+"""Evaluates the condition operators in IAM policies.
 
 Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html (2026-11).
 """
@@ -9,29 +9,29 @@ import fnmatch
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 VARIABLE = re.compile(r"\$\{([^}]+)\}")
 
 
 def wildcard_match(pattern: str, value: str) -> bool:
-    """Tell whether `value` matches an IAM pattern, in which only * and ? are special."""
+    """Return True if `value` matches an IAM pattern, where only * and ? are special."""
     return re.fullmatch(fnmatch.translate(pattern.replace("[", "[[]")), value) is not None
 
 
 def arn_match(pattern: str, value: str) -> bool:
-    """Tell whether an ARN matches a pattern part by part: a * does not cross a colon in the first five parts."""
+    """Return True if an ARN matches a pattern part by part. In the first five parts, * does not match a colon."""
     pattern_parts, value_parts = pattern.split(":", 5), value.split(":", 5)
     if pattern == "*":
         return True
     return len(pattern_parts) == len(value_parts) and all(
-        wildcard_match(p, v) for p, v in zip(pattern_parts, value_parts)
+        wildcard_match(p, v) for p, v in zip(pattern_parts, value_parts, strict=False)
     )
 
 
 def substitute(text: str, context: Mapping[str, Sequence[str]]) -> str:
-    """Replace policy variables by the request's values; an unknown one makes the text match nothing."""
+    """Replace policy variables with the request's values. Text with an unknown variable does not match anything."""
 
     def value(match: re.Match[str]) -> str:
         key, _, default = match.group(1).partition(",")
@@ -45,11 +45,11 @@ def substitute(text: str, context: Mapping[str, Sequence[str]]) -> str:
     return VARIABLE.sub(value, text)
 
 
-def _moment(text: str) -> float:
+def _timestamp(text: str) -> float:
     if text.replace(".", "", 1).isdigit():
         return float(text)
     parsed = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def _ip(pattern: str, value: str) -> bool:
@@ -57,7 +57,7 @@ def _ip(pattern: str, value: str) -> bool:
 
 
 Test = Callable[[str, str], bool]
-"""(policy value, request value) -> matches."""
+"""Compares a policy value with a request value and returns True if they match."""
 
 POSITIVE: dict[str, Test] = {
     "StringEquals": lambda p, v: p == v,
@@ -68,11 +68,11 @@ POSITIVE: dict[str, Test] = {
     "NumericLessThanEquals": lambda p, v: float(v) <= float(p),
     "NumericGreaterThan": lambda p, v: float(v) > float(p),
     "NumericGreaterThanEquals": lambda p, v: float(v) >= float(p),
-    "DateEquals": lambda p, v: _moment(p) == _moment(v),
-    "DateLessThan": lambda p, v: _moment(v) < _moment(p),
-    "DateLessThanEquals": lambda p, v: _moment(v) <= _moment(p),
-    "DateGreaterThan": lambda p, v: _moment(v) > _moment(p),
-    "DateGreaterThanEquals": lambda p, v: _moment(v) >= _moment(p),
+    "DateEquals": lambda p, v: _timestamp(p) == _timestamp(v),
+    "DateLessThan": lambda p, v: _timestamp(v) < _timestamp(p),
+    "DateLessThanEquals": lambda p, v: _timestamp(v) <= _timestamp(p),
+    "DateGreaterThan": lambda p, v: _timestamp(v) > _timestamp(p),
+    "DateGreaterThanEquals": lambda p, v: _timestamp(v) >= _timestamp(p),
     "Bool": lambda p, v: p.lower() == v.lower(),
     "BinaryEquals": lambda p, v: p == v,
     "IpAddress": _ip,
@@ -92,17 +92,17 @@ NEGATIVE = {
 
 
 class UnknownOperator(ValueError):
-    """A policy uses a condition operator that IAM does not have."""
+    """A policy uses an unknown condition operator."""
 
 
 def as_list(value: Any) -> list[str]:
-    """Return a policy element as a list of strings (booleans as IAM writes them)."""
+    """Return a policy element as a list of strings, with booleans in lower case."""
     values = value if isinstance(value, list) else [value]
     return [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
 
 
 def conditions_hold(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, Sequence[str]]) -> bool:
-    """Tell whether every operator and key of a Condition element holds for the request context (keys in lower case)."""
+    """Return True if every operator and key in a Condition holds for the request context (lower-case keys)."""
     return all(
         _operator_holds(operator, key.lower(), as_list(expected), context)
         for operator, keys in conditions.items()
@@ -120,7 +120,7 @@ def _operator_holds(operator: str, key: str, expected: list[str], context: Mappi
     negated = name in NEGATIVE
     positive = NEGATIVE.get(name, name)
     if positive not in POSITIVE:
-        raise UnknownOperator(f"{operator}: not a condition operator of IAM")
+        raise UnknownOperator(f"{operator}: unknown condition operator")
     if not present:
         return if_exists or quantifier == "ForAllValues" or (negated and not quantifier)
     test = POSITIVE[positive]

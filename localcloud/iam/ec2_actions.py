@@ -1,4 +1,4 @@
-"""What each EC2 call needs: the resources that it names or makes, roles that it passes, tags that it sets.
+"""Determines the permissions that EC2 calls require to use or create resources, pass roles and set tags.
 
 Source: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html (2026-11).
 """
@@ -13,8 +13,8 @@ from localcloud.api import Call
 from localcloud.iam.policy import Access
 from localcloud.iam.stored import launch_template, profile_role
 
-# The kind of a resource, by the prefix of its id.
-KINDS: Mapping[str, str] = {
+# Resource types by ID prefix.
+RESOURCE_TYPES: Mapping[str, str] = {
     "acl": "network-acl",
     "ami": "image",
     "cr": "capacity-reservation",
@@ -42,8 +42,8 @@ KINDS: Mapping[str, str] = {
     "vpce": "vpc-endpoint",
 }
 RESOURCE_ID = re.compile(r"^([a-z]+)-[0-9a-f-]+$")
-# Operations that make something, and its kind where the operation's name does not say it.
-MADE: Mapping[str, str] = {
+# Types of created resources, for operations whose names do not contain the type.
+CREATED_TYPES: Mapping[str, str] = {
     "CreateFlowLogs": "vpc-flow-log",
     "CreateImage": "image",
     "CreateInterruptibleCapacityReservationAllocation": "",
@@ -59,7 +59,7 @@ MADE: Mapping[str, str] = {
 
 
 def ec2_accesses(call: Call) -> list[Access]:
-    """Return what an EC2 call needs."""
+    """Return the actions and resources that an EC2 call requires."""
     action = f"ec2:{call.operation}"
     if call.operation.startswith("Describe"):
         return [Access(action, "*", {})]
@@ -68,10 +68,10 @@ def ec2_accesses(call: Call) -> list[Access]:
     resources = [_arn(call, kind, name) for kind, name in _named(call.parameters)]
     if call.operation == "DeletePlacementGroup":
         resources.append(_arn(call, "placement-group", str(call.parameters.get("GroupName"))))
-    if made := _made(call.operation):
-        name = str(call.parameters.get("GroupName")) if made == "placement-group" else "*"
-        resources.append(_arn(call, made, name))
-    found = [Access(action, resource, _own_context(resource)) for resource in resources or [_arn(call, "*", "*")]]
+    if created := _created_type(call.operation):
+        name = str(call.parameters.get("GroupName")) if created == "placement-group" else "*"
+        resources.append(_arn(call, created, name))
+    found = [Access(action, resource, _context_of(resource)) for resource in resources or [_arn(call, "*", "*")]]
     if call.operation.startswith("Create"):
         found += _tagging(call)
     if call.parameters.get("DeliverLogsPermissionArn"):
@@ -80,14 +80,14 @@ def ec2_accesses(call: Call) -> list[Access]:
     return found
 
 
-def _own_context(resource: str) -> dict[str, list[str]]:
-    """Return the condition keys that come from a resource's own name."""
+def _context_of(resource: str) -> dict[str, list[str]]:
+    """Return the condition keys that can be derived from a resource's ARN."""
     kind, _, name = resource.rpartition(":")[2].partition("/")
     return {"ec2:instanceid": [name]} if kind == "instance" else {}
 
 
 def template_accesses(call: Call, specification: Mapping[str, Any]) -> list[Access]:
-    """Return what a caller needs to have a service launch instances of a template and pass their role."""
+    """Return the permissions that a service requires to launch instances from a template, including iam:PassRole."""
     template_id, data = launch_template(call.region, specification)
     found = [Access("ec2:RunInstances", _arn(call, "instance", "*"), {})]
     if template_id is not None:
@@ -96,7 +96,7 @@ def template_accesses(call: Call, specification: Mapping[str, Any]) -> list[Acce
 
 
 def _launch(call: Call) -> list[Access]:
-    """RunInstances is asked of every kind of resource that a launch uses or makes, for each way to launch."""
+    """Return ec2:RunInstances for all resources that each launch configuration uses or creates."""
     p = call.parameters.get("SpotFleetRequestConfig", call.parameters)
     ways: list[Mapping[str, Any]] = [
         {**override, "LaunchTemplate": one.get("LaunchTemplateSpecification")}
@@ -105,7 +105,7 @@ def _launch(call: Call) -> list[Access]:
     ]
     found = [access for way in ways or [p] for access in _launch_of(call, way)]
     if call.operation != "RunInstances":
-        found.append(Access(f"ec2:{call.operation}", _arn(call, MADE[call.operation], "*"), {}))
+        found.append(Access(f"ec2:{call.operation}", _arn(call, CREATED_TYPES[call.operation], "*"), {}))
     if p.get("IamFleetRole"):
         passed = {"iam:passedtoservice": ["spotfleet.amazonaws.com"]}
         found.append(Access("iam:PassRole", str(p["IamFleetRole"]), passed))
@@ -144,7 +144,7 @@ def _passed(profile: Mapping[str, Any] | None) -> list[Access]:
 
 
 def _tagging(call: Call) -> list[Access]:
-    """Tags that are set while a resource is made need ec2:CreateTags on it."""
+    """Return ec2:CreateTags for the resources that the call tags when it creates them."""
     p = call.parameters.get("SpotFleetRequestConfig", call.parameters)
     kinds = [str(one["ResourceType"]) for one in p.get("TagSpecifications", []) if one.get("Tags")]
     context = {"ec2:createaction": [call.operation]}
@@ -152,21 +152,21 @@ def _tagging(call: Call) -> list[Access]:
 
 
 def _named(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield kind and id of every resource that the call's top-level parameters name."""
+    """Yield the type and ID of each resource in a call's top-level parameters."""
     seen: set[str] = set()
     for name, value in parameters.items():
         if not name.endswith(("Id", "Ids", "Resources")):
-            continue  # names that people choose may look like ids
+            continue  # user-defined names may look like IDs
         for one in value if isinstance(value, list) else [value]:
             match = RESOURCE_ID.match(one) if isinstance(one, str) else None
-            if match is not None and match.group(1) in KINDS and one not in seen:
+            if match is not None and match.group(1) in RESOURCE_TYPES and one not in seen:
                 seen.add(one)
-                yield KINDS[match.group(1)], one
+                yield RESOURCE_TYPES[match.group(1)], one
 
 
-def _made(operation: str) -> str:
-    if operation in MADE:
-        return MADE[operation]
+def _created_type(operation: str) -> str:
+    if operation in CREATED_TYPES:
+        return CREATED_TYPES[operation]
     if not operation.startswith("Create"):
         return ""
     return re.sub(r"(?<!^)(?=[A-Z])", "-", operation.removeprefix("Create")).lower()

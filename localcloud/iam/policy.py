@@ -1,4 +1,4 @@
-"""Decides whether policies allow an action on a resource: explicit deny, then allow, then implicit deny.
+"""Evaluates policies for an action on a resource: explicit denies first, then allows, then the implicit deny.
 
 Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html (2026-11).
 """
@@ -19,7 +19,7 @@ Verdict = Literal["allow", "delegated", "deny", "silent"]
 
 @dataclass(frozen=True)
 class Access:
-    """One thing that a call needs: an IAM action on a resource, with the condition keys special to it (lower case)."""
+    """A required permission: an IAM action on a resource, with its condition keys in lower case."""
 
     action: str
     resource: str
@@ -27,11 +27,11 @@ class Access:
 
 
 def verdict(documents: Iterable[Document], access: Access, context: Context, principal: Principal | None) -> Verdict:
-    """Return what a set of policies says of an access.
+    """Return the verdict of a set of policies on an action and resource.
 
     Args:
-        principal: Given for resource and trust policies, whose statements name principals; None for identity policies.
-            Of such a policy "delegated" says that it admits the principal's account, whose identity policies decide.
+        principal: The caller, for resource and trust policies, or None for identity policies. The verdict "delegated"
+            means that a resource policy allows the principal's account, so identity policies decide.
     """
     found: Verdict = "silent"
     for statement in _statements(documents):
@@ -39,7 +39,7 @@ def verdict(documents: Iterable[Document], access: Access, context: Context, pri
             continue
         if statement["Effect"] == "Deny":
             return "deny"
-        if principal is not None and not _names_itself(statement, principal):
+        if principal is not None and not _names_principal(statement, principal):
             found = "delegated" if found == "silent" else found
         else:
             found = "allow"
@@ -47,7 +47,7 @@ def verdict(documents: Iterable[Document], access: Access, context: Context, pri
 
 
 def grants(documents: Iterable[Document], access: Access, context: Context) -> list[Mapping[str, Any]]:
-    """Return the statements of identity policies that allow an access, each by itself."""
+    """Return the identity policy statements that allow an action on a resource."""
     return [
         statement
         for statement in _statements(documents)
@@ -85,8 +85,8 @@ def _any(patterns: Iterable[str], value: str, *, ignore_case: bool = False) -> b
     return any(wildcard_match(pattern, value) for pattern in patterns)
 
 
-def _names_itself(statement: Mapping[str, Any], principal: Principal) -> bool:
-    """Tell whether a statement grants to this principal, or leaves it to its account's identity policies."""
+def _names_principal(statement: Mapping[str, Any], principal: Principal) -> bool:
+    """Return True if a statement names this principal and not only its account."""
     if principal.kind in ("service", "root"):
         return True
     element = statement.get("Principal")

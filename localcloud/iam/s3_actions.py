@@ -1,4 +1,4 @@
-"""What each S3 call needs.
+"""Determines the permissions that S3 calls require.
 
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html and
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html (2026-11).
@@ -12,7 +12,7 @@ from typing import Any
 from localcloud.api import Call
 from localcloud.iam.policy import Access
 
-# Operations on objects whose IAM action has another name than the operation.
+# IAM actions for object operations, where the names differ.
 OBJECT_ACTIONS: Mapping[str, str] = {
     "HeadObject": "s3:GetObject",
     "SelectObjectContent": "s3:GetObject",
@@ -23,7 +23,7 @@ OBJECT_ACTIONS: Mapping[str, str] = {
     "CompleteMultipartUpload": "s3:PutObject",
     "ListParts": "s3:ListMultipartUploadParts",
 }
-# Actions that have a second name when the call names a version.
+# Actions for calls with a version ID.
 VERSION_ACTIONS: Mapping[str, str] = {
     "s3:GetObject": "s3:GetObjectVersion",
     "s3:GetObjectAcl": "s3:GetObjectVersionAcl",
@@ -64,7 +64,17 @@ BUCKET_ACTIONS: Mapping[str, str] = {
     "DeleteBucketTagging": "s3:PutBucketTagging",
     "DeleteBucketOwnershipControls": "s3:PutBucketOwnershipControls",
 }
-# Condition keys of S3 and the parameter that each is the value of.
+# Whether an operation with the permission s3:PutObject creates an object: the value of s3:ObjectCreationOperation.
+# Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes-enforce.html (2026-11).
+CREATES_OBJECT: Mapping[str, bool] = {
+    "PutObject": True,
+    "CopyObject": True,
+    "CompleteMultipartUpload": True,
+    "CreateMultipartUpload": False,
+    "UploadPart": False,
+    "UploadPartCopy": False,
+}
+# S3 condition keys and the parameters that provide their values.
 CONDITION_KEYS: Mapping[str, str] = {
     "s3:prefix": "Prefix",
     "s3:delimiter": "Delimiter",
@@ -82,12 +92,14 @@ CONDITION_KEYS: Mapping[str, str] = {
 
 
 def s3_accesses(call: Call) -> list[Access]:
-    """Return what an S3 call needs on buckets and objects (the use of encryption keys is not among it)."""
+    """Return the actions on buckets and objects that an S3 call requires, excluding actions on KMS keys."""
     p = call.parameters
     if call.operation == "ListBuckets":
         return [Access("s3:ListAllMyBuckets", "*", {})]
     bucket = f"arn:aws:s3:::{p.get('Bucket', '*')}"
     context = _context(p)
+    if call.operation in CREATES_OBJECT:
+        context["s3:objectcreationoperation"] = [str(CREATES_OBJECT[call.operation]).lower()]
     if call.operation == "DeleteObjects":
         return [
             Access(_action("s3:DeleteObject", one), f"{bucket}/{one['Key']}", context) for one in p["Delete"]["Objects"]

@@ -1,4 +1,4 @@
-"""What calls to FSx, Data Lifecycle Manager and Resource Groups need.
+"""Determines the permissions that FSx, Data Lifecycle Manager and Resource Groups calls require.
 
 Source: https://docs.aws.amazon.com/service-authorization/latest/reference/ (list_amazonfsx,
 list_amazondatalifecyclemanager, list_awsresourcegroups; 2026-11).
@@ -11,7 +11,7 @@ from localcloud.iam.policy import Access
 
 
 def fsx_accesses(call: Call) -> list[Access]:
-    """Return what an FSx call needs: the file system or association that it names or makes, and the tags it sets."""
+    """Return the actions that an FSx call requires on a file system or association and its tags."""
     p = call.parameters
     action = f"fsx:{call.operation}"
     prefix = f"arn:aws:fsx:{call.region}:{call.account}"
@@ -21,18 +21,18 @@ def fsx_accesses(call: Call) -> list[Access]:
         return [Access(action, str(p["ResourceARN"]), {})]
     system = p.get("FileSystemId")
     resources = [f"{prefix}:file-system/{system or '*'}"] if system or call.operation == "CreateFileSystem" else []
-    made = resources[:1]
+    tagged = resources[:1]
     if "DataRepositoryAssociation" in call.operation:
-        made = [f"{prefix}:association/{system or '*'}/{p.get('AssociationId', '*')}"]
-        resources += made
+        tagged = [f"{prefix}:association/{system or '*'}/{p.get('AssociationId', '*')}"]
+        resources += tagged
     found = [Access(action, one, {}) for one in resources or ["*"]]
     if p.get("Tags") and call.operation.startswith("Create"):
-        found += [Access("fsx:TagResource", one, {}) for one in made]
+        found += [Access("fsx:TagResource", one, {}) for one in tagged]
     return found
 
 
 def dlm_accesses(call: Call) -> list[Access]:
-    """Return what a lifecycle manager call needs: its policy, and the right to pass the role that snapshots."""
+    """Return a Data Lifecycle Manager call's action on its policy, plus iam:PassRole for the execution role."""
     p = call.parameters
     action = f"dlm:{call.operation}"
     prefix = f"arn:aws:dlm:{call.region}:{call.account}:policy/"
@@ -47,7 +47,7 @@ def dlm_accesses(call: Call) -> list[Access]:
 
 
 def resource_groups_accesses(call: Call) -> list[Access]:
-    """Return what a Resource Groups call needs: the group that it names."""
+    """Return the action that a Resource Groups call requires on its group."""
     p = call.parameters
     action = f"resource-groups:{call.operation}"
     named = str(p.get("Arn") or p.get("Group") or p.get("GroupName") or "")

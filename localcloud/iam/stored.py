@@ -1,4 +1,4 @@
-"""What IAM evaluation must know of stored resources, read from moto's own records: keys, roles, templates, tags."""
+"""Reads the keys, roles, launch templates and tags that IAM evaluation requires from moto."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from urllib.parse import unquote
 
 from moto.backends import get_backend
 
+from localcloud.iam.identity import ACCOUNT, iam_backend
 from localcloud.iam.policy import Access, Document
-from localcloud.identity import ACCOUNT, iam_backend
 
 
 def document(policy: Any) -> Document:
-    """Return a stored policy document, which moto keeps as text, bytes, percent-encoded text or a mapping."""
+    """Return a policy document, which moto stores as a string, bytes, a percent-encoded string or a mapping."""
     if isinstance(policy, bytes):
         policy = policy.decode()
     if isinstance(policy, str):
@@ -24,13 +24,13 @@ def document(policy: Any) -> Document:
 
 
 def managed_document(policy: Any) -> Document:
-    """Return the default version of a managed policy."""
+    """Return the document of a managed policy's default version."""
     version = next(v for v in policy.versions if v.version_id == policy.default_version_id)
     return document(version.document)
 
 
 def key_arn(region: str, key: str) -> str:
-    """Return the ARN of a KMS key that is named by id, ARN, alias or alias ARN; the name itself when there is none."""
+    """Return a KMS key's ARN by ID, ARN, alias or alias ARN. For an unknown key, return the ARN it would have."""
     keys = get_backend("kms")[ACCOUNT][region]
     name = key.rpartition(":")[2] if key.startswith("arn:") else key
     if name.startswith("alias/"):
@@ -43,12 +43,12 @@ def key_arn(region: str, key: str) -> str:
 
 
 def bucket(name: str) -> Any:
-    """Return moto's bucket of this name, or None."""
+    """Return moto's bucket with this name, or None."""
     return get_backend("s3")[ACCOUNT]["aws"].buckets.get(name)
 
 
 def bucket_key(name: str) -> str | None:
-    """Return the customer-managed key that a bucket encrypts new objects with, as its configuration names it."""
+    """Return the customer-managed key in a bucket's encryption configuration, or None."""
     found = bucket(name)
     rules = ((found.encryption if found is not None else None) or {}).get("Rule") or []
     for rule in rules if isinstance(rules, list) else [rules]:
@@ -60,7 +60,7 @@ def bucket_key(name: str) -> str | None:
 
 
 def object_key(bucket_name: str, name: str, version: str | None) -> str | None:
-    """Return the customer-managed key that a stored object is encrypted with."""
+    """Return a stored object's customer-managed key, or None."""
     found = bucket(bucket_name)
     if found is None:
         return None
@@ -73,7 +73,7 @@ def object_key(bucket_name: str, name: str, version: str | None) -> str | None:
 
 
 def profile_role(profile: Mapping[str, Any]) -> str | None:
-    """Return the ARN of the role in an instance profile that is named by {"Name": ...} or {"Arn": ...}."""
+    """Return the ARN of the role in an instance profile, given as {"Name": ...} or {"Arn": ...}."""
     for stored in iam_backend().instance_profiles.values():
         if profile.get("Arn") == stored.arn or profile.get("Name") == stored.name:
             return str(stored.roles[0].arn) if stored.roles else None
@@ -81,14 +81,14 @@ def profile_role(profile: Mapping[str, Any]) -> str | None:
 
 
 def role_boundary(name: str) -> str | None:
-    """Return the ARN of the permissions boundary of a role, None when it has none or is not there."""
+    """Return the ARN of a role's permissions boundary, or None."""
     role = next((one for one in iam_backend().roles.values() if one.name == name), None)
     boundary = getattr(role, "permissions_boundary_arn", None)
     return str(boundary) if boundary else None
 
 
 def launch_template(region: str, specification: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
-    """Return the id of a launch template and the data of the version that a specification names."""
+    """Return a launch template's ID and the data of the specified version."""
     templates = get_backend("ec2")[ACCOUNT][region].launch_templates
     for one in templates.values():
         if specification.get("LaunchTemplateId") != one.id and specification.get("LaunchTemplateName") != one.name:
@@ -103,12 +103,12 @@ def launch_template(region: str, specification: Mapping[str, Any]) -> tuple[str 
 
 
 def ec2_tags(region: str, resource: str) -> Mapping[str, str]:
-    """Return the tags of an EC2 resource, by ARN."""
+    """Return an EC2 resource's tags, by ARN."""
     return dict(get_backend("ec2")[ACCOUNT][region].tags.get(resource.rpartition("/")[2], {}))
 
 
 def resource_policies(access: Access) -> list[Document]:
-    """Return the policies that are attached to the resource of an access."""
+    """Return the policies attached to the resource that the call accesses."""
     kind = access.action.partition(":")[0]
     if kind == "s3" and access.resource.startswith("arn:aws:s3:::"):
         found = bucket(access.resource.removeprefix("arn:aws:s3:::").split("/", 1)[0])

@@ -1,1 +1,1 @@
-"""Storage services beside S3 and EBS: FSx for Lustre and Data Lifecycle Manager."""
+"""FSx for Lustre and Data Lifecycle Manager."""

@@ -1,14 +1,13 @@
-"""Data Lifecycle Manager: policies that snapshot tagged volumes on a schedule, and remove old snapshots.
+"""Data Lifecycle Manager, which takes scheduled snapshots of tagged volumes and deletes old snapshots.
 
-Policies for EBS snapshots with interval or cron schedules and count or age retention. Not here: AMI policies, event
-policies, copies to other regions and accounts; they are refused.
+Supports policies for EBS snapshots with interval or cron schedules and retention by count or age. Rejects AMI policies,
+event policies and copies to other regions or accounts.
 Source: docs.aws.amazon.com/ebs/latest/userguide/snapshot-ami-policy.html, 2026-11.
 """
 
 from __future__ import annotations
 
 import copy
-import logging
 import secrets
 import threading
 import time
@@ -19,18 +18,18 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from localcloud.api import ApiError, Call, Clients, Handler, Observer
-from localcloud.compute.moments import moment_of
-from localcloud.functions.schedules import parse_schedule
+from localcloud.compute.describe import timestamp
+from localcloud.control_loop import ControlLoop
+from localcloud.events.schedules import parse_schedule
 from localcloud.storage.dlm_policy import problems, retention_seconds
 
-_logger = logging.getLogger(__name__)
 POLICY_TAG = "aws:dlm:lifecycle-policy-id"
 SCHEDULE_TAG = "aws:dlm:lifecycle-schedule-name"
-_LOOK_SECONDS = 60.0
+_POLL_SECONDS = 60.0
 
 
 class DlmService:
-    """api.Service for Data Lifecycle Manager; a thread takes the snapshots that are due."""
+    """api.Service for Data Lifecycle Manager. `loop`'s thread takes snapshots when they are due."""
 
     name = "dlm"
 
@@ -40,18 +39,15 @@ class DlmService:
         self._lock = threading.RLock()
         self._policies: dict[str, dict[str, Any]] = {}
         self._last: dict[tuple[str, str], float] = {}
-        self._closed = threading.Event()
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dlm", daemon=True)
-        self._thread.start()
+        self.loop = ControlLoop("dlm", self._enabled, self._run, lambda: _POLL_SECONDS)
+        self.loop.start()
 
     def operations(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {
             "CreateLifecyclePolicy": self.create,
             "UpdateLifecyclePolicy": self.update,
             "GetLifecyclePolicy": self.get,
-            "GetLifecyclePolicies": self.list_policies,
             "DeleteLifecyclePolicy": self.delete,
             "TagResource": self.tag,
             "UntagResource": self.untag,
@@ -59,29 +55,23 @@ class DlmService:
         }
 
     def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return nothing."""
+        """Return an empty mapping."""
         return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Answer nothing."""
+        """Return 404."""
         return 404, b""
 
     def close(self) -> None:
         """Stop taking snapshots."""
-        self._closed.set()
-        self._wake.set()
-        self._thread.join()
-
-    def wake(self) -> None:
-        """Let the thread look at the time."""
-        self._wake.set()
+        self.loop.close()
 
     def create(self, call: Call) -> Mapping[str, Any]:
-        """Answer CreateLifecyclePolicy."""
+        """Handle CreateLifecyclePolicy."""
         asked = call.parameters
         self._check(asked.get("PolicyDetails") or {}, asked.get("ExecutionRoleArn"))
         policy_id = f"policy-{secrets.token_hex(9)[:17]}"
-        now = moment_of(self._clock())
+        now = timestamp(self._clock())
         policy = {
             "PolicyId": policy_id, "Description": asked["Description"], "State": asked["State"],
             "ExecutionRoleArn": asked["ExecutionRoleArn"], "DateCreated": now, "DateModified": now,
@@ -91,74 +81,61 @@ class DlmService:
         }  # fmt: skip
         with self._lock:
             self._policies[policy_id] = policy
-        self._wake.set()
+        self.loop.wake()
         return {"PolicyId": policy_id}
 
     def update(self, call: Call) -> Mapping[str, Any]:
-        """Answer UpdateLifecyclePolicy."""
+        """Handle UpdateLifecyclePolicy."""
         names = ("Description", "State", "ExecutionRoleArn", "PolicyDetails")
         changes = {name: copy.deepcopy(call.parameters[name]) for name in names if call.parameters.get(name)}
         with self._lock:
             policy = self._found(call)
             merged = policy | changes
             self._check(merged["PolicyDetails"], merged["ExecutionRoleArn"])
-            policy |= changes | {"DateModified": moment_of(self._clock())}
-        self._wake.set()
+            policy |= changes | {"DateModified": timestamp(self._clock())}
+        self.loop.wake()
         return {}
 
     def get(self, call: Call) -> Mapping[str, Any]:
-        """Answer GetLifecyclePolicy."""
+        """Handle GetLifecyclePolicy."""
         with self._lock:
             return {"Policy": copy.deepcopy(self._found(call))}
 
-    def list_policies(self, call: Call) -> Mapping[str, Any]:
-        """Answer GetLifecyclePolicies."""
-        wanted = call.parameters.get("PolicyIds")
-        with self._lock:
-            chosen = [one for key, one in self._policies.items() if not wanted or key in wanted]
-        names = ("PolicyId", "Description", "State", "Tags", "DefaultPolicy")
-        return {
-            "Policies": [
-                {name: one[name] for name in names} | {"PolicyType": one["PolicyDetails"]["PolicyType"]}
-                for one in chosen
-            ]
-        }
-
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Answer DeleteLifecyclePolicy; the snapshots stay."""
+        """Handle DeleteLifecyclePolicy. The policy's snapshots are kept."""
         with self._lock:
             del self._policies[self._found(call)["PolicyId"]]
         return {}
 
     def tag(self, call: Call) -> Mapping[str, Any]:
-        """Answer TagResource."""
+        """Handle TagResource."""
         with self._lock:
             self._by_arn(call)["Tags"].update(call.parameters["Tags"])
         return {}
 
     def untag(self, call: Call) -> Mapping[str, Any]:
-        """Answer UntagResource."""
+        """Handle UntagResource."""
         with self._lock:
             for key in call.parameters["TagKeys"]:
                 self._by_arn(call)["Tags"].pop(key, None)
         return {}
 
     def tags(self, call: Call) -> Mapping[str, Any]:
-        """Answer ListTagsForResource."""
+        """Handle ListTagsForResource."""
         with self._lock:
             return {"Tags": dict(self._by_arn(call)["Tags"])}
 
     def _check(self, details: Mapping[str, Any], role_arn: str | None) -> None:
-        wrong = problems(details)
+        found = problems(details)
         try:
             trust = self._clients.direct("iam").get_role(RoleName=str(role_arn).rpartition("/")[2])["Role"]
         except ClientError:
-            wrong.append(f"ExecutionRoleArn {role_arn}: no such role")
+            found.append(f"ExecutionRoleArn {role_arn}: the role does not exist")
         else:
             if "dlm.amazonaws.com" not in str(trust["AssumeRolePolicyDocument"]):
-                wrong.append(f"ExecutionRoleArn {role_arn}: the role does not trust dlm.amazonaws.com")
-        if wrong:
-            raise ApiError("InvalidRequestException", "; ".join(wrong))
+                found.append(f"ExecutionRoleArn {role_arn}: the role does not trust dlm.amazonaws.com")
+        if found:
+            raise ApiError("InvalidRequestException", "; ".join(found))
 
     def _found(self, call: Call) -> dict[str, Any]:
         policy_id = call.parameters["PolicyId"]
@@ -173,22 +150,19 @@ class DlmService:
                 return one
         raise ApiError("ResourceNotFoundException", f"{arn} does not exist", 404)
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            self._wake.wait(_LOOK_SECONDS)
-            self._wake.clear()
-            with self._lock:
-                policies = [copy.deepcopy(one) for one in self._policies.values() if one["State"] == "ENABLED"]
-            for policy in policies:
-                for schedule in policy["PolicyDetails"]["Schedules"]:
-                    if self._closed.is_set():
-                        return
-                    try:
-                        self._look_at(policy, schedule)
-                    except (ApiError, ClientError):
-                        _logger.exception("%s: snapshots could not be taken", policy["PolicyId"])
+    def _enabled(self) -> list[str]:
+        with self._lock:
+            return [policy_id for policy_id, one in self._policies.items() if one["State"] == "ENABLED"]
 
-    def _look_at(self, policy: Mapping[str, Any], schedule: Mapping[str, Any]) -> None:
+    def _run(self, policy_id: str) -> None:
+        with self._lock:
+            if policy_id not in self._policies:  # the policy has been deleted
+                return
+            policy = copy.deepcopy(self._policies[policy_id])
+        for schedule in policy["PolicyDetails"]["Schedules"]:
+            self._run_schedule(policy, schedule)
+
+    def _run_schedule(self, policy: Mapping[str, Any], schedule: Mapping[str, Any]) -> None:
         key = (policy["PolicyId"], schedule["Name"])
         with self._lock:
             since = self._last.setdefault(key, policy["DateCreated"].timestamp())
@@ -233,25 +207,25 @@ class DlmService:
             {"Name": f"tag:{SCHEDULE_TAG}", "Values": [schedule["Name"]]},
             {"Name": "volume-id", "Values": [volume_id]},
         ]
-        # moto lists in order of creation.
+        # moto lists snapshots in the order in which they were created.
         taken = ec2.describe_snapshots(Filters=filters)["Snapshots"]
         rule = schedule["RetainRule"]
         if rule.get("Count"):
             old = taken[: -int(rule["Count"])]
         else:
-            oldest = moment_of(self._clock()) - timedelta(seconds=retention_seconds(rule))
+            oldest = timestamp(self._clock()) - timedelta(seconds=retention_seconds(rule))
             old = [one for one in taken if one["StartTime"] < oldest]
         for one in old:
             ec2.delete_snapshot(SnapshotId=one["SnapshotId"])
 
 
 def next_run(rule: Mapping[str, Any], after: float) -> float | None:
-    """Return when a create rule is due next after a moment, in Unix seconds; None when it never is again."""
+    """Return the next time after `after` at which a create rule is due, in Unix seconds, or None if there is none."""
     if rule.get("CronExpression"):
         return parse_schedule(rule["CronExpression"]).next_after(after, after)
     hours, minutes = map(int, (rule.get("Times") or ["09:00"])[0].split(":"))
     step = int(rule["Interval"]) * 3600
-    start = moment_of(after).replace(hour=hours, minute=minutes, second=0, microsecond=0).timestamp()
+    start = timestamp(after).replace(hour=hours, minute=minutes, second=0, microsecond=0).timestamp()
     while start - step > after:
         start -= step
     while start <= after:

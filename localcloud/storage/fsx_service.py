@@ -1,6 +1,6 @@
-"""FSx: Lustre file systems with their network interfaces, and data repository associations.
+"""FSx for Lustre: file systems with their network interfaces, and data repository associations.
 
-A file system is a record with a DNS name and a mount name; nothing serves it. Not here: what is accepted (`lustre`).
+A file system is only a record with a DNS name and a mount name. `lustre` validates requests.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from localcloud.api import ApiError, Call, Clients, Handler, Observer
-from localcloud.compute.moments import moment_of
-from localcloud.compute.paging import page
+from localcloud.compute.describe import page, timestamp
 from localcloud.storage.lustre import (
     DEFAULT_VERSIONS,
     GROWTH_INTERVAL_SECONDS,
@@ -48,7 +47,7 @@ class FsxService:
         self._grown: dict[str, float] = {}
 
     def operations(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {
             "CreateFileSystem": self.create,
             "UpdateFileSystem": self.update,
@@ -64,23 +63,23 @@ class FsxService:
         }
 
     def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return nothing."""
+        """Return an empty mapping."""
         return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Answer nothing."""
+        """Return 404."""
         return 404, b""
 
     def close(self) -> None:
         """Do nothing."""
 
     def create(self, call: Call) -> Mapping[str, Any]:
-        """Answer CreateFileSystem."""
+        """Handle CreateFileSystem."""
         asked = call.parameters
         if asked["FileSystemType"] != "LUSTRE":
             raise ApiError("UnsupportedOperation", f"FileSystemType {asked['FileSystemType']} is not emulated")
-        if wrong := problems(asked):
-            raise ApiError("BadRequest", "; ".join(wrong))
+        if found := problems(asked):
+            raise ApiError("BadRequest", "; ".join(found))
         lustre = copy.deepcopy(dict(asked.get("LustreConfiguration") or {}))
         lustre.setdefault("DeploymentType", "SCRATCH_1")
         lustre.setdefault("DataCompressionType", "NONE")
@@ -88,7 +87,7 @@ class FsxService:
         system_id = f"fs-{secrets.token_hex(9)[:17]}"
         interface = self._interface(asked, system_id)
         system: dict[str, Any] = {
-            "FileSystemId": system_id, "OwnerId": call.account, "CreationTime": moment_of(self._clock()),
+            "FileSystemId": system_id, "OwnerId": call.account, "CreationTime": timestamp(self._clock()),
             "FileSystemType": "LUSTRE", "Lifecycle": "AVAILABLE", "StorageCapacity": asked["StorageCapacity"],
             "StorageType": asked.get("StorageType", "SSD"), "VpcId": interface["VpcId"],
             "SubnetIds": list(asked["SubnetIds"]), "NetworkInterfaceIds": [interface["NetworkInterfaceId"]],
@@ -115,25 +114,25 @@ class FsxService:
         return interface
 
     def update(self, call: Call) -> Mapping[str, Any]:
-        """Answer UpdateFileSystem: size, throughput, compression, windows, logs."""
+        """Handle UpdateFileSystem: change the capacity, throughput, compression, maintenance windows or logs."""
         changes = call.parameters
         with self._lock:
             system = self._system(changes["FileSystemId"])
             lustre, new = system["LustreConfiguration"], dict(changes.get("LustreConfiguration") or {})
             deployment, kind = lustre["DeploymentType"], system["StorageType"]
-            wrong = [f"{one} cannot be changed" for one in sorted(set(new) - _UPDATABLE)]
+            found = [f"{one} cannot be changed" for one in sorted(set(new) - _UPDATABLE)]
             if "PerUnitStorageThroughput" in new:
-                wrong += throughput_problems(new["PerUnitStorageThroughput"], deployment, kind)
+                found += throughput_problems(new["PerUnitStorageThroughput"], deployment, kind)
             capacity = changes.get("StorageCapacity")
             if capacity is not None and capacity != system["StorageCapacity"]:
-                wrong += capacity_problems(capacity, deployment, kind, lustre | new)
-                wrong += growth_problems(capacity, system["StorageCapacity"], deployment)
+                found += capacity_problems(capacity, deployment, kind, lustre | new)
+                found += growth_problems(capacity, system["StorageCapacity"], deployment)
                 since = self._clock() - self._grown.get(system["FileSystemId"], 0.0)
                 if since < GROWTH_INTERVAL_SECONDS:
-                    wrong.append("StorageCapacity was changed less than 6 hours ago")
-            wrong += metadata_problems(lustre.get("MetadataConfiguration"), new.get("MetadataConfiguration"))
-            if wrong:
-                raise ApiError("BadRequest", "; ".join(wrong))
+                    found.append("StorageCapacity was changed less than 6 hours ago")
+            found += metadata_problems(lustre.get("MetadataConfiguration"), new.get("MetadataConfiguration"))
+            if found:
+                raise ApiError("BadRequest", "; ".join(found))
             lustre |= new
             if capacity is not None and capacity != system["StorageCapacity"]:
                 system["StorageCapacity"] = capacity
@@ -141,14 +140,14 @@ class FsxService:
             return {"FileSystem": copy.deepcopy(system)}
 
     def describe(self, call: Call) -> Mapping[str, Any]:
-        """Answer DescribeFileSystems."""
+        """Handle DescribeFileSystems."""
         with self._lock:
             named = [self._system(one) for one in call.parameters.get("FileSystemIds", [])]
             shown = copy.deepcopy(named or list(self._systems.values()))
         return page(shown, call.parameters, "FileSystems")
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Answer DeleteFileSystem; its associations and its interface go with it."""
+        """Handle DeleteFileSystem: also delete the file system's associations and network interface."""
         with self._lock:
             system = self._system(call.parameters["FileSystemId"])
             for key in [
@@ -161,24 +160,24 @@ class FsxService:
         return {"FileSystemId": system["FileSystemId"], "Lifecycle": "DELETING"}
 
     def associate(self, call: Call) -> Mapping[str, Any]:
-        """Answer CreateDataRepositoryAssociation."""
+        """Handle CreateDataRepositoryAssociation."""
         asked = call.parameters
         with self._lock:
             system = self._system(asked["FileSystemId"])
             mine = [one for one in self._associations.values() if one["FileSystemId"] == system["FileSystemId"]]
             deployment = system["LustreConfiguration"]["DeploymentType"]
-            wrong = association_problems(deployment, system["FileSystemTypeVersion"], len(mine))
+            found = association_problems(deployment, system["FileSystemTypeVersion"], len(mine))
             path = str(asked.get("FileSystemPath") or "/").rstrip("/") or "/"
             for one in mine:
                 other = one["FileSystemPath"]
                 if f"{path}/".startswith(f"{other.rstrip('/')}/") or f"{other}/".startswith(f"{path.rstrip('/')}/"):
-                    wrong.append(f"FileSystemPath {path} overlaps {other} of {one['AssociationId']}")
+                    found.append(f"FileSystemPath {path} overlaps {other} in {one['AssociationId']}")
                 if one["DataRepositoryPath"].rstrip("/") == asked["DataRepositoryPath"].rstrip("/"):
-                    wrong.append(f"DataRepositoryPath is the one of {one['AssociationId']}")
+                    found.append(f"DataRepositoryPath is already used by {one['AssociationId']}")
             if not asked["DataRepositoryPath"].startswith("s3://"):
-                wrong.append(f"DataRepositoryPath {asked['DataRepositoryPath']} does not start with s3://")
-            if wrong:
-                raise ApiError("BadRequest", "; ".join(wrong))
+                found.append(f"DataRepositoryPath {asked['DataRepositoryPath']} must start with s3://")
+            if found:
+                raise ApiError("BadRequest", "; ".join(found))
             self._check_bucket(asked["DataRepositoryPath"])
             association_id = f"dra-{secrets.token_hex(9)[:17]}"
             arn = f"arn:aws:fsx:{call.region}:{call.account}:association/{system['FileSystemId']}/{association_id}"
@@ -187,7 +186,7 @@ class FsxService:
                 "Lifecycle": "AVAILABLE", "FileSystemPath": path, "DataRepositoryPath": asked["DataRepositoryPath"],
                 "BatchImportMetaDataOnCreate": bool(asked.get("BatchImportMetaDataOnCreate")),
                 "ImportedFileChunkSize": asked.get("ImportedFileChunkSize", 1024), "S3": dict(asked.get("S3") or {}),
-                "Tags": list(asked.get("Tags", [])), "CreationTime": moment_of(self._clock()),
+                "Tags": list(asked.get("Tags", [])), "CreationTime": timestamp(self._clock()),
             }  # fmt: skip
             self._associations[association_id] = made
             return {"Association": made | {"Lifecycle": "CREATING"}}
@@ -197,10 +196,10 @@ class FsxService:
         try:
             self._clients.direct("s3").head_bucket(Bucket=bucket)
         except ClientError as error:
-            raise ApiError("BadRequest", f"The bucket {bucket} of DataRepositoryPath does not exist") from error
+            raise ApiError("BadRequest", f"DataRepositoryPath: the bucket {bucket} does not exist") from error
 
     def update_association(self, call: Call) -> Mapping[str, Any]:
-        """Answer UpdateDataRepositoryAssociation."""
+        """Handle UpdateDataRepositoryAssociation."""
         with self._lock:
             found = self._association(call.parameters["AssociationId"])
             found |= {name: call.parameters[name] for name in ("ImportedFileChunkSize", "S3")
@@ -208,7 +207,7 @@ class FsxService:
             return {"Association": copy.deepcopy(found)}
 
     def describe_associations(self, call: Call) -> Mapping[str, Any]:
-        """Answer DescribeDataRepositoryAssociations."""
+        """Handle DescribeDataRepositoryAssociations."""
         wanted = {one["Name"]: one["Values"] for one in call.parameters.get("Filters", [])}
         with self._lock:
             named = [self._association(one) for one in call.parameters.get("AssociationIds", [])]
@@ -218,14 +217,14 @@ class FsxService:
         return page(shown, call.parameters, "Associations")
 
     def dissociate(self, call: Call) -> Mapping[str, Any]:
-        """Answer DeleteDataRepositoryAssociation."""
+        """Handle DeleteDataRepositoryAssociation."""
         with self._lock:
             found = self._association(call.parameters["AssociationId"])
             del self._associations[found["AssociationId"]]
         return {"AssociationId": found["AssociationId"], "Lifecycle": "DELETING"}
 
     def tag(self, call: Call) -> Mapping[str, Any]:
-        """Answer TagResource."""
+        """Handle TagResource."""
         new = call.parameters["Tags"]
         with self._lock:
             found = self._by_arn(call.parameters["ResourceARN"])
@@ -234,14 +233,14 @@ class FsxService:
         return {}
 
     def untag(self, call: Call) -> Mapping[str, Any]:
-        """Answer UntagResource."""
+        """Handle UntagResource."""
         with self._lock:
             found = self._by_arn(call.parameters["ResourceARN"])
             found["Tags"] = [one for one in found["Tags"] if one["Key"] not in call.parameters["TagKeys"]]
         return {}
 
     def tags(self, call: Call) -> Mapping[str, Any]:
-        """Answer ListTagsForResource."""
+        """Handle ListTagsForResource."""
         with self._lock:
             return page(list(self._by_arn(call.parameters["ResourceARN"])["Tags"]), call.parameters, "Tags")
 

@@ -1,67 +1,72 @@
-"""Asks an account whether a deployment can run in it: read-only calls, and dry runs of the launch that is deployed.
+"""Checks whether a deployment can run in an account, using read-only calls and launch dry runs.
 
-Sources (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/APIReference/ (DescribeInstanceTypeOfferings,
-DescribeCapacityReservations, GetSpotPlacementScores, RunInstances with DryRun),
-https://docs.aws.amazon.com/servicequotas/2019-06-24/apireference/API_GetServiceQuota.html.
+`questions` contains the table of questions. They are asked at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
-from stacks.account import capacity, launch
-from stacks.account.launch import Templates
+from stacks.account import launch
+from stacks.account.account import Account, ClientOf, Templates
+from stacks.account.questions import QUESTIONS, Question
 from stacks.config import DeploymentConfig
-from stacks.errors import Problem
+from stacks.errors import ConfigError, Problem
 
-MISSING_RIGHT = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
-ClientOf = Callable[[str], Any]
-Check = Callable[[DeploymentConfig, ClientOf], Iterator[Problem]]
-CHECKS: tuple[tuple[str, str, Check], ...] = (
-    ("quotas", "servicequotas:GetServiceQuota", capacity.quotas),
-    ("offerings by zone", "ec2:DescribeInstanceTypeOfferings", capacity.offerings),
-    ("reservation", "ec2:DescribeCapacityReservations", capacity.reservation),
-    ("spot placement score", "ec2:GetSpotPlacementScores", capacity.spot_placement),
-)
+PERMISSION_ERRORS = ("AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation")
+REGION_ERRORS = ("AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException")
+"""Errors for wrong credentials, and for a region that the account has not enabled.
+Source (2026-11): https://docs.aws.amazon.com/global-infrastructure/latest/regions/aws-regions.html."""
+THREADS = 8
+PROGRESS_SECONDS = 4.0
 
 
-def ask(
+def account_problems(
     config: DeploymentConfig,
     *,
     templates: Callable[[], Templates],
     progress: Callable[[str], None] = lambda text: None,
     client_of: ClientOf | None = None,
+    questions: tuple[Question, ...] = QUESTIONS,
+    progress_seconds: float = PROGRESS_SECONDS,
 ) -> list[Problem]:
-    """Return what the account says against a deployment; each question that it cannot answer is a warning.
+    """Return the problems that would prevent the deployment in its account. An unanswered question is a warning.
 
     Args:
         config: The deployment.
-        templates: Synthesises the deployment, for the launch that is tried.
-        progress: Told what is asked.
-        client_of: Makes the client of a service; the default uses the credentials of the environment.
+        templates: Function that synthesises the deployment.
+        progress: Function that receives a line of text for each answer, and regularly while waiting for one.
+        client_of: Function that creates the client for a service. The default uses the environment's credentials.
+        questions: The questions to ask, if they apply to the deployment.
+        progress_seconds: Longest time without a line of text, seconds.
     """
     clients = client_of or _clients(config.region)
     progress(f"credentials and account, {config.region}")
-    if (refused := _account(config, clients)) is not None:
-        return [refused]
-    found: list[Problem] = []
-    for title, right, check in CHECKS:
-        progress(title)
-        found += _answered(title, right, lambda check=check: list(check(config, clients)))  # type: ignore[misc]
-    progress("dry run of the launch")
-    rights = "ec2:RunInstances, cloudformation:DescribeStackResources"
-    found += _answered("dry run", rights, lambda: list(launch.dry_runs(config, clients, templates())))
-    return found
+    if (problem := _account(config, clients)) is not None:
+        return [problem]
+    account = Account(config, clients, templates)
+    asked = [question for question in questions if question.applies(config)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = {pool.submit(_answer, question, account): question for question in asked}
+        pending: set[Future[list[Problem]]] = set(answers)
+        while pending:
+            done, pending = wait(pending, progress_seconds, FIRST_COMPLETED)
+            for one in sorted(done, key=lambda one: asked.index(answers[one])):
+                left = f", {len(pending)} left" if pending else ""
+                progress(f"{answers[one].title}: {len(one.result())} problems{left}")
+            if not done:
+                progress(f"waiting for {', '.join(sorted(answers[one].title for one in pending))}")
+        return [problem for answer in answers for problem in answer.result()]
 
 
 def synthesised(path: Path) -> Templates:
-    """Return the templates of a deployment file, made by the CDK as for a deploy."""
+    """Return the templates of a deployment file, synthesised in the same way as for a deploy."""
     return launch.synthesise(path)
 
 
@@ -72,30 +77,43 @@ def _clients(region: str) -> ClientOf:
 
 
 def _account(config: DeploymentConfig, clients: ClientOf) -> Problem | None:
-    """Return why nothing can be asked, or None."""
+    """Return the problem that prevents asking any question, or None."""
     try:
         account = clients("sts").get_caller_identity()["Account"]
     except (NoCredentialsError, PartialCredentialsError) as error:
         remedy = "`aws configure`, `aws sso login`, or set AWS_PROFILE"
-        return Problem("--aws", str(error), "there are no AWS credentials", remedy)
-    except (BotoCoreError, ClientError) as error:
-        return Problem("--aws", str(error), "AWS does not answer", "check network, proxy and credentials")
+        return Problem("--aws", str(error), "no AWS credentials found", remedy)
+    except ClientError as error:
+        code = error.response["Error"]["Code"]
+        if code not in REGION_ERRORS:
+            return Problem("--aws", str(error), "the call to AWS failed", "see the message")
+        rule = f"the credentials are invalid or expired, or the account has not enabled {config.region}"
+        remedy = f"renew the credentials; `aws account enable-region --region-name {config.region}` enables the region"
+        return Problem("--aws", code, rule, remedy)
+    except BotoCoreError as error:
+        return Problem("--aws", str(error), "the call to AWS failed", "check the network, proxy and credentials")
     if config.account is not None and account != config.account:
-        rule = f"the credentials are of account {account}"
-        return Problem("account", config.account, rule, "use credentials of that account, or correct the key")
+        rule = f"the credentials belong to account {account}"
+        return Problem("account", config.account, rule, "use credentials for that account, or correct the key")
     return None
 
 
-def _answered(title: str, right: str, question: Callable[[], list[Problem]]) -> list[Problem]:
+def _answer(question: Question, account: Account) -> list[Problem]:
+    found: list[Problem] = []
     try:
-        return question()
+        for problem in question.ask(account):
+            found.append(problem)
     except ClientError as error:
         code = error.response["Error"]["Code"]
-        if code in MISSING_RIGHT:
-            rule, remedy = f"{title}: these credentials may not ask", f"grant {right}, or ask somebody who may"
+        if code in PERMISSION_ERRORS:
+            called = f"{error.operation_name}; the question calls {', '.join(question.calls)}"
+            rule, remedy = f"{question.title}: missing permission for {called}", "grant it, or use other credentials"
         else:
-            rule, remedy = f"{title}: the account did not answer: {error}", "see the message"
-        return [Problem("--aws", code, rule, remedy, "warning")]
+            rule, remedy = f"{question.title}: the call failed: {error}", "see the message"
+        found.append(Problem("--aws", code, rule, remedy, "warning"))
     except BotoCoreError as error:
-        rule = f"{title}: AWS does not answer"
-        return [Problem("--aws", str(error), rule, "check network and proxy", "warning")]
+        rule = f"{question.title}: AWS is not reachable"
+        found.append(Problem("--aws", str(error), rule, "check the network and proxy", "warning"))
+    except ConfigError as error:
+        found += error.problems
+    return found

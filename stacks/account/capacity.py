@@ -1,32 +1,23 @@
-"""Questions about capacity: quotas, offerings, a reservation, the spot market."""
+"""Capacity checks for an account: quotas, offerings, reservation and spot placement score."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import ClientError
 
-from stacks.capacity_plan import is_spot, on_demand_base, zone_candidates
+from hardware import InstanceType
+from stacks.account.account import ClientOf
+from stacks.capacity.catalogue import catalogue
+from stacks.capacity.plan import is_spot, on_demand_base, zone_candidates
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
-from stacks.instance_types import InstanceType, catalogue
 
-if TYPE_CHECKING:
-    from stacks.account import ClientOf
-
-# Quota codes of vCPUs by family. Source (2026-11):
-# https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
-ON_DEMAND_QUOTAS: Mapping[str, str] = {"standard": "L-1216C47A", "g": "L-DB2E81BA", "p": "L-417A185B"}
-SPOT_QUOTAS: Mapping[str, str] = {
-    "standard": "L-34B43A08",
-    "g": "L-3819A6DF",
-    "p4": "L-7212CCBC",
-    "p5": "L-C4BD4855",
-}
 LOW_SCORE = 4
-"""Of 1 to 10; AWS promises nothing even at 10.
+"""Threshold on AWS's scale of 1 to 10. Even a score of 10 does not guarantee capacity.
 Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-sps-works.html"""
 
 
@@ -34,40 +25,53 @@ def _types(config: DeploymentConfig) -> list[InstanceType]:
     return [catalogue().types[name] for name in config.capacity.instance_types]
 
 
-def quota_code(one: InstanceType, *, spot: bool) -> str | None:
-    """Return the code of the vCPU quota that a type counts against; None: not known here."""
-    letter = one.family[0]
-    if letter not in "gp":
-        return (SPOT_QUOTAS if spot else ON_DEMAND_QUOTAS)["standard"]
-    if letter == "g":
-        return (SPOT_QUOTAS if spot else ON_DEMAND_QUOTAS)["g"]
-    return SPOT_QUOTAS.get(one.family[:2]) if spot else ON_DEMAND_QUOTAS["p"]
-
-
 def quotas(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
-    """The account's vCPU quotas must hold the fleet, whichever listed type it gets."""
+    """Check that the vCPU quotas allow the fleet to launch any of the listed types."""
     if config.capacity.market == "capacity_block":
-        return  # paid for in advance, and started by AWS itself
+        return  # capacity blocks do not count against the quotas
     base = on_demand_base(config)
     parts = [(False, base), (True, config.capacity.nodes - base)] if is_spot(config) else [(False, base)]
     client = clients("service-quotas")
-    for spot, machines in parts:
+    for spot, instances in parts:
         largest: dict[str, InstanceType] = {}
-        for one in _types(config):
-            code = quota_code(one, spot=spot)
-            if code is not None and one.vcpus > largest.get(code, one).vcpus - (code not in largest):
+        for one in _types(config) if instances else ():
+            code = one.quota_code(spot=spot) or _quota_by_name(client, one, spot=spot)
+            if code is None:
+                market = "spot" if spot else "on-demand"
+                rule = f"no vCPU quota for {market} instances of {one.family.name} is known, so it is not checked"
+                remedy = f"look for {_quota_word(one)} in Service Quotas (ec2)"
+                yield Problem("capacity.instance_types", one.name, rule, remedy, "warning")
+            elif one.vcpus > largest.get(code, one).vcpus - (code not in largest):
                 largest[code] = one
-        for code, one in largest.items() if machines else ():
+        for code, one in largest.items():
             quota = client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
-            needed = machines * one.vcpus
+            needed = instances * one.vcpus
             if quota["Value"] < needed:
-                rule = f"{machines} x {one.name} take {needed} vCPUs, and {quota['QuotaName']} is {quota['Value']:g}"
-                remedy = f"ask for more of quota {code} in Service Quotas, or for fewer nodes"
+                available = f"{quota['QuotaName']} is {quota['Value']:g}"
+                rule = f"{instances} x {one.name} require {needed} vCPUs, but the quota {available}"
+                remedy = f"request an increase of quota {code} in Service Quotas, or use fewer nodes"
                 yield Problem("capacity.nodes", config.capacity.nodes, rule, remedy)
 
 
+def _quota_word(one: InstanceType) -> str:
+    """Return a family's name as it appears in quota names, such as P6 for p6-b200."""
+    found = re.match(r"[a-z]+\d+", one.family.name)
+    return (found.group() if found else one.family.name).upper()
+
+
+def _quota_by_name(client: Any, one: InstanceType, *, spot: bool) -> str | None:
+    """Return the code of the quota that names a family, for families whose quotas are too new for the catalogue."""
+    wanted = "Spot Instance Requests" if spot else "Running On-Demand"
+    for page in client.get_paginator("list_service_quotas").paginate(ServiceCode="ec2"):
+        for quota in page["Quotas"]:
+            words = re.findall(r"\w+", quota["QuotaName"])
+            if wanted in quota["QuotaName"] and _quota_word(one) in words:
+                return str(quota["QuotaCode"])
+    return None
+
+
 def offerings(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
-    """Each type should be offered in each zone that is tried; one that is offered in none cannot come."""
+    """Check that each type is offered in the fleet's zones. If only some zones offer a type, yield a warning."""
     pages = clients("ec2").get_paginator("describe_instance_type_offerings")
     names = list(config.capacity.instance_types)
     found: dict[str, set[str]] = {name: set() for name in names}
@@ -80,15 +84,15 @@ def offerings(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
         missing = [zone for zone in tried if zone not in found[name]]
         elsewhere = ", ".join(sorted(found[name])) or "no zone"
         if len(missing) == len(tried):
-            rule = f"is offered in none of the zones {', '.join(tried)}, but in {elsewhere} of {config.region}"
-            yield Problem(path, name, rule, "change network.zones, or drop the type")
+            rule = f"is not offered in the zones {', '.join(tried)}; {config.region} offers it in {elsewhere}"
+            yield Problem(path, name, rule, "change network.zones, or remove the type")
         elif missing:
-            rule = f"is not offered in zone {', '.join(missing)}: there are fewer pools"
-            yield Problem(path, name, rule, f"it is in {elsewhere}", "warning")
+            rule = f"is not offered in zone {', '.join(missing)}, which leaves fewer pools"
+            yield Problem(path, name, rule, f"use the zones that offer it: {elsewhere}", "warning")
 
 
 def reservation(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
-    """A named reservation must be there, of a listed type, in the zone that is said, with room."""
+    """Check that the reservation exists in the configured zone, with enough capacity for a listed type."""
     named = config.capacity.reservation
     if named is None or named.id is None:
         return
@@ -98,48 +102,49 @@ def reservation(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem
     except ClientError as error:
         if not error.response["Error"]["Code"].startswith("InvalidCapacityReservationId"):
             raise
-        yield Problem(path, named.id, f"{config.region} has no such reservation", "correct the id or the region")
+        yield Problem(path, named.id, f"does not exist in {config.region}", "correct the id or the region")
         return
-    (told,) = answer["CapacityReservations"]
-    yield from _reserved(config, told)
+    (found,) = answer["CapacityReservations"]
+    yield from _reserved(config, found)
 
 
-def _reserved(config: DeploymentConfig, told: Mapping[str, Any]) -> Iterator[Problem]:
+def _reserved(config: DeploymentConfig, found: Mapping[str, Any]) -> Iterator[Problem]:
     named = config.capacity.reservation
     assert named is not None
-    path, state = "capacity.reservation.id", told["State"]
+    path, state = "capacity.reservation.id", found["State"]
     if state in ("scheduled", "payment-pending", "assessing", "pending"):
-        rule = f"is {state}, from {told.get('StartDate', 'later')}: until then no machine comes"
-        yield Problem(path, named.id, rule, "wait, or deploy then", "warning")
+        rule = f"is {state} and starts at {found.get('StartDate', 'unknown')}, so no instance can launch before then"
+        yield Problem(path, named.id, rule, "deploy after the start", "warning")
     elif state != "active":
-        yield Problem(path, named.id, f"is {state}", "name one that is active")
-    if told["InstanceType"] not in config.capacity.instance_types:
-        rule = f"reserves {told['InstanceType']}, which is not among the types"
-        yield Problem(path, named.id, rule, "list that type")
-    zone = str(told.get("AvailabilityZone", "")).removeprefix(config.region)
+        yield Problem(path, named.id, f"is {state}", "use an active reservation")
+    if found["InstanceType"] not in config.capacity.instance_types:
+        rule = f"reserves {found['InstanceType']}, which is not in capacity.instance_types"
+        yield Problem(path, named.id, rule, "add that type")
+    zone = str(found.get("AvailabilityZone", "")).removeprefix(config.region)
     if zone and zone not in zone_candidates(config):
-        rule = f"lies in zone {zone}, and nodes go to {', '.join(zone_candidates(config))}"
-        yield Problem("capacity.reservation.zone", named.zone, rule, f"say zone: {zone}, with a subnet there")
+        rule = f"must be {zone}, the reservation's zone; nodes launch in {', '.join(zone_candidates(config))}"
+        yield Problem("capacity.reservation.zone", named.zone, rule, f"set zone: {zone}, with a subnet there")
     reserved = on_demand_base(config)
-    if state == "active" and told["AvailableInstanceCount"] < reserved:
-        rule = f"has {told['AvailableInstanceCount']} of {told['TotalInstanceCount']} machines free, {reserved} needed"
-        yield Problem(path, named.id, rule, "end what uses it, or enlarge it", "warning")
+    if state == "active" and found["AvailableInstanceCount"] < reserved:
+        free = f"{found['AvailableInstanceCount']} of {found['TotalInstanceCount']}"
+        rule = f"has {free} instances available, {reserved} needed"
+        yield Problem(path, named.id, rule, "terminate instances that use it, or enlarge it", "warning")
 
 
 def spot_placement(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
-    """AWS's own guess at whether so many spot machines come now."""
-    machines = config.capacity.nodes - on_demand_base(config)
-    if not is_spot(config) or machines <= 0:
+    """Check AWS's estimate of the likelihood that a spot request for all instances succeeds now."""
+    instances = config.capacity.nodes - on_demand_base(config)
+    if not is_spot(config) or instances <= 0:
         return
     answer = clients("ec2").get_spot_placement_scores(
         InstanceTypes=list(config.capacity.instance_types),
-        TargetCapacity=machines,
+        TargetCapacity=instances,
         SingleAvailabilityZone=len(zone_candidates(config)) == 1 or config.capacity.placement == "cluster",
         RegionNames=[config.region],
     )
     best = max((one["Score"] for one in answer["SpotPlacementScores"]), default=-math.inf)
     if best <= LOW_SCORE:
-        told = "none" if best == -math.inf else f"{best} of 10"
-        rule = f"{machines} spot machines of these types have the placement score {told} now"
-        remedy = "list more types and zones, or give min_nodes and patience"
+        score = "no score" if best == -math.inf else f"score {best} of 10"
+        rule = f"the spot placement score for {instances} instances is currently low ({score})"
+        remedy = "list more types and zones, set min_nodes, or expect to wait"
         yield Problem("capacity.instance_types", ", ".join(config.capacity.instance_types), rule, remedy, "warning")

@@ -1,7 +1,7 @@
-"""Dry runs of RunInstances with the launch template data of the synthesised stack, a type at a time.
+"""Dry runs of RunInstances with the synthesised stack's launch template data, one for each instance type.
 
-What the template takes from resources of the deployment is filled in from the deployed stacks; before the first deploy
-it is left out, and said so.
+References to the deployment's resources are resolved from the deployed stacks. Before the first deploy, they are
+omitted with a warning.
 """
 
 from __future__ import annotations
@@ -14,45 +14,42 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import ClientError
 
-from stacks.capacity_plan import is_spot, layouts
+from stacks.account.account import Account, ClientOf, Templates
+from stacks.capacity.plan import is_spot, layouts
 from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError, Problem
 
-if TYPE_CHECKING:
-    from stacks.account import ClientOf
-
 ROOT = Path(__file__).resolve().parents[2]
-Templates = Mapping[str, Mapping[str, Any]]
-"""Templates by construct id, such as `TrainingStack`."""
 ADVICE: Mapping[str, str] = {
-    "InstanceLimitExceeded": "ask for a larger quota in Service Quotas",
-    "VcpuLimitExceeded": "ask for a larger vCPU quota in Service Quotas",
-    "MaxSpotInstanceCountExceeded": "ask for a larger spot quota in Service Quotas",
-    "InsufficientInstanceCapacity": "list more types and zones, or try later",
+    "InstanceLimitExceeded": "request a larger quota in Service Quotas",
+    "VcpuLimitExceeded": "request a larger vCPU quota in Service Quotas",
+    "MaxSpotInstanceCountExceeded": "request a larger spot quota in Service Quotas",
+    "InsufficientInstanceCapacity": "list more types and zones, or try again later",
     "InsufficientFreeAddressesInSubnet": "use a larger subnet",
-    "SpotMaxPriceTooLow": "raise capacity.max_price_usd, or drop it",
-    "InvalidAMIID.NotFound": "the image is not in this region: correct node.ami",
-    "Unsupported": "the type is not offered in this zone, or not with these options: drop it or change the zones",
-    "InvalidParameterCombination": "see the message: the type does not go with these options",
-    "InvalidBlockDeviceMapping": "see the message: node.root_volume or node.root_device do not fit the image",
+    "SpotMaxPriceTooLow": "raise capacity.max_price_usd, or remove it",
+    "InvalidAMIID.NotFound": "the image does not exist in this region: correct node.ami",
+    "Unsupported": "the zone does not offer the type, or not with these options: remove it, or change the zones",
+    "InvalidParameterCombination": "see the message: the type does not support these options",
+    "InvalidBlockDeviceMapping": "see the message: node.root_volume or node.root_device does not match the image",
 }
-# Not refusals of the launch: the account has no default network to try it in before the first deploy.
+# These codes do not mean that the launch is rejected. Before the first deploy, the account may not have a default VPC
+# for the dry run.
 NO_NETWORK_YET = ("VPCIdNotSpecified", "MissingInput", "DefaultSubnetDoesNotExistInVpc")
 
 
 class _NotDeployed(Exception):
-    """A value of a resource that is not there yet."""
+    """The value of a resource that is not deployed yet."""
 
 
 def synthesise(path: Path) -> Templates:
-    """Run the CDK app on a deployment file, as a deploy does; return its templates.
+    """Run the CDK app on a deployment file in the same way as a deploy does, and return its templates.
 
     Raises:
-        ConfigError: The app refused.
+        ConfigError: The synthesis failed.
     """
     context = json.loads((ROOT / "cdk.json").read_text(encoding="utf-8"))["context"]
     with tempfile.TemporaryDirectory() as out:
@@ -70,7 +67,7 @@ def synthesise(path: Path) -> Templates:
 
 @dataclass
 class _Values:
-    """Values of a template's references: physical ids, exports, parameters."""
+    """Resolves the references in a template to physical ids, exports and parameters."""
 
     config: DeploymentConfig
     template: Mapping[str, Any]
@@ -79,10 +76,10 @@ class _Values:
     missing: set[str] = field(default_factory=set)
 
     def of(self, value: Any) -> Any:
-        """Return a value without intrinsics; keys whose value is not known are left out and noted.
+        """Return a value with its intrinsics resolved. Keys with unknown values are omitted and recorded in `missing`.
 
         Raises:
-            _NotDeployed: The value itself is not known.
+            _NotDeployed: The value itself is unknown.
         """
         if isinstance(value, list):
             return [self.of(item) for item in value]
@@ -104,7 +101,7 @@ class _Values:
         if name == "Ref":
             return self._reference(argument)
         if name == "Fn::Base64":
-            return self._text(argument)  # the SDK encodes user data itself
+            return self._text(argument)  # the SDK encodes user data
         if name == "Fn::Join":
             separator, items = argument
             return separator.join(self._text(item) for item in items)
@@ -126,18 +123,17 @@ class _Values:
         raise _NotDeployed(name)
 
     def _text(self, value: Any) -> str:
-        """Return a text of about the right size: user data is not looked into by EC2."""
+        """Return text of approximately the right size, which is sufficient because EC2 does not parse user data."""
         try:
             return str(self.of(value))
         except _NotDeployed:
             return "not-deployed-yet"
 
 
-def dry_runs(config: DeploymentConfig, clients: ClientOf, templates: Templates) -> Iterator[Problem]:
-    """Try the launch of every type, without starting one."""
-    template = templates["TrainingStack"]
-    physical = _physical(clients, f"{config.name}-TrainingStack")
-    values = _Values(config, template, physical, _exports(clients))
+def dry_runs(account: Account) -> Iterator[Problem]:
+    """Dry-run a launch of each instance type."""
+    config, clients, template = account.config, account.client, account.templates["TrainingStack"]
+    values = _Values(config, template, account.deployed("TrainingStack"), _exports(clients))
     launches = [
         one["Properties"]["LaunchTemplateData"]
         for one in template["Resources"].values()
@@ -145,37 +141,37 @@ def dry_runs(config: DeploymentConfig, clients: ClientOf, templates: Templates) 
     ]
     subnet = _subnet(config, clients)
     for data, names in zip(launches, layouts(config).values(), strict=True):
-        asked = _request(config, values, data, subnet)
+        request = _request(config, values, data, subnet)
         for name in names:
-            yield from _tried(clients, name, asked)
+            yield from _dry_run(clients, name, request)
     if values.missing or subnet is None:
         left_out = sorted(values.missing | ({"SubnetId"} if subnet is None else set()))
-        rule = f"the dry run went without {', '.join(left_out)}, which the deployment has yet to make"
-        yield Problem("--aws", "not deployed", rule, "ask again after the first deploy", "warning")
+        rule = f"the dry run omitted {', '.join(left_out)}, which do not exist before the first deploy"
+        yield Problem("--aws", "not deployed", rule, "repeat the check after the first deploy", "warning")
 
 
 def _request(config: DeploymentConfig, values: _Values, data: Mapping[str, Any], subnet: str | None) -> dict[str, Any]:
-    asked: dict[str, Any] = values.of(data)
-    profile = asked.get("IamInstanceProfile")
+    request: dict[str, Any] = values.of(data)
+    profile = request.get("IamInstanceProfile")
     if profile is not None and not profile:
-        del asked["IamInstanceProfile"]
+        del request["IamInstanceProfile"]
         role = data["IamInstanceProfile"].get("Arn", {}).get("Fn::GetAtt", [None])[0]
         if role in values.physical:
             values.missing.discard("Arn")
-            asked["IamInstanceProfile"] = {"Name": values.physical[role]}
+            request["IamInstanceProfile"] = {"Name": values.physical[role]}
     if subnet is not None:
-        for interface in asked.get("NetworkInterfaces", []):
+        for interface in request.get("NetworkInterfaces", []):
             interface["SubnetId"] = subnet
     if is_spot(config) and config.capacity.on_demand_base < config.capacity.nodes:
         limit = config.capacity.max_price_usd
         options = {} if limit is None else {"SpotOptions": {"MaxPrice": str(limit)}}
-        asked["InstanceMarketOptions"] = {"MarketType": "spot", **options}
-    return asked | {"MinCount": 1, "MaxCount": config.capacity.nodes, "DryRun": True}
+        request["InstanceMarketOptions"] = {"MarketType": "spot", **options}
+    return request | {"MinCount": 1, "MaxCount": config.capacity.nodes, "DryRun": True}
 
 
-def _tried(clients: ClientOf, name: str, asked: Mapping[str, Any]) -> Iterator[Problem]:
+def _dry_run(clients: ClientOf, name: str, request: Mapping[str, Any]) -> Iterator[Problem]:
     try:
-        clients("ec2").run_instances(**{**asked, "InstanceType": name})
+        clients("ec2").run_instances(**{**request, "InstanceType": name})
     except ClientError as error:
         code, message = error.response["Error"]["Code"], error.response["Error"]["Message"]
         if code == "DryRunOperation":
@@ -184,23 +180,8 @@ def _tried(clients: ClientOf, name: str, asked: Mapping[str, Any]) -> Iterator[P
             raise
         severity = "warning" if code in NO_NETWORK_YET else "error"
         advice = "deploy the NetworkStack first" if code in NO_NETWORK_YET else ADVICE.get(code, "see the message")
-        rule = f"a launch would be refused: {code}: {message}"
+        rule = f"the launch would fail: {code}: {message}"
         yield Problem("capacity.instance_types", name, rule, advice, severity)  # type: ignore[arg-type]
-
-
-def _physical(clients: ClientOf, stack: str) -> dict[str, str]:
-    """Return the physical ids of a deployed stack's resources; none when it is not deployed."""
-    try:
-        answer = clients("cloudformation").describe_stack_resources(StackName=stack)
-    except ClientError as error:
-        if error.response["Error"]["Code"] == "ValidationError":  # there is no such stack
-            return {}
-        raise
-    return {
-        one["LogicalResourceId"]: one["PhysicalResourceId"]
-        for one in answer["StackResources"]
-        if one.get("PhysicalResourceId")
-    }
 
 
 def _exports(clients: ClientOf) -> dict[str, str]:
@@ -209,7 +190,7 @@ def _exports(clients: ClientOf) -> dict[str, str]:
 
 
 def _subnet(config: DeploymentConfig, clients: ClientOf) -> str | None:
-    """Return a subnet of the nodes, the first that is tried; None before the network is deployed."""
+    """Return the first subnet that nodes would launch in, or None before the network is deployed."""
     if config.network.existing is not None:
         return config.network.existing.subnets[0].id
     found = clients("ec2").describe_subnets(

@@ -1,4 +1,6 @@
-"""What a deploy would do, told from two sets of templates: resources, nodes, data, rights, network, costs.
+"""Reviews a change: how a deploy affects resources, nodes, data, permissions, network and costs.
 
-Pure but for `sources`, which fetches the templates to compare; the CDK is not imported anywhere here.
+A review compares two sets of templates. `templates` reads templates from a synthesis, a git revision or CloudFormation.
+`updates` compares resources, and `effects` derives findings. `review` combines them, and `report` and `formats` print
+the result. None of these modules imports the CDK.
 """

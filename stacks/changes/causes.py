@@ -1,4 +1,4 @@
-"""Which keys of the deployment file caused a change: the keys that differ, by the places that they decide about."""
+"""Determines which deployment file keys caused a change by matching edited keys to changed properties."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from stacks.changes.places import ANYWHERE, OF_DEPLOYMENT, PLACES
-from stacks.changes.resources import Key, ResourceChange
-from stacks.changes.schemas import PropertyPath
-from stacks.changes.texts import RUN_DOCUMENT
+from stacks.changes.config_keys import EXCLUSIVE_KEYS_BY_PATH, IDENTITY_KEYS, KEYS_BY_PATH
+from stacks.changes.templates.template_set import PropertyPath
+from stacks.changes.templates.values import RUN_DOCUMENT
+from stacks.changes.updates.resources import Key, ResourceChange
 
-NOT_OF_THE_FILE = "not from a key of the file"
-OF_CODE = ("*/Code/S3*", "*/node document/bundle/*", "*/run document/code/*", "*/UserData/shim")
-"""Places that change with the code too: a key is named only when it is known to differ."""
-MOST_GUESSES = 3
+NO_KEY = "not caused by a key in the file"
+CODE_PATHS = ("*/Code/S3*", "*/node document/bundle/*", "*/run document/code/*", "*/UserData/shim")
+"""Paths that code changes also affect. A key is reported as their cause only if it is known to differ."""
+MAX_GUESSES = 3
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One key that differs; `before` and `after` are None where it was not, `source` the file if it is another."""
+    """One key that differs. `source` is the file that contains the key, unless that is the deployment file."""
 
     key: str
     before: Any
@@ -28,12 +28,12 @@ class Edit:
     source: str | None = None
 
     def __str__(self) -> str:
-        """Return the key, with the file that it is in when that is not the deployment file."""
+        """Return the key, with its file if that is not the deployment file."""
         return self.key if self.source is None else f"{self.key} ({self.source})"
 
 
 def edits(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> Iterator[Edit]:
-    """Yield the keys in which two files differ, defaults filled in; a section that comes or goes is one key."""
+    """Yield the keys that differ between two files with defaults applied. An added or removed section is one key."""
     for name in dict.fromkeys((*before, *after)):
         key, was, becomes = f"{prefix}{name}", before.get(name), after.get(name)
         if was == becomes:
@@ -45,9 +45,9 @@ def edits(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "")
 
 
 class Causes:
-    """Tells for each place of a change the keys that caused it.
+    """Maps each changed property to the keys that caused it.
 
-    Without `changed` (the file of the other side is not known) the keys are those that decide about the place.
+    If `changed` is None because the other side's file is unknown, the causes are all keys that affect the property.
     """
 
     def __init__(self, changes: Iterable[ResourceChange], changed: Sequence[Edit] | None) -> None:
@@ -56,26 +56,26 @@ class Causes:
 
     @property
     def are_known(self) -> bool:
-        """Whether both files are known, so that keys are causes and not guesses."""
+        """Whether both files are known. Otherwise, the keys are only possible causes."""
         return self._changed is not None
 
     def of(self, key: Key, path: PropertyPath = ()) -> tuple[str, ...]:
-        """Return the keys behind a place of a resource; none when the file is not where it comes from."""
+        """Return the keys that caused a property to change, or an empty result if no key in the file did."""
         return tuple(dict.fromkeys(self._of(key, path, frozenset())))
 
     def of_change(self, change: ResourceChange) -> tuple[str, ...]:
-        """Return the keys behind all that differs in a resource."""
+        """Return the keys that caused a resource's differences."""
         if not change.differences:
             return self.of(change.key)
         return tuple(dict.fromkeys(one for each in change.differences for one in self.of(change.key, each.path)))
 
     def text(self, keys: Sequence[str]) -> str:
-        """Return causes in words."""
+        """Return the text for a list of keys."""
         if not keys:
-            return NOT_OF_THE_FILE
+            return NO_KEY
         if self.are_known:
             return ", ".join(keys)
-        return f"perhaps {', '.join(keys[:MOST_GUESSES])}" + (" or others" if len(keys) > MOST_GUESSES else "")
+        return f"possibly {', '.join(keys[:MAX_GUESSES])}" + (" or others" if len(keys) > MAX_GUESSES else "")
 
     def _of(self, key: Key, path: PropertyPath, seen: frozenset[tuple[Key, PropertyPath]]) -> Iterator[str]:
         if (key, path) in seen:
@@ -95,32 +95,32 @@ class Causes:
             yield from self._keys(key, path)
 
     def _keys(self, key: Key, path: PropertyPath) -> Iterator[str]:
-        deciding = list(_deciding(key, path))
+        candidates = list(_keys_of(key, path))
         if self._changed is None:
-            if not any(fnmatchcase("/".join((*key, *path)), pattern) for pattern in OF_CODE):
-                yield from (one for one in deciding if one not in OF_DEPLOYMENT)
+            if not any(fnmatchcase("/".join((*key, *path)), pattern) for pattern in CODE_PATHS):
+                yield from (one for one in candidates if one not in IDENTITY_KEYS)
             return
-        yield from (one for one in self._changed if any(_is_within(one, each) for each in deciding))
+        yield from (one for one in self._changed if any(_is_within(one, each) for each in candidates))
 
 
-def _deciding(key: Key, path: PropertyPath) -> Iterator[str]:
-    """Yield the keys that decide about a place."""
+def _keys_of(key: Key, path: PropertyPath) -> Iterator[str]:
+    """Yield the keys that affect a property."""
     place = "/".join((*key, *path))
     if RUN_DOCUMENT in path and path[path.index(RUN_DOCUMENT) + 1 :][:1] == ("training",):
         yield ".".join(("training", "config", *path[path.index(RUN_DOCUMENT) + 2 :]))
         return
-    if path and any(fnmatchcase(place, pattern) for pattern, _ in ANYWHERE):
-        yield from OF_DEPLOYMENT
-        yield from (one for pattern, keys in ANYWHERE if fnmatchcase(place, pattern) for one in keys)
+    if path and any(fnmatchcase(place, pattern) for pattern, _ in EXCLUSIVE_KEYS_BY_PATH):
+        yield from IDENTITY_KEYS
+        yield from (one for pattern, keys in EXCLUSIVE_KEYS_BY_PATH if fnmatchcase(place, pattern) for one in keys)
         return
-    for pattern, keys in PLACES:
+    for pattern, keys in KEYS_BY_PATH:
         if fnmatchcase(place, pattern):
             yield from keys
 
 
-def _is_within(changed: str, deciding: str) -> bool:
-    """Tell whether one key is the other, or a part of it, either way round: a section may come whole."""
-    return changed == deciding or changed.startswith(f"{deciding}.") or deciding.startswith(f"{changed}.")
+def _is_within(changed: str, candidate: str) -> bool:
+    """Return True if the keys are equal or one contains the other, since an added section counts as one changed key."""
+    return changed == candidate or changed.startswith(f"{candidate}.") or candidate.startswith(f"{changed}.")
 
 
 def _overlap(one: PropertyPath, other: PropertyPath) -> bool:

@@ -1,4 +1,4 @@
-"""Gets the two sides of a comparison and reviews what lies between them."""
+"""Loads the two sides of a comparison and reviews the changes between them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stacks.changes.assembly import Assembly, read_assembly
 from stacks.changes.causes import Edit, edits
 from stacks.changes.review import Review, review
-from stacks.changes.revision import unpack
-from stacks.changes.synthesis import ROOT, synthesise
-from stacks.config import DeploymentConfig, load, read
-from stacks.errors import ConfigError
+from stacks.changes.templates.revision import unpack
+from stacks.changes.templates.synthesis import ROOT, synthesise
+from stacks.changes.templates.template_set import TemplateSet, read_cloud_assembly
+from stacks.config import DeploymentConfig
+from stacks.errors import ConfigError, Problem
+from stacks.loading import load, read
 
 DEPLOYED = "deployed"
 Progress = Callable[[str], None]
@@ -23,30 +24,41 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class _Side:
-    """What a change is compared with; the file is None where only templates are known."""
+    """The old side of a comparison. The configuration is None if only the templates are known."""
 
-    assembly: Assembly
+    templates: TemplateSet
     config: DeploymentConfig | None
     resolved: DeploymentConfig | None
     notes: list[str]
 
 
-def compare(path: Path, against: str, context: Mapping[str, str], progress: Progress) -> Review:
-    """Return what a deploy of a file would do to what `against` names.
+def compare(
+    path: Path,
+    against: str,
+    context: Mapping[str, str],
+    progress: Progress,
+    templates: Path | None = None,
+    only: str | None = None,
+) -> Review:
+    """Review the changes that deploying a file would make.
 
     Args:
         path: The deployment file.
-        against: "deployed", a folder that a synthesis wrote, or a git revision.
-        context: Context of the CDK app, such as allow-destroy.
-        progress: Told what is being done.
+        against: "deployed", a synthesis output folder, or a git revision.
+        context: Context values for the CDK app, such as allow-destroy.
+        progress: Function that receives a message before each step.
+        templates: The file's cloud assembly; None to synthesise it.
+        only: The stack to review; None for all stacks.
 
     Raises:
-        ConfigError: The file is wrong, or what it is compared with cannot be had.
+        ConfigError: The file is invalid, or the other side is not available, or neither side has the stack.
     """
     resolved = load(path)
-    progress(f"synthesising {path}")
+    progress(f"synthesising {path}" if templates is None else f"reading {templates}")
     with ThreadPoolExecutor(max_workers=1) as pool:
-        synthesis = pool.submit(synthesise, path, context)
+        synthesis = pool.submit(
+            lambda: _only(synthesise(path, context) if templates is None else read_cloud_assembly(templates), only)
+        )
         before = _before(path, resolved, against, context, progress, lambda: synthesis.result())
         after = synthesis.result()
     progress("comparing")
@@ -55,7 +67,15 @@ def compare(path: Path, against: str, context: Mapping[str, str], progress: Prog
     if changed is not None and before.resolved is not None:
         changed += _locked_image(changed, before.resolved, resolved)
     hours = _planned_hours(before.config or new), _planned_hours(new)
-    return review(before.assembly, after, edits=changed, hours=hours, notes=before.notes)
+    old = _only(before.templates, only)
+    if only is not None and not old and not after:
+        rule = f"{path} does not have this stack"
+        raise ConfigError("--stack", [Problem("--stack", only, rule, "use the name of one of its stacks")])
+    return review(old, after, edits=changed, hours=hours, notes=before.notes)
+
+
+def _only(templates: TemplateSet, stack: str | None) -> TemplateSet:
+    return templates if stack is None else {name: one for name, one in templates.items() if name == stack}
 
 
 def _before(
@@ -64,17 +84,17 @@ def _before(
     against: str,
     context: Mapping[str, str],
     progress: Progress,
-    after: Callable[[], Assembly],
+    after: Callable[[], TemplateSet],
 ) -> _Side:
     if against == DEPLOYED:
-        from stacks.changes.deployed import deployed  # boto3, which the other comparisons do without
+        from stacks.changes.templates.deployed import deployed  # imports boto3, which the other comparisons do not need
 
         wanted = after()
-        progress(f"asking CloudFormation in {config.region}")
+        progress(f"reading the deployed templates from CloudFormation in {config.region}")
         found, notes = deployed(config, wanted)
         return _Side(found, None, None, notes)
     if Path(against).is_dir():
-        return _Side(read_assembly(Path(against)), None, None, [])
+        return _Side(read_cloud_assembly(Path(against)), None, None, [])
     return _revision(path, against, context, progress)
 
 
@@ -85,17 +105,17 @@ def _revision(path: Path, revision: str, context: Mapping[str, str], progress: P
         root = tree.root
         if not all((root / name).is_file() for name in ("app.py", "cdk.json")):
             root = ROOT
-            notes.append(f"{revision} has no app of its own: the old file is synthesised with the present one")
+            notes.append(f"{revision} does not contain a CDK app; the current app synthesised its deployment file")
         progress(f"synthesising {revision} ({tree.commit[:12]})")
-        assembly = synthesise(tree.config, context, root)
+        templates = synthesise(tree.config, context, root)
         try:
-            return _Side(assembly, read(tree.config), load(tree.config), notes)
+            return _Side(templates, read(tree.config), load(tree.config), notes)
         except ConfigError as error:
             notes.append(
-                f"the file of {revision} has keys that are not known any more ({len(error.problems)} problems): keys "
-                "are named as what decides about a place, not as what changed"
+                f"the deployment file of {revision} is not valid for this version ({len(error.problems)} problems): "
+                "keys in brackets are possible causes, not known edits"
             )
-            return _Side(assembly, None, None, notes)
+            return _Side(templates, None, None, notes)
 
 
 def _planned_hours(config: DeploymentConfig) -> float | None:
@@ -107,7 +127,7 @@ def _dump(config: DeploymentConfig) -> dict[str, Any]:
 
 
 def _locked_image(changed: list[Edit], before: DeploymentConfig, after: DeploymentConfig) -> list[Edit]:
-    """Return the image as an edit when the lock beside the file moved it, and not the file."""
+    """Return the image as an additional edit if it changed in the image lock but not in the deployment file."""
     if before.node.ami == after.node.ami or any(one.key == "node.ami" for one in changed):
         return []
     return [Edit("node.ami", before.node.ami, after.node.ami, source="ami.lock.json")]

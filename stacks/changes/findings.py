@@ -1,21 +1,22 @@
-"""One thing that a reviewer should know of a change: where it is, and whether it puts at risk or opens something."""
+"""A finding of a review: a risk to data, a change to permissions or network access, or a change to approve."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from stacks.changes.resources import Key
-from stacks.changes.schemas import PropertyPath
+from stacks.changes.templates.template_set import PropertyPath
+from stacks.changes.updates.resources import Key
 
-Area = Literal["data", "iam", "network"]
-Direction = Literal["at risk", "broadened", "narrowed", "kept"]
-"""Data is at risk or kept; rights and network are broadened or narrowed."""
+Area = Literal["data", "iam", "network", "approval"]
+Direction = Literal["at risk", "broadened", "narrowed", "kept", "needs approval"]
+"""The direction of a finding: data is at risk or kept, and permissions and network access are broadened or narrowed.
+A change that the review does not know to be safe needs approval."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict about one place in one resource, in words."""
+    """A finding about one property of one resource."""
 
     area: Area
     direction: Direction
@@ -26,5 +27,5 @@ class Finding:
 
     @property
     def key(self) -> Key:
-        """Where the resource is."""
+        """The resource's stack id and logical id."""
         return self.stack, self.logical_id

@@ -1,4 +1,4 @@
-"""A review for a terminal, for a comment on a pull request, and for programs."""
+"""Output formats for a review: terminal, Markdown comment and JSON."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from rich.console import Console
 from rich.text import Text
 
 from stacks.changes.causes import Causes
-from stacks.changes.costs import Costs, Range
-from stacks.changes.differences import MISSING
+from stacks.changes.effects.costs import Costs, Range
 from stacks.changes.findings import Area
-from stacks.changes.resources import ACTIONS, ResourceChange
+from stacks.changes.report import Line, headline, sections
 from stacks.changes.review import Review
-from stacks.changes.wording import Line, headline, sections
+from stacks.changes.updates.differences import MISSING
+from stacks.changes.updates.resources import ACTIONS, ResourceChange
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|])")
 MARKDOWN_BYTES = 60_000
-"""GitHub refuses comments of more than 65,536 characters, GitLab those of a million."""
+"""The maximum comment length. GitHub limits comments to 65,536 characters, GitLab to a million."""
 FOLDED = "Resources of "
-MOST_LINES = 40
+MAX_LINES = 40
 
 
 def print_review(review: Review, console: Console) -> None:
-    """Print a review for people."""
+    """Print a review to a terminal."""
     console.print(Text(headline(review), style="bold"), soft_wrap=True)
     for section in sections(review):
         console.print(Text(f"\n{section.title}", style="bold"))
         for line in section.lines:
-            text = Text("  " + line.text, style="red" if line.is_grave else "")
+            text = Text("  " + line.text, style="red" if line.is_important else "")
             if line.cause is not None:
                 text.append(f"  [{line.cause}]", style="cyan")
             console.print(text, soft_wrap=True)
 
 
 def to_markdown(review: Review) -> str:
-    """Return a review as one comment: the verdict first, long lists folded and cut to what a comment may hold."""
-    most = MOST_LINES
-    text = _markdown(review, most)
-    while len(text.encode()) > MARKDOWN_BYTES and most > 1:
-        most //= 2
-        text = _markdown(review, most)
+    """Return a review as one comment. The headline is first, resources are collapsed, and long lists are truncated."""
+    max_lines = MAX_LINES
+    text = _markdown(review, max_lines)
+    while len(text.encode()) > MARKDOWN_BYTES and max_lines > 1:
+        max_lines //= 2
+        text = _markdown(review, max_lines)
     return text
 
 
-def _markdown(review: Review, most: int) -> str:
+def _markdown(review: Review, max_lines: int) -> str:
     parts = [f"**{headline(review)}**"]
     for section in sections(review):
-        lines = [f"- {_markdown_line(line)}" for line in section.lines[:most]]
-        if len(section.lines) > most:
-            lines.append(f"- and {len(section.lines) - most} more: `python -m stacks diff` prints all")
+        lines = [f"- {_markdown_line(line)}" for line in section.lines[:max_lines]]
+        if len(section.lines) > max_lines:
+            lines.append(f"- {len(section.lines) - max_lines} more; `python -m stacks diff` prints all lines")
         body = "\n".join(lines)
         if section.title.startswith(FOLDED):
             title = f"{section.title}: {len(section.lines)}"
@@ -63,23 +63,23 @@ def _markdown(review: Review, most: int) -> str:
 
 
 def _markdown_line(line: Line) -> str:
-    # Text of templates may hold what Markdown or HTML would act upon.
+    # Values from templates can contain Markdown or HTML.
     text = _SPECIAL.sub(r"\\\1", line.text).replace("<", "&lt;")
     text = " ".join(text.split())
-    return (f"**{text}**" if line.is_grave else text) + ("" if line.cause is None else f" (`{line.cause}`)")
+    return (f"**{text}**" if line.is_important else text) + ("" if line.cause is None else f" (`{line.cause}`)")
 
 
 def to_json(review: Review) -> dict[str, Any]:
-    """Return a review for programs."""
+    """Return a review as JSON values."""
     old, new = review.costs_before, review.costs_after
     return {
         "exit_code": int(review.level),
         "headline": headline(review),
         "edits": None if review.edits is None else [asdict(one) for one in review.edits],
-        "would_be_refused": [asdict(one) for one in review.obstacles],
+        "blockers": [asdict(one) for one in review.blockers],
         "left_behind": [asdict(one) for one in review.left_behind],
         "nodes": {
-            "fate": review.nodes.fate,
+            "impact": review.nodes.impact,
             "reason": review.nodes.reason,
             "capacity_risk": review.nodes.risk,
             "replaced_types": list(review.nodes.replaced_types),
@@ -104,7 +104,7 @@ def to_json(review: Review) -> dict[str, Any]:
     }
 
 
-_AREAS: Mapping[Area, str] = {"data": "data", "iam": "iam", "network": "network"}
+_AREAS: Mapping[Area, str] = {"data": "data", "iam": "iam", "network": "network", "approval": "approvals"}
 
 
 def _keys(review: Review) -> list[str]:
@@ -152,16 +152,16 @@ def _cost(side: Costs | None, hours: float | None) -> dict[str, Any] | None:
     if side is None:
         return None
 
-    def told(amount: Range | None) -> dict[str, float] | None:
+    def rounded(amount: Range | None) -> dict[str, float] | None:
         return None if amount is None else {name: round(usd, 4) for name, usd in asdict(amount).items()}
 
     return {
         "fleet": side.fleet,
-        "training_per_hour": told(side.training_per_hour),
-        "standing_per_month": round(side.standing_per_month, 2),
-        "standing": {name: round(usd, 2) for name, usd in side.standing.items()},
-        "training_all_month": told(side.per_month),
-        "planned_run": told(side.per_run(hours)),
+        "training_per_hour": rounded(side.training_per_hour),
+        "fixed_per_month": round(side.fixed_per_month, 2),
+        "fixed": {name: round(usd, 2) for name, usd in side.fixed.items()},
+        "training_per_month": rounded(side.per_month),
+        "planned_run": rounded(side.per_run(hours)),
         "planned_hours": hours,
         "unknown": side.unknown,
     }

@@ -1,4 +1,4 @@
-"""The whole answer about one change: every verdict, and the exit code that they come to."""
+"""The review of one change, with all verdicts and the resulting exit code."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from stacks.changes.assembly import Assembly, StackTemplate
+from stacks.changes.approvals.delivery import delivery_findings
+from stacks.changes.approvals.properties import approval_findings
+from stacks.changes.approvals.spending import spending_findings
 from stacks.changes.causes import Causes, Edit
-from stacks.changes.costs import Costs, Quota, costs, price_dates, quotas
-from stacks.changes.data import data_findings
+from stacks.changes.effects.costs import Costs, Quota, costs, price_dates, quotas
+from stacks.changes.effects.data import data_findings
+from stacks.changes.effects.iam import iam_findings
+from stacks.changes.effects.network import network_findings
+from stacks.changes.effects.nodes import NodeVerdict, node_verdict
 from stacks.changes.findings import Area, Finding
-from stacks.changes.iam import iam_findings
-from stacks.changes.network import network_findings
-from stacks.changes.nodes import NodeVerdict, node_verdict
-from stacks.changes.obstacles import Obstacle, obstacles
-from stacks.changes.resources import ResourceChange, resource_changes, without_metadata
+from stacks.changes.templates.resolution import resolved, with_previous_values
+from stacks.changes.templates.template_set import StackTemplate, TemplateSet
+from stacks.changes.updates.blockers import Blocker, blockers
+from stacks.changes.updates.resources import ResourceChange, resource_changes, without_metadata
 
 
 class Level(IntEnum):
-    """How much a change asks of a reviewer: the exit code of the command; the highest that applies counts."""
+    """The severity of a change and the command's exit code. The highest level that applies is used."""
 
     NOTHING = 0
     SAFE = 10
     NODES_REPLACED = 20
-    RIGHTS_BROADENED = 30
+    NEEDS_APPROVAL = 30
     DATA_AT_RISK = 40
 
 
 @dataclass(frozen=True)
 class OtherDeployment:
-    """A stack that the change leaves behind: the new file deploys under another name or to another place."""
+    """A stack that the deploy leaves behind because the new file deploys it under another name or to another region."""
 
     stack: str
     before: str
@@ -39,18 +43,18 @@ class OtherDeployment:
 
 @dataclass(frozen=True)
 class Review:
-    """What a deploy would do.
+    """The effects of a deploy.
 
-    `stacks` are those of the new side; `outputs` the stacks of which parameters, outputs or the like differ;
-    `notes` what a reader should know of how the two sides were compared.
+    `outputs` lists the stacks whose parameters, outputs or other sections differ. `notes` explains how the sides were
+    compared.
     """
 
-    before: Assembly
-    after: Assembly
+    before: TemplateSet
+    after: TemplateSet
     changes: Sequence[ResourceChange]
     metadata_only: int
     outputs: Sequence[str]
-    obstacles: Sequence[Obstacle]
+    blockers: Sequence[Blocker]
     nodes: NodeVerdict
     findings: Sequence[Finding]
     costs_before: Costs | None
@@ -69,109 +73,114 @@ class Review:
         """The exit code."""
         if any(one.direction == "at risk" for one in self.findings):
             return Level.DATA_AT_RISK
-        if any(one.direction == "broadened" for one in self.findings):
-            return Level.RIGHTS_BROADENED
+        if any(one.direction in ("broadened", "needs approval") for one in self.findings):
+            return Level.NEEDS_APPROVAL
         if self.nodes.replaces:
             return Level.NODES_REPLACED
         return Level.SAFE if self.differs else Level.NOTHING
 
     @property
     def differs(self) -> bool:
-        """Whether anything in the templates differs."""
+        """Whether the templates differ."""
         return bool(self.changes or self.metadata_only or self.outputs or self.left_behind or self.findings)
 
     def of_area(self, area: Area) -> list[Finding]:
-        """Return the findings of one area, what is at risk or opened first."""
+        """Return the findings in one area. Data at risk and broadened access come first."""
         found = [one for one in self.findings if one.area == area]
         return sorted(found, key=lambda one: one.direction in ("narrowed", "kept"))
 
 
 def review(
-    before: Assembly,
-    after: Assembly,
+    before: TemplateSet,
+    after: TemplateSet,
     *,
     edits: Sequence[Edit] | None = None,
     hours: tuple[float | None, float | None] = (None, None),
     notes: Sequence[str] = (),
 ) -> Review:
-    """Compare two sides.
+    """Compare the two sides of a change.
 
     Args:
-        before: The stacks as they are; those of another name or place are left behind, not changed.
-        after: The stacks as they would be.
-        edits: The keys of the deployment file that differ; None when one of the two files is not known.
+        before: The current stacks. A deploy leaves stacks with another name or region behind.
+        after: The stacks after the deploy.
+        edits: The deployment file keys that differ, or None if one of the two files is unknown.
         hours: Planned hours of the run, before and after.
-        notes: Said to the reader beside the verdicts.
+        notes: Notes for the reviewer, in addition to the verdicts.
     """
     left_behind = [
-        OtherDeployment(stack_id, _place(before[stack_id]), _place(stack))
+        OtherDeployment(stack_id, _location(before[stack_id]), _location(stack))
         for stack_id, stack in after.items()
         if stack_id in before and not _is_same(before[stack_id], stack)
     ]
     gone = {one.stack for one in left_behind}
-    # A deploy removes no stack either: one that the new side lacks stays as it is.
-    there = {stack_id: stack for stack_id, stack in before.items() if stack_id not in gone and stack_id in after}
+    written = before, after
+    before, after = resolved(before), resolved(with_previous_values(before, after))
+    # A deploy does not remove stacks. Stacks that are not in the new app stay unchanged.
+    old = {stack_id: stack for stack_id, stack in before.items() if stack_id not in gone and stack_id in after}
     orphans = [stack.name for stack_id, stack in before.items() if stack_id not in after]
-    told = [*notes, *(f"{name} is no longer part of the app: a deploy leaves it as it is" for name in orphans)]
-    every = resource_changes(there, after)
+    unchanged = [f"{name} is no longer part of the app: a deploy leaves it unchanged" for name in orphans]
+    every = resource_changes(old, after)
     changes = without_metadata(every)
     findings = [
-        *data_findings(there, after, changes),
-        *iam_findings(there, after, changes),
-        *network_findings(there, after, changes),
+        *data_findings(old, after, changes),
+        *iam_findings(old, after, changes),
+        *network_findings(old, after, changes),
+        *approval_findings(old, after, every),
+        *spending_findings(costs(old), costs(after)),
+        *delivery_findings(edits or ()),
     ]
     return Review(
-        before=there,
+        before=old,
         after=after,
         changes=changes,
         metadata_only=len(every) - len(changes),
-        outputs=[stack_id for stack_id in there if _rest(there[stack_id]) != _rest(after[stack_id])],
-        obstacles=obstacles(there, after, changes),
-        nodes=node_verdict(there, after, changes),
+        outputs=[one for one in old if _other_sections(written[0][one]) != _other_sections(written[1][one])],
+        blockers=blockers(old, after, changes),
+        nodes=node_verdict(old, after, changes),
         findings=findings,
-        costs_before=costs(there),
+        costs_before=costs(old),
         costs_after=costs(after),
         hours=hours,
         price_dates=price_dates(after),
-        quotas_before=quotas(there),
+        quotas_before=quotas(old),
         quotas_after=quotas(after),
         edits=edits,
         causes=Causes(changes, edits),
         left_behind=left_behind,
-        notes=[*told, *_images(after)],
+        notes=[*notes, *unchanged, *_images(after)],
     )
 
 
-def _place(stack: StackTemplate) -> str:
-    return f"{stack.name} in {stack.environment.removeprefix('aws://') or 'an unknown place'}"
+def _location(stack: StackTemplate) -> str:
+    return f"{stack.name} in {stack.environment.removeprefix('aws://') or 'an unknown region'}"
 
 
 def _is_same(before: StackTemplate, after: StackTemplate) -> bool:
-    """Tell whether two templates are of one deployed stack; an account that is not said may be any."""
+    """Return True if two templates belong to the same deployed stack. An unknown account matches any account."""
     if before.name != after.name:
         return False
-    places = [one.environment.removeprefix("aws://").split("/") for one in (before, after)]
-    if any(len(place) != 2 for place in places):
+    environments = [one.environment.removeprefix("aws://").split("/") for one in (before, after)]
+    if any(len(environment) != 2 for environment in environments):
         return True
-    (old_account, old_region), (new_account, new_region) = places
+    (old_account, old_region), (new_account, new_region) = environments
     unknown = {"unknown-account", ""}
     accounts = {old_account, new_account} - unknown
     return old_region == new_region and len(accounts) <= 1
 
 
-def _rest(stack: StackTemplate) -> dict[str, object]:
-    """Return the template without its resources, and without what the CDK checks of its own bootstrap."""
+def _other_sections(stack: StackTemplate) -> dict[str, object]:
+    """Return the template without its resources and without the CDK's bootstrap version check."""
     skipped = ("Resources", "Rules")
     rest = {name: value for name, value in stack.template.items() if name not in skipped}
     parameters = {name: one for name, one in rest.get("Parameters", {}).items() if name != "BootstrapVersion"}
     return {**rest, "Parameters": parameters}
 
 
-def _images(after: Assembly) -> list[str]:
-    """Return what may move at a deploy though no template says so: an image that a public parameter stands for."""
+def _images(after: TemplateSet) -> list[str]:
+    """Return notes about images from public parameters, which can change between deploys without any edit."""
     return [
-        f"the image is whatever {one['Default']} stands for at the deploy: when it has moved, nodes are replaced; "
-        "`python -m stacks ami lock CONFIG` holds it"
+        f"CloudFormation resolves the image {one['Default']} at each deploy, which replaces nodes if it changed; "
+        "`python -m stacks ami lock CONFIG` pins it"
         for stack in after.values()
         for one in stack.template.get("Parameters", {}).values()
         if one.get("Type") == "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"

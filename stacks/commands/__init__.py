@@ -1,1 +1,1 @@
-"""The commands of `python -m stacks`, a module each: `add` declares its arguments and says what runs it."""
+"""The commands of `python -m stacks`, one per module. Each `add` declares arguments and the function to run."""

@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stacks.config import read
+from stacks.artifacts.wheelhouse import DIRECTORY, LOCK_NAME
 from stacks.errors import ConfigError
-from stacks.wheelhouse import DIRECTORY, LOCK_NAME
+from stacks.loading import read
 
 if TYPE_CHECKING:
-    from stacks.wheelhouse.dependencies import Dependencies
+    from stacks.artifacts.wheelhouse.dependencies import Dependencies
 
 NO_WHEELS = (
-    "`--explain` says what asks for each distribution. One without a wheel for Linux on x86_64 and the Pythons of "
-    "node.python.versions cannot be shipped: take another version, list training.dependencies, or let node.ami have it"
+    "`--explain` prints the origin of each distribution. Nodes need a wheel for Linux on x86_64 for each version in "
+    "node.python.versions: use another version, list training.dependencies, or add the distribution to node.ami"
 )
 
 
@@ -25,31 +25,31 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "bundle",
-        help="lock and build the wheels that nodes install; from then on synthesis ships them",
-        description="Resolves what the trainer and your own code need on a node besides the image's packages, writes "
-        "their versions and hashes to wheelhouse.lock.json beside the file (commit it), and builds the archive in "
-        "build/wheelhouse/. What is locked stays, unless its inputs changed, or with --upgrade; then only what is not "
-        "built is built. Needs the package index for what it has not downloaded before.",
+        help="lock and build the wheels that nodes install; synthesis then publishes them",
+        description="Resolves the distributions that the trainer and user code need on a node but the image does not "
+        "contain. Writes their versions and hashes to wheelhouse.lock.json next to the file (commit it), and builds "
+        "the archive in build/wheelhouse/. Locked versions are kept until their inputs change or --upgrade is given. "
+        "Requires the package index, both to resolve and to download wheels for the first time.",
     )
     parser.add_argument("config", type=Path, help="deployment file, such as config/single-gpu.yaml")
-    parser.add_argument("--explain", action="store_true", help="print what your code needs and why; lock nothing")
+    parser.add_argument("--explain", action="store_true", help="print each of your code's dependencies and its origin")
     parser.add_argument(
         "--locked",
         action="store_true",
-        help="build what is locked of the file, and of the stages of its pipeline, if it is not there; lock nothing",
+        help="if necessary, build the locked wheels for the file and its pipeline's stages, without changing the lock",
     )
-    parser.add_argument("--upgrade", action="store_true", help="take the newest versions, not those that are locked")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--upgrade", action="store_true", help="lock the newest versions")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Lock and build; return 0, or 1 when pip or the index does not deliver."""
-    # What asks pip and reads code is loaded here, not with every command.
-    from stacks.wheelhouse.dependencies import dependencies_of
-    from stacks.wheelhouse.lock import lock_path
-    from stacks.wheelhouse.making import make
-    from stacks.wheelhouse.resolving import WheelhouseError
+    """Lock and build the wheels. Return 0, or 1 if pip fails or the package index is not reachable."""
+    # Imported here so that the other commands start faster.
+    from stacks.artifacts.wheelhouse.dependencies import dependencies_of
+    from stacks.artifacts.wheelhouse.lock import lock_path
+    from stacks.artifacts.wheelhouse.making import make
+    from stacks.artifacts.wheelhouse.resolving import WheelhouseError
 
     if options.locked:
         return _build_locked(options.config)
@@ -62,10 +62,10 @@ def run(options: argparse.Namespace) -> int:
     if options.explain:
         return 0
     if config.node.python.wheelhouse != "auto":
-        print(f"{options.config}: node.python.wheelhouse is {config.node.python.wheelhouse}: nothing to lock")
+        print(f"{options.config}: nothing to lock, since node.python.wheelhouse is {config.node.python.wheelhouse}")
         return 0
     try:
-        made = make(config, options.config, dependencies, DIRECTORY, _tell, upgrade=options.upgrade)
+        made = make(config, options.config, dependencies, DIRECTORY, _log, upgrade=options.upgrade)
     except WheelhouseError as error:
         print(f"{options.config}: {error}", file=sys.stderr)
         print(NO_WHEELS, file=sys.stderr)
@@ -75,42 +75,40 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         answer = {"path": str(made.archive.path), "sha256": made.archive.sha256, "bytes": size_bytes, "wheels": count}
         print(
-            json.dumps(
-                {**answer, "lock": str(lock_path(options.config)), "lock_changed": made.is_locked_anew}, indent=2
-            )
+            json.dumps({**answer, "lock": str(lock_path(options.config)), "lock_changed": made.lock_changed}, indent=2)
         )
         return 0
     print(f"{made.archive.path}: {count} wheels, {size_bytes / 2**20:.1f} MiB")
     path = lock_path(options.config)
-    print(f"{path}: written; commit it" if made.is_locked_anew else f"{path}: as it was")
-    if made.is_another:
+    print(f"{path}: written; commit it" if made.lock_changed else f"{path}: unchanged")
+    if made.archive_changed:
         print("the next deploy replaces nodes")
     return 0
 
 
 def _build_locked(path: Path) -> int:
-    """Build the archives that synthesis of a file will ask for; says nothing when nothing is locked."""
+    """Build the archives that synthesising a file requires. Do nothing if there is no lock."""
     pipeline = read(path).delivery.pipeline
     locks = [
         one for one in (path, *map(Path, pipeline.stages if pipeline else ())) if one.with_name(LOCK_NAME).exists()
     ]
     if not locks:
         return 0
-    from stacks.wheelhouse.making import build_locked
-    from stacks.wheelhouse.resolving import WheelhouseError
+    from stacks.artifacts.wheelhouse.making import build_locked
+    from stacks.artifacts.wheelhouse.resolving import WheelhouseError
 
     for one in locks:
         try:
-            archive = build_locked(one, DIRECTORY, _tell)
+            archive = build_locked(one, DIRECTORY, _log)
         except WheelhouseError as error:
             print(f"{one}: {error}", file=sys.stderr)
             return 1
         if archive is not None:
-            print(f"{archive.path}: built, as locked for {one}")
+            print(f"{archive.path}: built from the lock of {one}")
     return 0
 
 
-def _tell(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr)
 
 
@@ -120,6 +118,6 @@ def _explain(dependencies: Dependencies, *, as_json: bool) -> None:
         print(json.dumps([dict(zip(keys, one, strict=True)) for one in dependencies.explanation], indent=2))
         return
     if not dependencies.explanation:
-        print("your code needs nothing besides what the image and the trainer bring")
+        print("your code needs only distributions that the image and the trainer provide")
     for source, distribution, why in dependencies.explanation:
         print(f"{source} -> {distribution}: {why}")

@@ -1,4 +1,4 @@
-"""`catalogue`: print what is known of instance types and prices, or ask AWS anew."""
+"""`catalogue`: print instance types and prices, or refresh them from AWS."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ import argparse
 import json
 import sys
 
-from stacks.instance_types import CATALOGUE_PATH, DEFAULT_REGION, PURCHASES, catalogue
+from stacks.capacity.catalogue import DEFAULT_REGION, PURCHASES, catalogue
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
-    parser = commands.add_parser("catalogue", help="print the instance types and their prices, or ask AWS anew")
-    parser.add_argument("--region", default=DEFAULT_REGION, help="whose prices (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="the prices, for programs")
+    parser = commands.add_parser("catalogue", help="print instance types and prices, or refresh them from AWS")
+    parser.add_argument("--region", default=DEFAULT_REGION, help="region to print prices for (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the prices as JSON")
     parser.set_defaults(run=show)
     actions = parser.add_subparsers(dest="action")
-    again = actions.add_parser(
+    refresh = actions.add_parser(
         "refresh",
-        help="rebuild facts and prices of the catalogued types from EC2 and Price List calls",
-        description="Asks EC2 and the Price List with your credentials (rights: ec2:DescribeInstanceTypes, "
+        help="update the facts and prices of catalogued types from EC2 and the Price List",
+        description="Queries EC2 and the Price List with your credentials. Required permissions: "
+        "ec2:DescribeInstanceTypes, "
         "ec2:DescribeInstanceTypeOfferings, ec2:DescribeSpotPriceHistory, pricing:GetProducts, "
-        "savingsplans:DescribeSavingsPlansOfferingRates), prints what changes, and writes the catalogue.",
+        "savingsplans:DescribeSavingsPlansOfferingRates. Prints the changes and writes the catalogue. For new "
+        "families, add the quotas and NVLinks to hardware/hardware.json by hand.",
     )
-    again.add_argument("--regions", nargs="+", default=sorted(catalogue().regions), metavar="REGION")
-    again.add_argument("--add", nargs="+", default=[], metavar="TYPE", help="types to take up besides")
-    again.add_argument("--dry-run", action="store_true", help="print what would change, write nothing")
-    again.set_defaults(run=_refresh)
+    refresh.add_argument("--regions", nargs="+", default=sorted(catalogue().regions), metavar="REGION")
+    refresh.add_argument("--add", nargs="+", default=[], metavar="TYPE", help="types to add to the catalogue")
+    refresh.add_argument("--dry-run", action="store_true", help="print the changes without writing them")
+    refresh.set_defaults(run=_refresh)
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print the catalogue of a region."""
+    """Print a region's catalogue."""
     known = catalogue()
     if options.region not in known.regions:
         print(
-            f"{options.region}: no prices are known; known are those of {', '.join(sorted(known.regions))}. "
-            f"`python -m stacks catalogue refresh --regions {options.region}` asks AWS for them",
+            f"{options.region}: no known prices; regions with prices: {', '.join(sorted(known.regions))}. "
+            f"Run `python -m stacks catalogue refresh --regions {options.region}` to add them",
             file=sys.stderr,
         )
         return 2
@@ -43,8 +45,8 @@ def show(options: argparse.Namespace) -> int:
         print(json.dumps(known.prices(options.region), indent=2))
         return 0
     prices = known.regions[options.region]
-    print(f"{options.region}, {known.currency} per hour of a machine")
-    print(f"  facts: {known.facts.date}, {known.facts.source}")
+    print(f"{options.region}, {known.currency} per instance-hour")
+    print(f"  facts: {known.hardware.facts.date}, {known.hardware.facts.source}")
     for way, origin in prices.sources.items():
         print(f"  {way}: {origin.date}, {origin.source}")
     heads = "".join(f"{way.replace('_', ' '):>13}" for way in PURCHASES)
@@ -63,11 +65,12 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _refresh(options: argparse.Namespace) -> int:
-    from stacks.catalogue_refresh import RefreshError, refresh  # boto3, which the other commands do without
+    from stacks.capacity.refresh import Files, RefreshError, refresh  # imports boto3, which other commands do not need
 
+    files = Files()
     try:
         changes = refresh(
-            CATALOGUE_PATH,
+            files,
             regions=options.regions,
             added_types=options.add,
             dry_run=options.dry_run,
@@ -76,6 +79,8 @@ def _refresh(options: argparse.Namespace) -> int:
     except RefreshError as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n".join(changes) if changes else "nothing changes")
-    print(f"{len(changes)} changes" + (", none written (dry run)" if options.dry_run else f": {CATALOGUE_PATH}"))
+    if changes:
+        print("\n".join(changes))
+    written = "not written (dry run)" if options.dry_run else f"written to {files.hardware} and {files.prices}"
+    print(f"{len(changes)} changes, {written}")
     return 0

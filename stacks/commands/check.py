@@ -1,15 +1,16 @@
-"""`check`: validate a deployment file, and on request ask the account whether it can be deployed."""
+"""`check`: validate a deployment file and, with --aws, check the account as well."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
-from stacks.config import DeploymentConfig, load
+from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError, Problem
+from stacks.loading import load
 from stacks.validators import warnings
 from stacks.validators.capacity import expired_prices
 
@@ -18,27 +19,27 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "check",
-        help="validate a deployment file; exit code 2 when it is wrong",
-        description="Validates a deployment file and prints every problem at once: path, value, rule, remedy. Errors "
-        "give exit code 2; warnings are printed and stop nothing.",
+        help="validate a deployment file (exit code 2 if it has errors)",
+        description="Validates a deployment file and prints all problems at once, each with its path, value, rule and "
+        "remedy. The exit code is 2 if there are errors. Warnings do not affect it.",
     )
     parser.add_argument("config", type=Path, help="deployment file, such as config/demo.yaml")
     parser.add_argument("--json", action="store_true", help="print the problems as JSON")
     parser.add_argument(
         "--aws",
         action="store_true",
-        help="also ask the account: quotas, offerings, reservation, spot placement score, and a dry run of the launch",
+        help="also ask AWS whether the deployment can run in the account (docs/preflight.md), and dry-run a launch",
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check a file; return 0, or 2 when there is an error."""
+    """Check a file. Return 0, or 2 if the file has errors."""
     try:
         config = load(options.config)
-        problems = [*warnings(config), *expired_prices(config, datetime.now(timezone.utc).date())]
+        problems = [*warnings(config), *expired_prices(config, datetime.now(UTC).date())]
         if options.aws:
-            problems += _ask_the_account(config, options.config)
+            problems += _account_problems(config, options.config)
     except ConfigError as error:
         if not options.json:
             raise
@@ -54,12 +55,15 @@ def run(options: argparse.Namespace) -> int:
     types = ", ".join(config.capacity.instance_types)
     warned = f", {len(problems)} warnings" if problems else ""
     print(
-        f"{options.config}: sound{warned}. {config.name}: {config.capacity.nodes} x ({types}), {config.capacity.market}"
+        f"{options.config}: valid{warned}. {config.name}: {config.capacity.nodes} x ({types}), {config.capacity.market}"
     )
+    print(f"checkpoints: {config.training.config.describe_checkpoint_interval()}")
     return 0
 
 
-def _ask_the_account(config: DeploymentConfig, path: Path) -> list[Problem]:
-    from stacks.account import ask, synthesised  # boto3, which a plain check does without
+def _account_problems(config: DeploymentConfig, path: Path) -> list[Problem]:
+    from stacks.account import account_problems, synthesised  # imports boto3, which a check without --aws does not need
 
-    return ask(config, templates=lambda: synthesised(path), progress=lambda text: print(text, file=sys.stderr))
+    return account_problems(
+        config, templates=lambda: synthesised(path), progress=lambda text: print(text, file=sys.stderr)
+    )

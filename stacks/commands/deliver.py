@@ -1,62 +1,71 @@
-"""`deliver`: what carries a merged change, the same from a workflow, from the pipeline in AWS and from a laptop."""
+"""`deliver`: deliver merged changes with the same commands in a workflow, in the AWS pipeline and on a laptop."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from stacks.delivery.review import DEPLOYED, WORDS
+from stacks.delivery.review import DEPLOYED, MEANINGS
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "deliver",
-        help="check, compare, gate, deploy, look for drift: what workflows and pipelines run",
-        description="Exit codes: 0 done; 1 AWS or the deploy failed; 2 an input is wrong; 3 the gate stopped a deploy, "
-        "or there is drift.",
+        help="check, diff, gate, deploy, and detect drift, as workflows and pipelines do",
+        description="Exit codes: 0 success; 1 AWS or the deploy failed; 2 invalid input; 3 the gate stopped a deploy "
+        "or drift was detected.",
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    _action(actions, "check", "validate deployment files; every problem of all of them")
-    diff = _action(actions, "diff", "say what deploys would do, as a comment for a review")
+    _action(actions, "check", "validate deployment files and print all problems")
+    diff = _action(actions, "diff", "write a review comment that describes the effects of the deploys")
     diff.add_argument("--against", default=DEPLOYED, help="deployed, a git revision, or a folder (default: deployed)")
     diff.add_argument("--output", type=Path, metavar="FILE", help="file for the comment (default: print it)")
-    gate = _action(actions, "gate", "say what deploys would do, and whether a person must agree first")
+    gate = _action(actions, "gate", "describe the effects of the deploys and decide whether they need approval")
     gate.add_argument(
-        "--output", type=Path, metavar="FILE", help="file that gets verdict=, code= and summary= appended"
+        "--output", type=Path, metavar="FILE", help="file to which verdict=, code= and summary= are appended"
     )
-    carry = _action(actions, "deploy", "deploy one file after the other; stop at what a person must agree to")
-    carry.add_argument(
+    gate.add_argument("--stack", metavar="NAME", help="review only this stack, such as PipelineStack")
+    for one in (diff, gate):
+        one.add_argument(
+            "--templates",
+            type=Path,
+            metavar="FOLDER",
+            help="folder with the cloud assembly of each CONFIG, as FOLDER/NAME of the file. The files and their "
+            "templates are then data: no code next to them is executed",
+        )
+    deploy = _action(actions, "deploy", "deploy the files in order, stopping at the first change that needs approval")
+    deploy.add_argument(
         "--approved",
         type=int,
         default=0,
-        choices=WORDS,
+        choices=MEANINGS,
         metavar="CODE",
-        help="exit code of `stacks diff` that a person has agreed to: a worse change is stopped still",
+        help="approved exit code of `stacks diff`; a change with a higher code still stops the deploys",
     )
-    for one in (gate, carry):
+    for one in (gate, deploy):
         one.add_argument(
             "--approve-from",
             type=int,
             default=30,
-            choices=[code for code in WORDS if code],
+            choices=[code for code in MEANINGS if code],
             metavar="CODE",
-            help="exit code of `stacks diff` from which a person must agree: 10, 20, 30 or 40 (default: 30)",
+            help="lowest exit code of `stacks diff` that requires approval: 10, 20, 30 or 40 (default: 30)",
         )
-    _action(actions, "drift", "compare what is there with the deployed templates; exit code 3 when it differs")
+    _action(actions, "drift", "compare resources with the deployed templates; exit code 3 if they differ")
 
 
 def _action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, words: str
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, description: str
 ) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=words)
-    parser.add_argument("configs", nargs="+", type=Path, metavar="CONFIG", help="deployment files, in order")
+    parser = actions.add_parser(name, help=description)
+    parser.add_argument("configs", nargs="+", type=Path, metavar="CONFIG", help="deployment files, in deploy order")
     parser.set_defaults(run=_run)
     return parser
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Here, so that the other commands do not wait for boto3 to load.
+    # Imported here so that the other commands start faster without boto3.
     from stacks.delivery.actions import perform
 
     return perform(options)

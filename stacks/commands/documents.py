@@ -1,18 +1,20 @@
-"""`docs` and `schema`: what a deployment file may hold, for people and for editors."""
+"""`docs`, `schema` and `preflight`: print the reference of keys, the JSON schema, and the table of questions to AWS."""
 
 from __future__ import annotations
 
 import argparse
 
-from stacks.reference import configuration_page, json_schema
+from stacks.config.reference import configuration_page, json_schema
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the commands."""
-    docs = commands.add_parser("docs", help="print docs/configuration.md: every key, its default, what an edit does")
+    docs = commands.add_parser("docs", help="print docs/configuration.md: keys, defaults, and effects of edits")
     docs.set_defaults(run=_docs)
-    schema = commands.add_parser("schema", help="print docs/deployment.schema.json, with which editors complete keys")
+    schema = commands.add_parser("schema", help="print docs/deployment.schema.json, the schema for editors")
     schema.set_defaults(run=_schema)
+    preflight = commands.add_parser("preflight", help="print docs/preflight.md: the questions of `check --aws`")
+    preflight.set_defaults(run=_preflight)
 
 
 def _docs(_: argparse.Namespace) -> int:
@@ -22,4 +24,11 @@ def _docs(_: argparse.Namespace) -> int:
 
 def _schema(_: argparse.Namespace) -> int:
     print(json_schema(), end="")
+    return 0
+
+
+def _preflight(_: argparse.Namespace) -> int:
+    from stacks.account.questions import page  # imports the CDK and boto3, which other commands do not need
+
+    print(page(), end="")
     return 0

@@ -1,4 +1,4 @@
-"""`execution-policy`: what CloudFormation's execution role needs, in place of AdministratorAccess."""
+"""`execution-policy`: write the policies for CloudFormation's execution role that replace AdministratorAccess."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import json
 import sys
 from pathlib import Path
 
-from stacks.config import read
-from stacks.execution_policy.ceiling import ceiling
+from stacks.constructs.cdk_bootstrap_roles import project_qualifier
+from stacks.execution_policy.boundary import execution_boundary
 from stacks.execution_policy.documents import Deployments, Document, PolicyTooLarge, documents, size_characters
 from stacks.execution_policy.needed import needed
+from stacks.loading import read
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "execution-policy",
-        help="write the policies for `cdk bootstrap` in place of AdministratorAccess",
-        description="Writes the policies of CloudFormation's execution role for the deployments of these files, from "
-        "the schemas of the resource types, and the boundary that goes over the role. docs/runbook.md has the commands "
-        "that put them into an account.",
+        help="write the policies that replace AdministratorAccess in `cdk bootstrap`",
+        description="Writes the policies and the permissions boundary for CloudFormation's execution role. The "
+        "policies are derived from the resource type schemas for the given deployment files. See docs/runbook.md for "
+        "the commands that install them in an account.",
     )
     parser.add_argument(
         "configs", nargs="*", type=Path, metavar="CONFIG", help="deployment files (default: all in config/)"
@@ -37,17 +38,17 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{action}: {', '.join(sorted(handlers))}")
         return 0
     configs = options.configs or sorted(Path("config").rglob("*.yaml"))
-    deployments = Deployments.of(read(path) for path in configs)
+    deployments = Deployments.of((read(path) for path in configs), qualifier=project_qualifier())
     try:
         policies = documents(found, deployments)
     except PolicyTooLarge as error:
         print(error, file=sys.stderr)
         return 2
     named: dict[str, Document] = {f"execution-policy-{number}": one for number, one in enumerate(policies, start=1)}
-    named["execution-boundary"] = ceiling(list(found), deployments)
+    named["execution-boundary"] = execution_boundary(list(found), deployments)
     if options.output is not None:
         for stale in options.output.glob("execution-policy-*.json"):
-            stale.unlink()  # fewer deployments may need fewer documents
+            stale.unlink()  # a smaller policy may be split over fewer documents
     for name, document in named.items():
         if options.output is None:
             print(json.dumps(document, indent=1))

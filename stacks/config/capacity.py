@@ -1,4 +1,4 @@
-"""The `capacity` section: how many machines of which kind, bought how, placed where."""
+"""The `capacity` section: instance count, types, purchase options and placement."""
 
 from __future__ import annotations
 
@@ -7,107 +7,120 @@ from typing import Literal
 
 from stacks.config.setting import Section, ZoneLetter, setting
 from stacks.config.setting import section as optional_section
+from stacks.functions.run_controller.fleet_back_ends import Backend
 
-Backend = Literal["auto_scaling_group", "ec2_fleet", "spot_fleet"]
 Market = Literal["spot", "on_demand", "reserved", "capacity_block", "interruptible_reservation"]
 
 
 class AutoCapacity(Section):
-    """What the work needs; `python -m stacks candidates FILE` prints the types that fit, cheapest first, and why."""
+    """Workload requirements. `python -m stacks candidates FILE` explains each candidate type, cheapest first."""
 
-    gpus: int = setting(
-        "GPUs a machine; 0: CPU-only work, which takes types without a GPU.", edit="replaces nodes", default=1, ge=0
-    )
+    gpus: int = setting("GPUs per instance; `0`: instance types without GPUs.", edit="replaces nodes", default=1, ge=0)
     gpu_memory_gib: float | None = setting(
-        "Memory that one GPU must have, GiB; null: computed from parameters and micro-batch.",
+        "Minimum memory per GPU, GiB; `null`: computed from the model and the micro-batch.",
         edit="replaces nodes",
         default=None,
         gt=0,
     )
     parameters_million: float | None = setting(
-        "Size of the model, millions of parameters, from which the memory of a GPU follows.",
+        "Model size in millions of parameters, used to compute the required GPU memory.",
         edit="replaces nodes",
         default=None,
         gt=0,
     )
     micro_batch_tokens: int | None = setting(
-        "Tokens of a micro-batch on one GPU; null: that of the training section.",
+        "Tokens per micro-batch on each GPU; `null`: derived from the training section.",
         edit="replaces nodes",
         default=None,
         ge=1,
     )
-    vcpus: int | None = setting("Virtual CPUs a machine, at least.", edit="replaces nodes", default=None, ge=1)
-    memory_gib: int | None = setting("Host memory a machine, GiB, at least.", edit="replaces nodes", default=None, ge=1)
+    vcpus: int | None = setting("Minimum number of vCPUs per instance.", edit="replaces nodes", default=None, ge=1)
+    memory_gib: int | None = setting("Minimum memory per instance, GiB.", edit="replaces nodes", default=None, ge=1)
     dataset_gib: float | None = setting(
-        "Size of the dataset, GiB: it must fit on the machine's local disks or root volume.",
+        "Dataset size, GiB; the dataset must fit on the instance's local disks or root volume.",
         edit="replaces nodes",
         default=None,
         gt=0,
     )
-    hours: float | None = setting("Planned hours, for the total cost.", edit="nothing", default=None, gt=0)
-    max_usd_per_hour: float | None = setting(
-        "Most that one machine may cost an hour in the chosen market, USD.", edit="replaces nodes", default=None, gt=0
+    hours: float | None = setting(
+        "Planned hours of training, used to estimate the total cost.", edit="nothing", default=None, gt=0
     )
-    types: int = setting("Types to take, of one GPU kind.", edit="new nodes", default=4, ge=1, le=40)
+    max_usd_per_hour: float | None = setting(
+        "Maximum hourly price per instance in the chosen market, USD.", edit="replaces nodes", default=None, gt=0
+    )
+    types: int = setting(
+        "Maximum number of instance types to choose; all have the same GPU model.",
+        edit="new nodes",
+        default=4,
+        ge=1,
+        le=40,
+    )
 
 
 class NewReservation(Section):
-    """A capacity reservation made by the stack: it is billed from the deploy on, used or not."""
+    """A capacity reservation that the stack creates. AWS bills it from its creation, whether or not it is used."""
 
-    instance_type: str = setting("Reserved type.", edit="replaces nodes")
-    zone: ZoneLetter = setting("Letter of its availability zone.", edit="replaces nodes")
-    count: int = setting("Machines reserved.", edit="in place", ge=1, le=1000)
+    instance_type: str = setting("Reserved instance type.", edit="replaces nodes")
+    zone: ZoneLetter = setting("Letter of the reservation's availability zone.", edit="replaces nodes")
+    count: int = setting("Number of reserved instances.", edit="in place", ge=1, le=1000)
     end: datetime | None = setting(
-        "When it ends, with time zone; null: when the stack goes.", edit="in place", default=None, strict=False
+        "End time, with time zone; `null`: the reservation lasts until the stack is deleted.",
+        edit="in place",
+        default=None,
+        strict=False,
     )
 
 
 class ReservationConfig(Section):
-    """Where reserved capacity comes from: exactly one of the three."""
+    """Source of reserved capacity. Set exactly one of `id`, `resource_group_arn` and `create`."""
 
     id: str | None = setting(
-        "Id of a capacity reservation or capacity block.",
+        "Capacity reservation id or capacity block id.",
         edit="replaces nodes",
         default=None,
         pattern=r"^cr-[0-9a-f]{8,17}$",
     )
     resource_group_arn: str | None = setting(
-        "Resource group of reservations; any of them is used.",
+        "ARN of a resource group that contains reservations; instances may use any of them.",
         edit="replaces nodes",
         default=None,
         pattern=r"^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:\d{12}:group/\S+$",
     )
     zone: ZoneLetter | None = setting(
-        "Letter of the zone of `id`: the fleet is kept to it; null: any zone of the network.",
+        "Letter of the availability zone that `id` is in; the fleet uses only this zone. `null`: any of the network's "
+        "zones.",
         edit="replaces nodes",
         default=None,
     )
-    create: NewReservation | None = optional_section("A reservation to make; null: use one.", edit="replaces nodes")
+    create: NewReservation | None = optional_section(
+        "A capacity reservation to create; `null`: use an existing one.", edit="replaces nodes"
+    )
 
 
 class MaintenanceConfig(Section):
-    """How a back end keeps its machines fresh between runs."""
+    """How the back end replaces instances."""
 
     max_lifetime_days: int | None = setting(
-        "Days after which a machine is replaced; auto_scaling_group only; null: never.",
+        "Days after which an instance is replaced (`auto_scaling_group` only); `null`: never.",
         edit="in place",
         default=None,
         ge=1,
         le=365,
     )
     replace_unhealthy: bool = setting(
-        "Whether a machine that fails its status checks is replaced; ec2_fleet and spot_fleet.",
+        "Replace instances that fail their status checks (`ec2_fleet` and `spot_fleet` only).",
         edit="replaces nodes",
         default=True,
     )
     rebalance: Literal["off", "launch", "launch_before_terminate"] = setting(
-        "What the fleet does at AWS's early warning. Off: the supervisor saves an extra checkpoint and works on; the "
-        "others force a replacement. An auto_scaling_group knows launch_before_terminate only.",
+        "Response to a rebalance recommendation. `off`: the supervisor saves an extra checkpoint and continues. "
+        "`launch` and `launch_before_terminate`: the back end replaces the instance; `auto_scaling_group` supports "
+        "only `launch_before_terminate`.",
         edit="new nodes",
         default="off",
     )
     rebalance_termination_delay_seconds: int | None = setting(
-        "Seconds that the old machine stays with launch_before_terminate; ec2_fleet and spot_fleet.",
+        "Seconds before `launch_before_terminate` terminates the old instance (`ec2_fleet` and `spot_fleet` only).",
         edit="replaces nodes",
         default=None,
         ge=120,
@@ -116,82 +129,93 @@ class MaintenanceConfig(Section):
 
 
 class CapacityConfig(Section):
-    """How many machines of which kind, bought how."""
+    """Instance count, types, purchase options and placement."""
 
     backend: Backend = setting(
-        "What holds the machines. ec2_fleet and spot_fleet choose among more pools at once; a node edit builds a "
-        "second EC2 fleet before the first goes. AWS calls spot_fleet legacy.",
+        "AWS service that manages the instances. `ec2_fleet` and `spot_fleet` choose among more pools at once. With "
+        "`ec2_fleet`, editing a node setting creates a second fleet before deleting the first. AWS considers "
+        "`spot_fleet` legacy.",
         edit="replaces nodes",
         default="auto_scaling_group",
     )
     instance_types: list[str] = setting(
-        "Types in order of preference. More types mean more spot pools, so fewer interruptions; all of one GPU kind. "
-        "Left out with `auto`.",
+        "Instance types in order of preference, all with the same GPU model. More types mean more spot pools and fewer"
+        " interruptions. Leave it empty if `auto` is set.",
         edit="new nodes",
         default=[],
         max_length=40,
     )
     auto: AutoCapacity | None = optional_section(
-        "What the work needs, instead of a list of types: they are chosen from the catalogue.", edit="replaces nodes"
+        "Workload requirements from which instance types are chosen; `null`: use `instance_types`.",
+        edit="replaces nodes",
     )
-    nodes: int = setting("Machines that the run trains on.", edit="restarts the trainer", default=1, ge=1, le=1000)
+    nodes: int = setting("Number of nodes in the run.", edit="restarts the trainer", default=1, ge=1, le=1000)
     min_nodes: int | None = setting(
-        "Smallest gang that may train when the rest does not come; null: all of `nodes`.",
+        "Minimum number of nodes that may train while others are missing; `null`: equal to `nodes`.",
         edit="restarts the trainer",
         default=None,
         ge=1,
     )
     market: Market = setting(
-        "spot: up to 90 % cheaper, with two minutes' notice before AWS takes a machine back. reserved, capacity_block "
-        "and interruptible_reservation use what `reservation` names; to or from these, nodes are replaced.",
+        "Purchase option. `spot`: up to 90 % cheaper, with a two-minute notice before an interruption. `reserved`, "
+        "`capacity_block` and `interruptible_reservation` use `reservation`; changing to or from one of these "
+        "replaces nodes.",
         edit="new nodes",
         default="spot",
     )
     on_demand_base: int = setting(
-        "Machines bought on demand (inside `reservation` when there is one) before spot ones; 0: a run survives "
-        "interruptions, so none is needed.",
+        "Number of on-demand instances to launch before spot instances, in `reservation` if it is set. Runs survive "
+        "interruptions even if this is 0.",
         edit="new nodes",
         default=0,
         ge=0,
     )
     reservation: ReservationConfig | None = optional_section(
-        "Reserved capacity; spot machines never use it.", edit="replaces nodes"
+        "Reserved capacity, which spot instances never use; `null`: none.", edit="replaces nodes"
     )
     allocation_strategy: Literal["price-capacity-optimized", "capacity-optimized", "lowest-price"] = setting(
-        "How AWS picks among spot pools; price-capacity-optimized weighs price against interruptions.",
+        "How to choose among spot pools; `price-capacity-optimized` weighs price against the risk of interruption.",
         edit="new nodes",
         default="price-capacity-optimized",
     )
     max_price_usd: float | None = setting(
-        "Most that is paid per spot machine and hour, USD; null: up to the on-demand price, which AWS advises.",
+        "Maximum hourly price per spot instance, USD; `null`: the on-demand price, as AWS recommends.",
         edit="new nodes",
         default=None,
         gt=0,
     )
     zone_policy: Literal["any", "one_at_a_time"] | None = setting(
-        "one_at_a_time: an attempt stays in one zone, the next attempt tries the next; null: so with cluster "
-        "placement, EFA or storage of one zone, else any.",
+        "Zones in which each attempt launches the gang. `any`: all zones. `one_at_a_time`: a single zone; the next "
+        "attempt uses the next zone. `null`: `one_at_a_time` with cluster placement, EFA or zonal storage, otherwise "
+        "`any`.",
         edit="replaces nodes",
         default=None,
     )
     placement: Literal["cluster", "partition", "spread", "none"] = setting(
-        "cluster: machines close together in one zone, for fast networks; partition and spread: on separate hardware, "
-        "so that fewer fail together; none: any place, most capacity.",
+        "Placement strategy. `cluster`: instances close together in one zone, for fast networks. `partition`, "
+        "`spread`: separate hardware, so that fewer instances fail together. `none`: no constraint, which makes the "
+        "most capacity available.",
         edit="replaces nodes",
         default="none",
     )
     partitions: int | None = setting(
-        "Partitions of placement: partition, 1 to 7 a zone.", edit="replaces nodes", default=None, ge=1, le=7
+        "Number of partitions per zone, 1 to 7, with `placement: partition`.",
+        edit="replaces nodes",
+        default=None,
+        ge=1,
+        le=7,
     )
     maintenance: MaintenanceConfig = MaintenanceConfig()
     gang_timeout_seconds: int = setting(
-        "How long a part of the gang waits for the rest before the attempt is given up, and the next zone tried.",
+        "Seconds for which an incomplete gang waits for the remaining nodes. The attempt then ends, and the next "
+        "attempt uses the next zone.",
         edit="replaces nodes",
         default=900,
         ge=30,
     )
     boot_failure_limit: int = setting(
-        "Machines that may fail to boot before the fleet is stopped, so that a bad image burns no money.",
+        "Number of failed boots after which the run controller stops the fleet; this limits the cost of a broken "
+        "image.",
         edit="in place",
         default=3,
         ge=1,

@@ -1,4 +1,4 @@
-"""The `network` section: a private network of the deployment's own, or one that is there."""
+"""The `network` section: a new private network, or an existing one."""
 
 from __future__ import annotations
 
@@ -10,41 +10,53 @@ from pydantic import Field, field_validator
 from stacks.config.setting import Section, ZoneLetter, setting
 from stacks.config.setting import section as optional_section
 
+Endpoint = Literal["s3", "dynamodb", "ssm", "ssmmessages", "logs", "autoscaling", "ec2"]
+GATEWAYS: tuple[Endpoint, ...] = ("s3", "dynamodb")
+"""Services whose endpoints are entries in route tables. All others have network interfaces in the subnets."""
+
 
 class ExistingSubnet(Section):
-    """A subnet of an existing VPC that nodes are launched into."""
+    """A subnet for nodes in an existing VPC."""
 
     id: str = setting("Subnet id.", edit="replaces nodes", pattern=r"^subnet-[0-9a-f]{8,17}$")
     zone: str = setting(
-        "Letter of its availability zone: nothing is looked up when the templates are made.",
+        "Letter of the subnet's availability zone; synthesis does not look it up.",
         edit="replaces nodes",
         pattern=r"^[a-z]$",
     )
 
 
 class ExistingVpc(Section):
-    """A VPC that somebody else owns; the deployment adds security groups and, when asked, endpoints."""
+    """An existing VPC, to which the deployment adds security groups and, if configured, endpoints."""
 
     id: str = setting("VPC id.", edit="replaces the network", pattern=r"^vpc-[0-9a-f]{8,17}$")
     cidr: str = setting(
-        "Its address range, which the endpoints' security group admits.", edit="in place", examples=["10.0.0.0/16"]
+        "Address range of the VPC; the endpoints' security group allows traffic from it.",
+        edit="in place",
+        examples=["10.0.0.0/16"],
     )
     subnets: list[ExistingSubnet] = setting(
-        "Subnets of the nodes, one a zone, in the order in which zones are tried.",
+        "Subnets for nodes, one per zone, in the order in which the run controller tries the zones.",
         edit="replaces nodes",
         min_length=1,
         max_length=6,
     )
     route_table_ids: list[Annotated[str, Field(pattern=r"^rtb-[0-9a-f]{8,17}$")]] = setting(
-        "Route tables of those subnets: gateway endpoints are entered there. Needed with create_endpoints.",
+        "Ids of the subnets' route tables; required if `create_endpoints` includes s3 or dynamodb.",
         edit="in place",
         default=[],
     )
-    create_endpoints: bool = setting(
-        "Whether to add the VPC endpoints that nodes need; false when the VPC has them, or a way out.",
+    create_endpoints: bool | list[Endpoint] = setting(
+        "VPC endpoints to add. `true`: all endpoints that nodes need; a list: only these. AWS rejects a second S3 "
+        "gateway in a route table, and a second interface endpoint for a service with private DNS in a VPC, so list "
+        "only the missing ones; `check --aws` prints them. `false`: the VPC already has them, or has internet access.",
         edit="in place",
         default=False,
     )
+
+    def creates_endpoint(self, service: str) -> bool:
+        """Return True if the deployment adds the endpoint for a service that nodes need, such as `s3`."""
+        return self.create_endpoints if isinstance(self.create_endpoints, bool) else service in self.create_endpoints
 
     @field_validator("cidr")
     @classmethod
@@ -55,31 +67,29 @@ class ExistingVpc(Section):
 
 
 class NetworkConfig(Section):
-    """The private network of the nodes."""
+    """The nodes' private network."""
 
-    existing: ExistingVpc | None = optional_section(
-        "A VPC that is there already; null: the deployment makes its own.", edit="replaces the network"
-    )
+    existing: ExistingVpc | None = optional_section("An existing VPC; `null`: create one.", edit="replaces the network")
     cidr: str = setting(
-        "Address range of the VPC; a /16 leaves each zone 4,091 addresses.",
+        "Address range of the VPC, a /16 with 4,091 usable addresses per zone.",
         edit="replaces the network",
         default="10.64.0.0/16",
     )
     zones: list[ZoneLetter] = setting(
-        "Letters of the availability zones, one subnet each; three, since spot capacity differs by zone.",
+        "Letters of the availability zones; each has one subnet. Spot capacity differs by zone, so use several. Empty: "
+        "the first three of the region. Zones differ between accounts; `check --aws` prints the account's zones.",
         edit="replaces the network",
-        default=["a", "b", "c"],
-        min_length=1,
+        default=[],
         max_length=6,
     )
     nat: bool = setting(
-        "Whether nodes reach the internet through a NAT gateway (about 33 USD a month and 0.045 USD a GB); "
-        "without it they reach AWS endpoints only, which is all that they need.",
+        "Give nodes internet access through a NAT gateway (about 33 USD per month and 0.045 USD per GB). Without it, "
+        "nodes can reach only AWS endpoints, which is sufficient for training.",
         edit="in place",
         default=False,
     )
     flow_log_retention_days: Literal[0, 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365] = setting(
-        "Days that the record of refused connections is kept; 0: no flow logs.", edit="in place", default=30
+        "Days to keep the flow log of rejected connections; `0`: no flow log.", edit="in place", default=30
     )
 
     @field_validator("cidr")
@@ -95,12 +105,12 @@ class NetworkConfig(Section):
     @classmethod
     def _zones_are_distinct(cls, zones: list[str]) -> list[str]:
         if len(set(zones)) != len(zones):
-            raise ValueError("names a zone twice; each zone gets one subnet")
+            raise ValueError("lists a zone twice; each zone has one subnet")
         return zones
 
     @property
     def subnet_zones(self) -> list[str]:
-        """Zone letters of the nodes' subnets, in the order in which zones are tried."""
+        """Zone letters of the nodes' subnets, in the order in which the run controller tries them."""
         if self.existing is not None:
             return [subnet.zone for subnet in self.existing.subnets]
         return self.zones

@@ -1,4 +1,4 @@
-"""The `training` section: what is trained."""
+"""The `training` section: the run, its dataset, user code, and the trainer configuration."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from training.config import TrainingConfig
 
 
 class PrepareConfig(Section):
-    """A function that makes the dataset of raw objects, once: its work is found by code, options and objects."""
+    """A function that prepares the dataset from raw objects, once for each combination of code, options and objects."""
 
     function: str = setting(
-        "`package.module:function` of your code, or `training.data.preparation:tokenize`, which makes tokens of text. "
-        "It is called with source (folder of the raw files), target (empty folder for what it makes) and the options.",
+        "`package.module:function` in your code, or `training.data.prepare:tokenize`, which tokenizes text. It is "
+        "called with `source` (the folder with the raw files), `target` (an empty folder for the dataset) and the "
+        "options.",
         edit="restarts the trainer",
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
     )
     source: str = setting(
-        "Raw objects: everything below this name in the dataset bucket, such as raw/my-text.",
+        "Prefix of the raw objects in the dataset bucket, such as `raw/my-text`.",
         edit="restarts the trainer",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$",
         max_length=200,
     )
     options: dict[str, Any] = setting(
-        "Keyword arguments of the function, such as {vocabulary_size: 32000}.", edit="restarts the trainer", default={}
+        "Keyword arguments for the function, such as `{vocabulary_size: 32000}`.",
+        edit="restarts the trainer",
+        default={},
     )
     timeout_minutes: int = setting(
-        "After so long it is ended, and the run fails: a node that hangs costs money.",
+        "Minutes after which the node stops the function and the run fails; this limits the cost of a hang.",
         edit="restarts the trainer",
         default=1440,
         ge=1,
@@ -35,40 +38,41 @@ class PrepareConfig(Section):
 
 
 class RunConfig(Section):
-    """What is trained."""
+    """The run, its dataset, user code, and the trainer configuration."""
 
     run: str = setting(
-        "Name of the run; its checkpoints lie under it, so another name starts from scratch.",
+        "Name of the run, and prefix for its checkpoints. With a new name, training starts from scratch.",
         edit="restarts the trainer",
         default="run-1",
         pattern=r"^[a-z0-9-]{1,40}$",
     )
     dataset: str = setting(
-        "Name under datasets/ in the dataset bucket, as `python -m training tokenize --name` made it; with `prepare`, "
-        "the name that what it makes has on the nodes.",
-        edit="restarts the trainer",
+        "Name of the dataset under datasets/ in the dataset bucket (`python -m training tokenize --name`); with "
+        "`prepare`, the name of the prepared dataset on the nodes.",
+        edit="requires a new run",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
     )
     prepare: PrepareConfig | None = section(
-        "How the dataset is made from raw objects, by the first node that needs it; null: it is there.",
+        "How the first node that needs the dataset prepares it from raw objects; `null`: the dataset already exists.",
         edit="restarts the trainer",
     )
     processes_per_node: int | None = setting(
-        "Processes a machine; null: one per GPU, one on a machine without.",
+        "Trainer processes per node; `null`: one per GPU, or one on a node without GPUs.",
         edit="restarts the trainer",
         default=None,
         ge=1,
         le=64,
     )
     code: str | None = setting(
-        "Folder of your own code, shipped beside the trainer; null: none.",
+        "Folder with user code to copy to the nodes; `null`: none.",
         edit="restarts the trainer",
         default=None,
     )
     dependencies: Literal["auto", "off"] | list[str] = setting(
-        "Distributions that your own code needs besides those of the image and the trainer, such as [einops>=0.8]. "
-        "auto: those of requirements.txt in its folder, and what its imports name besides. `python -m stacks bundle "
-        "FILE` locks and builds them for the nodes; with --explain it says why each.",
+        "Python distributions that user code needs in addition to those in the image and the trainer, such as "
+        "`[einops>=0.8]`. `auto`: the distributions in the code folder's requirements.txt, and those that its files "
+        "import. `off`: none. `python -m stacks bundle FILE` locks and builds them for the nodes; `--explain` prints "
+        "the origin of each.",
         edit="nothing",
         default="auto",
     )

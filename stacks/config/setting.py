@@ -1,19 +1,21 @@
-"""How a key of the deployment file is declared: what it means, and what an edit of it does on deploy."""
+"""Declarations of deployment file keys, with their meanings and what editing them changes on deploy."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Edit = Literal[
     "nothing",
     "restarts the trainer",
+    "requires a new run",
     "replaces nodes",
     "new nodes",
     "touches data",
     "in place",
     "replaces the network",
+    "creates a second deployment",
     "changes the delivery",
 ]
 ZoneLetter = Annotated[str, Field(pattern=r"^[a-z]$")]
@@ -23,16 +25,28 @@ Arn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:[a-z0-9-]+:[a-z0-9-]*:(\d{1
 
 
 def setting(description: str, *, edit: Edit, default: Any = ..., **rules: Any) -> Any:
-    """Declare a field with what it means and what an edit of it does to a deployed stack."""
+    """Declare a key with its meaning and what editing it changes in a deployed stack."""
     return Field(default, description=description, json_schema_extra={"edit": edit}, **rules)
 
 
 def section(description: str, *, edit: Edit) -> Any:
-    """Declare a part of the file that may be left out (null): adding or removing it does `edit`."""
+    """Declare an optional section, null by default. Adding or removing it has the effect `edit`."""
     return Field(None, description=description, json_schema_extra={"edit": edit})
 
 
+class UndecodedKey(Exception):
+    """A key in the deployment file could not be decoded, so rules that read it cannot run."""
+
+
 class Section(BaseModel):
-    """A mapping in the deployment file: unknown keys, wrong types and infinities are refused."""
+    """A mapping in the deployment file; unknown keys, wrong types and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise UndecodedKey for a key that could not be decoded; pydantic handles all other names."""
+            if name in type(self).model_fields:
+                raise UndecodedKey(name)
+            return super().__getattr__(name)

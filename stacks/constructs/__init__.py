@@ -1,1 +1,1 @@
-"""One concern a file: what the stacks are made of."""
+"""CDK constructs for the stacks, one concern per module."""

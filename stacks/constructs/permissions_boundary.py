@@ -1,37 +1,37 @@
-"""The ceiling over every role of a deployment: what its services call, in this account and region, and no IAM.
+"""The permissions boundary for all of a deployment's roles.
 
-A role's own policy says what it may do; the boundary says what no policy can add, whoever edits one later. It is held
-as a test that every statement of every role fits under it.
+It covers calls to the services that the deployment uses in this account and region, but not IAM. A role's policy grants
+permissions, and the boundary limits what later edits to the policy can grant. A test checks that all statements in all
+roles stay within the boundary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from stacks.capacity.plan import group_name_patterns
 from stacks.config import DeploymentConfig
-from stacks.constructs.accepted_findings import accept
+from stacks.constructs.suppressions import suppress
+from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
-# Calls without a resource level: IAM ignores statements that name one.
+# Calls without resource-level permissions: IAM ignores statements that name a resource.
 # Source: https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html
-# (2026-11), the page of each service.
+# (2026-11), the page for each service.
 WITHOUT_RESOURCE_LEVEL = (
-    "autoscaling:DescribeAutoScalingGroups",
+    *(action for each in BACK_ENDS.values() for action in each.describe_actions),
     "ec2:DescribeAvailabilityZones",
     "ec2:DescribeCapacityReservations",
     "ec2:DescribeFastSnapshotRestores",
-    "ec2:DescribeFleetInstances",
-    "ec2:DescribeFleets",
     "ec2:DescribeImages",
     "ec2:DescribeInstances",
     "ec2:DescribeInstanceStatus",
     "ec2:DescribeNetworkInterfaces",
     "ec2:DescribeSnapshots",
-    "ec2:DescribeSpotFleetInstances",
-    "ec2:DescribeSpotFleetRequests",
+    "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
     "ec2:DescribeTags",
     "ec2:DescribeVolumes",
@@ -43,7 +43,7 @@ WITHOUT_RESOURCE_LEVEL = (
     "ssmmessages:OpenDataChannel",
 )
 
-# What could make a role more than it is. An explicit denial also outweighs what a resource's own policy allows.
+# Calls that a role could use to extend its permissions. An explicit denial also overrides resource policies.
 ESCALATION = (
     *("iam:Add*", "iam:Attach*", "iam:Create*", "iam:Deactivate*", "iam:Delete*", "iam:Detach*", "iam:Enable*"),
     *("iam:Put*", "iam:Remove*", "iam:Reset*", "iam:Resync*", "iam:Set*", "iam:Tag*", "iam:Untag*", "iam:Update*"),
@@ -52,31 +52,63 @@ ESCALATION = (
 )
 
 
-class PermissionsBoundary(Construct):
-    """A managed policy, and its name over the roles of other stacks.
+WRITE_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams")
 
-    It is made also where the file names another one: a policy cannot be deleted while it still bounds a role.
+
+def _modify_actions(service: str) -> list[str]:
+    return [action for each in BACK_ENDS.values() if each.service == service for action in each.modify_actions]
+
+
+class PermissionsBoundary(Construct):
+    """A managed policy that bounds the roles in one or more stacks.
+
+    It belongs to the stack of the first role that needs it, so that deleting other stacks does not require its
+    deletion. If the deployment file names another boundary, the policy is not created: accounts that require their own
+    boundary often deny `iam:CreatePolicy`.
+
+    Args:
+        scope: The stack that the policy belongs to.
+        id_: The construct id.
+        config: The deployment.
+        suffix: End of the policy's name.
+        statements: The statements that allow actions. A statement that denies escalation is added.
     """
 
-    def __init__(self, scope: Construct, id_: str, *, config: DeploymentConfig) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: DeploymentConfig,
+        suffix: str,
+        statements: Sequence[iam.PolicyStatement],
+    ) -> None:
         super().__init__(scope, id_)
         self._config = config
         self._stack = Stack.of(self)
-        # Named, so that other stacks need no export of it: one that is in use could never be given up again.
-        self._name = f"trainstack-{config.name}-{config.region}-boundary"
-        self._policy = iam.ManagedPolicy(
+        # The name is fixed so that other stacks do not need an export. CloudFormation cannot remove an export that is
+        # in use.
+        self._name = f"trainstack-{config.name}-{config.region}-{suffix}"
+        self._policy = self._own_policy(statements) if config.node.permissions_boundary is None else None
+
+    def _own_policy(self, statements: Sequence[iam.PolicyStatement]) -> iam.ManagedPolicy:
+        deny = iam.PolicyStatement(
+            sid="NoEscalation", effect=iam.Effect.DENY, actions=list(ESCALATION), resources=["*"]
+        )
+        policy = iam.ManagedPolicy(
             self,
             "Default",
             managed_policy_name=self._name,
-            description="Ceiling over the roles of a Trainstack deployment",
-            statements=self._statements(),
+            description="Permissions boundary of the roles of a Trainstack deployment",
+            statements=[*statements, deny],
         )
-        reason = "A boundary grants nothing: it caps what the roles' own policies name one by one"
-        accept(self._policy, "AwsSolutions-IAM5", reason)
-        accept(self._policy, "CKV_AWS_111", reason)
+        reason = "A boundary does not grant permissions: it limits what role policies grant"
+        suppress(policy, "AwsSolutions-IAM5", reason)
+        suppress(policy, "CKV_AWS_111", reason)
+        return policy
 
-    def apply(self, stacks: Iterable[Stack]) -> None:
-        """Bound every role of these stacks, those that the library makes too."""
+    def apply(self, *stacks: Stack) -> None:
+        """Apply the boundary to all roles in these stacks, including the roles that the CDK creates."""
         for stack in stacks:
             if stack is not self._stack:
                 stack.add_stack_dependency(self._stack)
@@ -86,89 +118,114 @@ class PermissionsBoundary(Construct):
         arn = self._config.node.permissions_boundary
         if arn is not None:
             return iam.ManagedPolicy.from_managed_policy_arn(stack, "RolesBoundary", arn)
-        if stack is self._stack:
+        if stack is self._stack and self._policy is not None:
             return self._policy
         return iam.ManagedPolicy.from_managed_policy_name(stack, "RolesBoundary", self._name)
 
-    def _statements(self) -> list[iam.PolicyStatement]:
-        stack, name = self._stack, self._config.name
-        here: dict[str, object] = {"StringEquals": {"aws:ResourceAccount": stack.account}}
-        own_roles = [f"arn:{stack.partition}:iam::{stack.account}:role/{name}-*"]
 
-        def arn(service: str, resource: str) -> str:
-            return f"arn:{stack.partition}:{service}:{stack.region}:{stack.account}:{resource}"
+def network_statements(stack: Stack) -> list[iam.PolicyStatement]:
+    """Return the statements that limit the roles in NetworkStack, which write flow logs.
 
-        allowed: list[tuple[str, list[str], list[str], dict[str, object] | None]] = [
-            (
-                "Buckets",
-                ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListBucket"],
-                # Bucket names are CloudFormation's to make; the condition keeps to this account's.
-                [f"arn:{stack.partition}:s3:::*"],
-                here,
-            ),
-            (
-                "Keys",
-                [
-                    *("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey*"),
-                    *("kms:ReEncryptFrom", "kms:ReEncryptTo"),
-                ],
-                [arn("kms", "key/*")],
-                None,
-            ),
-            ("Documents", ["ssm:GetParameter"], [arn("ssm", f"parameter/trainstack/{name}/*")], None),
-            (
-                "Logs",
-                ["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"],
-                [arn("logs", f"log-group:*{name}*")],
-                None,
-            ),
-            (
-                "Group",
-                [
-                    *("autoscaling:CompleteLifecycleAction", "autoscaling:DetachInstances"),
-                    *("autoscaling:RecordLifecycleActionHeartbeat", "autoscaling:SetInstanceHealth"),
-                    *("autoscaling:TerminateInstanceInAutoScalingGroup", "autoscaling:UpdateAutoScalingGroup"),
-                ],
-                [arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{self._config.group_name}")],
-                None,
-            ),
-            (
-                "Fleets",
-                [
-                    *("ec2:CancelSpotFleetRequests", "ec2:DeleteFleets", "ec2:ModifyFleet"),
-                    *("ec2:ModifySpotFleetRequest", "ec2:RequestSpotInstances", "ec2:RunInstances"),
-                    *("ec2:CreateTags", "ec2:TerminateInstances"),
-                ],
-                [arn("ec2", "*"), f"arn:{stack.partition}:ec2:{stack.region}::image/*"],
-                None,
-            ),
-            (
-                "Volumes",
-                [
-                    *(
-                        "ec2:AttachVolume",
-                        "ec2:CreateSnapshot",
-                        "ec2:CreateSnapshots",
-                        "ec2:CreateTags",
-                        "ec2:CreateVolume",
-                    ),
-                    *("ec2:DeleteSnapshot", "ec2:DeleteVolume", "ec2:DetachVolume"),
-                    *("ec2:DisableFastSnapshotRestores", "ec2:EnableFastSnapshotRestores"),
-                    "ec2:ModifyInstanceAttribute",
-                ],
-                [arn("ec2", "*"), f"arn:{stack.partition}:ec2:{stack.region}::snapshot/*"],
-                None,
-            ),
-            ("Functions", ["lambda:InvokeFunction"], [arn("lambda", f"function:trainstack-{name}-*")], None),
-            ("WithoutResourceLevel", list(WITHOUT_RESOURCE_LEVEL), ["*"], None),
-            (
-                "NodesOfFleets",
-                ["iam:PassRole"],
-                own_roles,
-                {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
-            ),
-        ]
-        return [
-            iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
-            for sid, actions, resources, conditions in allowed
-        ] + [iam.PolicyStatement(sid="NoEscalation", effect=iam.Effect.DENY, actions=list(ESCALATION), resources=["*"])]
+    NetworkStack has a separate boundary because the roles in StorageStack outlive the network.
+    """
+    log_groups = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:{stack.stack_name}-*"
+    return [iam.PolicyStatement(sid="FlowLogs", actions=list(WRITE_LOGS), resources=[log_groups])]
+
+
+def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.PolicyStatement]:
+    """Return the statements that limit the roles in the other stacks, for the account and region of a stack."""
+    name = config.name
+    here: dict[str, object] = {"StringEquals": {"aws:ResourceAccount": stack.account}}
+    own_roles = [f"arn:{stack.partition}:iam::{stack.account}:role/{name}-*"]
+
+    def arn(service: str, resource: str) -> str:
+        return f"arn:{stack.partition}:{service}:{stack.region}:{stack.account}:{resource}"
+
+    allowed: list[tuple[str, list[str], list[str], dict[str, object] | None]] = [
+        (
+            "Buckets",
+            ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListBucket"],
+            # CloudFormation chooses bucket names. The condition limits the grant to buckets in this account.
+            [f"arn:{stack.partition}:s3:::*"],
+            here,
+        ),
+        (
+            "Keys",
+            [
+                *("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey*"),
+                *("kms:ReEncryptFrom", "kms:ReEncryptTo"),
+            ],
+            [arn("kms", "key/*")],
+            None,
+        ),
+        ("Documents", ["ssm:GetParameters"], [arn("ssm", f"parameter/trainstack/{name}/*")], None),
+        (
+            "Logs",
+            list(WRITE_LOGS),
+            [arn("logs", f"log-group:*{name}*")],
+            None,
+        ),
+        (
+            "Group",
+            [
+                *_modify_actions("autoscaling"),
+                *("autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"),
+                *("autoscaling:SetInstanceHealth", "autoscaling:TerminateInstanceInAutoScalingGroup"),
+            ],
+            [
+                arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{pattern}")
+                for pattern in group_name_patterns(config)
+            ],
+            None,
+        ),
+        (
+            "Fleets",
+            [
+                *_modify_actions("ec2"),
+                *("ec2:CancelSpotFleetRequests", "ec2:CreateTags", "ec2:DeleteFleets"),
+                *("ec2:RequestSpotInstances", "ec2:RunInstances", "ec2:TerminateInstances"),
+            ],
+            # Images and snapshots have no account. Spot Fleet's role launches with the dataset volume's snapshot.
+            [
+                arn("ec2", "*"),
+                f"arn:{stack.partition}:ec2:{stack.region}::image/*",
+                f"arn:{stack.partition}:ec2:{stack.region}::snapshot/*",
+            ],
+            None,
+        ),
+        (
+            "Volumes",
+            [
+                *(
+                    "ec2:AttachVolume",
+                    "ec2:CreateSnapshot",
+                    "ec2:CreateSnapshots",
+                    "ec2:CreateTags",
+                    "ec2:CreateVolume",
+                ),
+                *("ec2:DeleteSnapshot", "ec2:DeleteVolume", "ec2:DetachVolume"),
+                *("ec2:DisableFastSnapshotRestores", "ec2:EnableFastSnapshotRestores"),
+                "ec2:ModifyInstanceAttribute",
+            ],
+            [arn("ec2", "*"), f"arn:{stack.partition}:ec2:{stack.region}::snapshot/*"],
+            None,
+        ),
+        ("Functions", ["lambda:InvokeFunction"], [arn("lambda", f"function:trainstack-{name}-*")], None),
+        (
+            "Queues",
+            ["sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"],
+            [arn("sqs", f"{name}-*")],
+            None,
+        ),
+        ("WithoutResourceLevel", list(WITHOUT_RESOURCE_LEVEL), ["*"], None),
+        (
+            "NodesOfFleets",
+            ["iam:PassRole"],
+            own_roles,
+            {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
+        ),
+    ]
+    return [
+        iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
+        for sid, actions, resources, conditions in allowed
+    ]

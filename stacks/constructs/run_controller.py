@@ -1,6 +1,9 @@
-"""The run controller: the Lambda function that sizes the fleet, its rights, and what wakes it."""
+"""The run controller: the Lambda function that resizes the fleet, with its permissions and event sources."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Sequence
 
 import jsii
 from aws_cdk import Duration, RemovalPolicy, Stack
@@ -10,27 +13,48 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sqs as sqs
 from aws_cdk.interfaces.aws_events import IRuleRef
 from constructs import Construct
 
-from stacks.bundles import BundleFile
-from stacks.capacity_plan import on_demand_base, one_zone_at_a_time
+from bootstrap.documents.object_keys import control_prefix
+from stacks.artifacts.bundles import BundleFile
+from stacks.capacity.catalogue import catalogue
+from stacks.capacity.plan import on_demand_base, one_zone_at_a_time
 from stacks.config import DeploymentConfig
-from stacks.constructs.accepted_findings import accept
-from stacks.constructs.fleets import Fleet
-from stacks.constructs.lone_function import lone_function
+from stacks.constructs.fleet_resources import Fleet
+from stacks.constructs.lambda_function import lambda_function
+from stacks.constructs.suppressions import suppress
+from stacks.functions.run_controller.events import RETRY, SOURCE, STATE_CHANGE
+from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
-MAXIMUM_EVENT_AGE_SECONDS = 600
-"""After which an event tells nothing: the clock has called since."""
+MAXIMUM_EVENT_AGE = Duration.minutes(10)
+"""The maximum event age. Older events are dropped because the schedule has since invoked the function."""
+TIMEOUT = Duration.seconds(30)
+RETRY_AFTER = Duration.seconds(60)
+"""The queue's visibility timeout, after which the events of a failed invocation are delivered again. Lambda requires at
+least the function's timeout, and recommends six times that for functions that other functions can throttle. The
+schedule makes a longer wait pointless. Source (2026-11):
+https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-configure.html"""
+LAUNCH_SECONDS = 600
+"""The longest time from an instance's launch to the start of its boot steps."""
+MESSAGE_GROUP = "run-controller"
+STALE = "The schedule invokes the function again within a minute, so failed events are stale"
 
 
 def log_group_name(config: DeploymentConfig) -> str:
-    """Return the name of the function's log group: fixed, so that metrics can be made from it in another stack."""
+    """Return the fixed name of the function's log group, which another stack uses to define metric filters."""
     return f"{config.log_group}/run-controller"
 
 
 class RunController(Construct):
-    """Function, role, log group, rules."""
+    """The function with its role, log group, event rules and event queue.
+
+    The rules send their events to a FIFO queue with one message group. Lambda runs at most one invocation per message
+    group at a time, without a reserved concurrency, which an account with a concurrency limit of 10 cannot provide.
+    Sources (2026-11): https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-scaling.html and
+    https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html
+    """
 
     def __init__(
         self,
@@ -39,13 +63,16 @@ class RunController(Construct):
         *,
         config: DeploymentConfig,
         code: BundleFile,
-        checkpoints: s3.IBucket,
+        datasets: s3.IBucket,
+        control: s3.IBucket,
         key: kms.IKey,
         fleet: Fleet,
+        node_role_id: str,
         subnet_ids: list[str],
     ) -> None:
         super().__init__(scope, id_)
         self._config = config
+        self._queue = self._event_queue()
         log_group = logs.LogGroup(
             self,
             "Logs",
@@ -56,60 +83,129 @@ class RunController(Construct):
         assert isinstance(resource, logs.CfnLogGroup)
         resource.retention_in_days = config.observability.log_retention_days
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
-        self._grant(role, checkpoints, key, log_group)
+        self._grant(role, datasets, control, key, log_group)
         for statement in fleet.statements:
             role.add_to_policy(statement)
-        self.function = lone_function(
+        self.function = lambda_function(
             self,
             program="run_controller",
             code=code,
             role=role,
             log_group=log_group,
-            timeout=Duration.seconds(60),
+            timeout=TIMEOUT,
             environment={
                 "DEPLOYMENT": config.name,
                 "RUN_PARAMETER": config.run_parameter,
+                "DESIRED_PARAMETER": config.desired_parameter,
                 "BACKEND": config.capacity.backend,
                 "FLEET_ID": fleet.fleet_id,
                 "NODES": str(config.capacity.nodes),
                 "ON_DEMAND_BASE": str(on_demand_base(config)),
-                "CHECKPOINT_BUCKET": checkpoints.bucket_name,
+                "NODE_ROLE_ID": node_role_id,
+                "CONTROL_BUCKET": control.bucket_name,
+                "DATASET_BUCKET": datasets.bucket_name if _reads_dataset_bucket(config) else "",
                 "SUBNET_IDS": ",".join(subnet_ids),
                 "ONE_SUBNET_AT_A_TIME": str(one_zone_at_a_time(config)).lower(),
                 "GANG_TIMEOUT_SECONDS": str(config.capacity.gang_timeout_seconds),
                 "BOOT_FAILURE_LIMIT": str(config.capacity.boot_failure_limit),
+                "BOOT_TIMEOUT_SECONDS": str(config.node.boot_timeout_seconds + LAUNCH_SECONDS),
+                "LIMIT_USD": _limit(config.limits.usd),
+                "LIMIT_RUN_HOURS": _limit(config.limits.run_hours),
+                "ON_DEMAND_USD_PER_HOUR": json.dumps(_on_demand_prices(config)),
             },
-            missed="The clock calls again within a minute: a failed event is stale by then",
+            no_dead_letter_queue=STALE,
         )
-        self._accept_findings(role)
-        self._rules(checkpoints, fleet)
+        lambda_.CfnEventSourceMapping(
+            self,
+            "Queue",
+            function_name=self.function.function_arn,
+            event_source_arn=self._queue.queue_arn,
+            batch_size=10,  # the maximum for a FIFO queue; one control step handles all events of a batch
+        )
+        self._suppress_findings(role)
+        rules = self._rules(datasets, control, fleet)
+        self._admit(rules)
 
-    def _accept_findings(self, role: iam.Role) -> None:
-        """Say why the role is as it is where a policy checker wants it otherwise."""
+    def _event_queue(self) -> sqs.Queue:
+        queue = sqs.Queue(
+            self,
+            "Events",
+            fifo=True,
+            content_based_deduplication=True,  # EventBridge requires it; the content of each event is unique
+            retention_period=MAXIMUM_EVENT_AGE,
+            visibility_timeout=RETRY_AFTER,
+            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        suppress(queue, "AwsSolutions-SQS3", STALE)
+        return queue
+
+    def _admit(self, rules: Sequence[events.Rule]) -> None:
+        """Let the rules send events to the queue, over TLS only."""
+        policy = sqs.QueuePolicy(self, "EventsPolicy", queues=[self._queue])
+        policy.document.add_statements(
+            iam.PolicyStatement(
+                sid="Rules",
+                actions=["sqs:SendMessage"],
+                principals=[iam.ServicePrincipal("events.amazonaws.com")],
+                resources=[self._queue.queue_arn],
+                conditions={"ArnEquals": {"aws:SourceArn": [rule.rule_arn for rule in rules]}},
+            ),
+            iam.PolicyStatement(
+                sid="OnlyTls",
+                effect=iam.Effect.DENY,
+                actions=["sqs:*"],
+                principals=[iam.AnyPrincipal()],
+                resources=[self._queue.queue_arn],
+                conditions={"Bool": {"aws:SecureTransport": "false"}},
+            ),
+        )
+
+    def _suppress_findings(self, role: iam.Role) -> None:
         policy = role.node.find_child("DefaultPolicy")
         for reason, part in (
-            ("Describe calls have no resource level", r"Resource::\*"),
-            ("Objects are named by the run: control records of one bucket only", r"Resource::.*/runs/\*/control/\*"),
-            ("Reports are named by the machine that failed, in one prefix of one bucket", r"Resource::.*/nodes/\*"),
+            ("Describe calls do not support resource-level permissions", r"Resource::\*"),
+            ("The run chooses the names of its records in one bucket", r"Resource::.*/runs/.*/\*/control/outcome.json"),
+            ("The run chooses the name of its state", r"Resource::.*/controller/\*"),
+            ("The run chooses the name of its dataset", r"Resource::.*/datasets/\*/dataset.json"),
+            ("Reports are named after the failed instance, under one prefix in one bucket", r"Resource::.*/nodes/\*"),
             (
-                "The identifier of a group is not known before it is made; its name is",
+                "The group's name is known before its creation, but its id is not",
                 r"Resource::arn:.*:autoScalingGroup:\*:autoScalingGroupName/.*",
             ),
         ):
-            accept(policy, "AwsSolutions-IAM5", reason, applies_to=[part])
+            suppress(policy, "AwsSolutions-IAM5", reason, applies_to=[part])
 
-    def _grant(self, role: iam.Role, checkpoints: s3.IBucket, key: kms.IKey, log_group: logs.LogGroup) -> None:
+    def _grant(
+        self, role: iam.Role, datasets: s3.IBucket, control: s3.IBucket, key: kms.IKey, log_group: logs.LogGroup
+    ) -> None:
         stack = Stack.of(self)
         here = f"{stack.region}:{stack.account}"
         arn = f"arn:{stack.partition}:"
-        control = checkpoints.arn_for_objects("runs/*/control/*")
-        parameter = f"{arn}ssm:{here}:parameter{self._config.run_parameter}"
+        outcome = control.arn_for_objects(f"{control_prefix(self._config.name, '*')}outcome.json")
+        state = control.arn_for_objects("controller/*")
+        index = datasets.arn_for_objects("datasets/*/dataset.json")
+        names = (self._config.run_parameter, self._config.desired_parameter)
+        parameters = [f"{arn}ssm:{here}:parameter{name}" for name in names]
         statements: list[tuple[str, list[str], list[str], dict[str, object] | None]] = [
-            ("ReadRunDocument", ["ssm:GetParameter"], [parameter], None),
-            ("ReadWriteControl", ["s3:GetObject", "s3:PutObject"], [control], None),
-            ("ReadFailures", ["s3:GetObject"], [checkpoints.arn_for_objects("nodes/*")], None),
-            # Without a condition on the prefix: a read has none, and S3 would answer 403 for what is not there.
-            ("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn], None),
+            ("ReadRunDocument", ["ssm:GetParameters"], parameters, None),
+            ("ReadOutcome", ["s3:GetObject"], [outcome], None),
+            ("LiftOutcome", ["s3:DeleteObject"], [outcome], None),
+            ("ReadWriteState", ["s3:GetObject", "s3:PutObject"], [state], None),
+            ("ReadFailures", ["s3:GetObject"], [control.arn_for_objects("nodes/*")], None),
+            # There is no condition on the prefix because GetObject does not provide one, and S3 would return 403
+            # instead of 404.
+            # Describe calls do not support resources. Source (2026-11):
+            # https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+            ("PriceInstances", self._pricing_actions(), ["*"], None),
+            ("ListRecords", ["s3:ListBucket"], [control.bucket_arn], None),
+            # Source (2026-11): https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-configure.html
+            (
+                "ReceiveEvents",
+                ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"],
+                [self._queue.queue_arn],
+                None,
+            ),
             (
                 "UseKeyThroughS3",
                 ["kms:Decrypt", "kms:GenerateDataKey"],
@@ -123,64 +219,99 @@ class RunController(Construct):
                 None,
             ),
         ]
+        if _reads_dataset_bucket(self._config):
+            statements += [
+                ("FindDataset", ["s3:GetObject"], [index], None),
+                ("ListDatasets", ["s3:ListBucket"], [datasets.bucket_arn], None),
+            ]
         for sid, actions, resources, conditions in statements:
             role.add_to_policy(
                 iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
             )
 
-    def _rules(self, checkpoints: s3.IBucket, fleet: Fleet) -> None:
-        """Wake the function by what happens to the run and the fleet, and by the clock."""
+    def _pricing_actions(self) -> list[str]:
+        """Return the calls that the ledger needs beyond those that the fleet needs."""
+        needed = ("ec2:DescribeInstances", "ec2:DescribeSpotPriceHistory")
+        granted = BACK_ENDS[self._config.capacity.backend].describe_actions
+        return [action for action in needed if action not in granted]
+
+    def _rules(self, datasets: s3.IBucket, control: s3.IBucket, fleet: Fleet) -> list[events.Rule]:
+        """Return the rules that send run events, fleet events, retries and a schedule's events to the queue."""
         patterns = {
             "RunChanged": events.EventPattern(
                 source=["aws.ssm"],
                 detail_type=["Parameter Store Change"],
-                detail={"name": [self._config.run_parameter], "operation": ["Create", "Update"]},
+                detail={
+                    "name": [self._config.run_parameter, self._config.desired_parameter],
+                    "operation": ["Create", "Update"],
+                },
             ),
             "Interruption": events.EventPattern(
                 source=["aws.ec2"], detail_type=["EC2 Spot Instance Interruption Warning"]
             ),
+            # The ledger needs the exact ends. The event does not contain tags, so all of the account's instances match.
+            # Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html
+            "InstanceEnded": events.EventPattern(
+                source=["aws.ec2"], detail_type=[STATE_CHANGE], detail={"state": ["shutting-down", "stopping"]}
+            ),
             **fleet.patterns,
-            "RunEnded": events.EventPattern(
-                source=["aws.s3"],
-                detail_type=["Object Created"],
-                detail={
-                    "bucket": {"name": [checkpoints.bucket_name]},
-                    "object": {"key": [{"wildcard": "runs/*/control/outcome.json"}]},
-                },
+            "RunEnded": _object_created(control, f"{control_prefix(self._config.name, '*')}outcome.json"),
+            "DatasetArrived": _object_created(datasets, "datasets/*/dataset.json"),
+            "Retry": events.EventPattern(
+                source=[SOURCE], detail_type=[RETRY], detail={"deployment": [self._config.name]}
             ),
         }
-        for name, pattern in patterns.items():
-            self._wake(events.Rule(self, name, event_pattern=pattern))
-        # The clock catches what no event tells: time-outs, and events that were lost.
-        self._wake(events.Rule(self, "Clock", schedule=events.Schedule.rate(Duration.minutes(1))))
+        rules = [events.Rule(self, name, event_pattern=pattern) for name, pattern in patterns.items()]
+        # The schedule handles timeouts and lost events.
+        rules.append(events.Rule(self, "Clock", schedule=events.Schedule.rate(Duration.minutes(1))))
+        for rule in rules:
+            rule.add_target(QueueTarget(self._queue))
+        return rules
 
-    def _wake(self, rule: events.Rule) -> None:
-        """Let a rule call the function."""
-        rule.add_target(FunctionTarget(self.function))
-        lambda_.CfnPermission(
-            rule,
-            "MayInvoke",
-            action="lambda:InvokeFunction",
-            function_name=self.function.function_arn,
-            principal="events.amazonaws.com",
-            source_arn=rule.rule_arn,
-        )
+
+def _object_created(bucket: s3.IBucket, key: str) -> events.EventPattern:
+    """Return the pattern for the creation of objects whose keys match a wildcard."""
+    return events.EventPattern(
+        source=["aws.s3"],
+        detail_type=["Object Created"],
+        detail={"bucket": {"name": [bucket.bucket_name]}, "object": {"key": [{"wildcard": key}]}},
+    )
+
+
+def _limit(value: float | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _on_demand_prices(config: DeploymentConfig) -> dict[str, float]:
+    """Return the known prices of the deployment's instance types, in USD per hour."""
+    prices = {
+        name: catalogue().usd_per_hour(config.region, name, "on_demand") for name in config.capacity.instance_types
+    }
+    return {name: price for name, price in prices.items() if price is not None}
+
+
+def _reads_dataset_bucket(config: DeploymentConfig) -> bool:
+    """Return True if nodes can read the dataset only from the bucket, not from a volume or file system."""
+    storage = config.storage
+    return storage.dataset_volume is None and storage.shared_volume is None and storage.lustre is None
 
 
 @jsii.implements(events.IRuleTarget)
-class FunctionTarget:
-    """A function as target of a rule, without the permission to call it.
+class QueueTarget:
+    """The FIFO queue as a rule target. The queue's policy is separate: it names all rules in one statement.
 
-    The library names that permission by the path from the app: in a pipeline's stage it would be another resource than
-    from a laptop, and each deploy of the one would undo the other's.
+    Source (2026-11): https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_SqsParameters.html
     """
 
-    def __init__(self, function: lambda_.IFunction) -> None:
-        self._function = function
+    def __init__(self, queue: sqs.IQueue) -> None:
+        self._queue = queue
 
     def bind(self, rule: IRuleRef, id: str | None = None) -> events.RuleTargetConfig:
-        """Return the target as a rule has it."""
-        policy = events.CfnRule.RetryPolicyProperty(
-            maximum_event_age_in_seconds=MAXIMUM_EVENT_AGE_SECONDS, maximum_retry_attempts=2
+        """Return the target configuration of a rule."""
+        return events.RuleTargetConfig(
+            arn=self._queue.queue_arn,
+            retry_policy=events.CfnRule.RetryPolicyProperty(
+                maximum_event_age_in_seconds=int(MAXIMUM_EVENT_AGE.to_seconds()), maximum_retry_attempts=2
+            ),
+            sqs_parameters=events.CfnRule.SqsParametersProperty(message_group_id=MESSAGE_GROUP),
         )
-        return events.RuleTargetConfig(arn=self._function.function_arn, retry_policy=policy)

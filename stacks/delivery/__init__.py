@@ -1,4 +1,4 @@
-"""Carries a change to an account: look at it, ask whether it may pass, deploy it, look for drift.
+"""Delivers changes to an account: check, diff, gate, deploy and drift detection.
 
-What GitHub's workflows, the pipeline in AWS and a person at a laptop run is this, through `python -m stacks deliver`.
+GitHub workflows, the AWS pipeline and users' laptops all run `python -m stacks deliver`.
 """

@@ -1,4 +1,4 @@
-"""The actions of `python -m stacks deliver`, on the options that its command line declares."""
+"""The actions of `python -m stacks deliver`. `stacks/commands/deliver.py` defines the command line."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stacks.config import STACKS, load
-from stacks.delivery.bootstrap_role import AccountError, environment_of, reading_session
-from stacks.delivery.deploy import DeployError, deploy
-from stacks.delivery.review import DEPLOYED, Form, Review, ReviewError, review, worst
-from stacks.errors import ConfigError
+from stacks.artifacts.wheelhouse import DIRECTORY
+from stacks.artifacts.wheelhouse.making import build_locked
+from stacks.artifacts.wheelhouse.resolving import WheelhouseError
+from stacks.delivery.deploy import deploy
+from stacks.delivery.review import DEPLOYED, MEANINGS, Form, Review, ReviewError, review, worst_of
+from stacks.delivery.sessions import AccountError, environment_of, lookup_session
+from stacks.errors import ConfigError, DeployError
 from stacks.functions.drift_watch.detection import DetectionError, detect
-from stacks.wheelhouse import DIRECTORY
-from stacks.wheelhouse.making import build_locked
-from stacks.wheelhouse.resolving import WheelhouseError
+from stacks.loading import load
 
-FAILED, WRONG, STOPPED = 1, 2, 3
-"""Exit codes: AWS or the deploy failed; an input is wrong; the gate stopped a deploy, or there is drift."""
+FAILED, INVALID, STOPPED = 1, 2, 3
+"""Exit codes: AWS or the deploy failed; the input is invalid; the gate stopped a deploy or drift was detected."""
 DRIFT_TIMEOUT_SECONDS = 1800.0
-# GitHub's limit of a comment, in characters. Source (2026-11): https://github.com/orgs/community/discussions/27190
+# GitHub's comment size limit in characters. Source (2026-11): https://github.com/orgs/community/discussions/27190
 COMMENT_CHARACTERS = 65_536
 SYNTHESISES = ("diff", "gate", "deploy")
-"""What needs the wheels that are locked beside a deployment file."""
+"""Actions that need a deployment file's locked wheels."""
 MARK = "<!-- trainstack diff -->"
-"""First line of the comment, by which the next one finds it."""
+"""The first line of the comment. The workflow uses it to find the comment again."""
 
 
 def perform(options: argparse.Namespace) -> int:
-    """Perform `options.action`; return the exit code."""
+    """Run `options.action` and return the exit code."""
     try:
-        if options.action in SYNTHESISES:
+        if options.action in SYNTHESISES and getattr(options, "templates", None) is None:
             for file in options.configs:
                 build_locked(file, DIRECTORY, lambda text: print(text, file=sys.stderr))
         return ACTIONS[options.action](options)
@@ -41,23 +41,23 @@ def perform(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    wrong = 0
+    invalid = 0
     for file in options.configs:
         try:
             config = load(file)
         except ConfigError as error:
-            wrong += 1
+            invalid += 1
             print(error, file=sys.stderr)
         else:
-            print(f"{file}: sound: {config.name} in {config.region}")
-    return WRONG if wrong else 0
+            print(f"{file}: valid: {config.name} in {config.region}")
+    return INVALID if invalid else 0
 
 
 def _diff(options: argparse.Namespace) -> int:
-    reviews = [_review(file, options.against, "markdown") for file in options.configs]
+    reviews = [_review(file, options.against, "markdown", options.templates) for file in options.configs]
     text = "\n".join([MARK, *(each.text for each in reviews)])
     if len(text) > COMMENT_CHARACTERS:
-        note = "\n\n(cut: the rest does not fit into a comment; run `python -m stacks diff` for all of it)\n"
+        note = "\n\n(truncated to fit in a comment; run `python -m stacks diff` for the full review)\n"
         text = text[: COMMENT_CHARACTERS - len(note)] + note
     if options.output is None:
         print(text)
@@ -70,11 +70,11 @@ def _diff(options: argparse.Namespace) -> int:
 def _gate(options: argparse.Namespace) -> int:
     reviews = []
     for file in options.configs:
-        reviews.append(_review(file, DEPLOYED, "text"))
+        reviews.append(_gate_review(file, options.templates, options.stack))
         print(reviews[-1].text, flush=True)
-    found = worst(reviews)
-    verdict = "ask" if found.code >= options.approve_from else "pass"
-    lines = [f"verdict={verdict}", f"code={found.code}", f"summary={found}"]
+    worst = worst_of(reviews)
+    verdict = "ask" if worst.code >= options.approve_from else "pass"
+    lines = [f"verdict={verdict}", f"code={worst.code}", f"summary={worst}"]
     print("\n".join(lines))
     if options.output is not None:
         options.output.parent.mkdir(parents=True, exist_ok=True)
@@ -85,19 +85,19 @@ def _gate(options: argparse.Namespace) -> int:
 
 def _deploy(options: argparse.Namespace) -> int:
     for file in options.configs:
-        # Again, although a gate looked: between the two something else may have been deployed.
-        found = _review(file, DEPLOYED, "text")
+        # Review again because another deploy may have happened since the gate ran.
+        found = _review(file, DEPLOYED, "text", None)
         print(found.text, flush=True)
         if found.code >= options.approve_from and found.code > options.approved:
             print(
-                f"{found} (code {found.code}): stopped, since a person must agree from {options.approve_from} on; "
-                f"read the lines above, then deploy with --approved {found.code}",
+                f"{found} (code {found.code}): stopped: codes of {options.approve_from} and above need approval; read "
+                f"the review above, then deploy with --approved {found.code}",
                 file=sys.stderr,
             )
             return STOPPED
         if found.code:
             deploy(load(file), file)
-        print(f"{found}: {'deployed' if found.code else 'nothing to do'}", flush=True)
+        print(f"{found}: {'deployed' if found.code else 'nothing to deploy'}", flush=True)
     return 0
 
 
@@ -105,21 +105,30 @@ def _drift(options: argparse.Namespace) -> int:
     drifts = []
     for file in options.configs:
         config = load(file)
-        stacks = [f"{config.name}-{stack}" for stack in STACKS]
-        print(f"{file}: compares {', '.join(stacks)} with their templates", flush=True)
-        drifts += detect(
-            reading_session(config).client("cloudformation"), stacks, timeout_seconds=DRIFT_TIMEOUT_SECONDS
-        )
+        print(f"{file}: detecting drift in {', '.join(config.stack_names)}", flush=True)
+        client = lookup_session(config).client("cloudformation")
+        drifts += detect(client, config.stack_names, timeout_seconds=DRIFT_TIMEOUT_SECONDS)
     for drift in drifts:
         print(drift)
     print(f"{len(drifts)} resources differ from their templates")
     return STOPPED if drifts else 0
 
 
-def _review(file: Path, against: str, form: Form) -> Review:
+def _gate_review(file: Path, templates: Path | None, stack: str | None) -> Review:
+    """Review a file; with templates, require approval if the gate's revision cannot read the file or its templates."""
+    try:
+        return _review(file, DEPLOYED, "text", templates, stack)
+    except (ConfigError, ReviewError) as error:
+        if templates is None:
+            raise
+        return Review(file, max(MEANINGS), f"{file}: this revision of the gate cannot judge the change:\n{error}")
+
+
+def _review(file: Path, against: str, form: Form, templates: Path | None, stack: str | None = None) -> Review:
     config = load(file)
-    environment = environment_of(reading_session(config)) if against == DEPLOYED else {}
-    return review(file, against=against, form=form, environment=environment)
+    environment = environment_of(lookup_session(config)) if against == DEPLOYED else {}
+    assembly = None if templates is None else templates / file.name
+    return review(file, against=against, form=form, environment=environment, templates=assembly, stack=stack)
 
 
 ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {

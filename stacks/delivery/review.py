@@ -1,4 +1,4 @@
-"""What a deploy would do, as `python -m stacks diff` says it, and whether a person must agree first."""
+"""Reviews a change by running `python -m stacks diff` in a subprocess."""
 
 from __future__ import annotations
 
@@ -11,50 +11,62 @@ from pathlib import Path
 from typing import Literal
 
 DEPLOYED = "deployed"
-"""What `--against` names to compare with the account."""
+"""The `--against` value that selects the account's deployed stacks."""
 DEADLINE_SECONDS = 900.0
-WORDS = {
-    0: "nothing changes",
-    10: "changes that touch no running node",
+MEANINGS = {
+    0: "no changes",
+    10: "known changes that keep running nodes",
     20: "nodes are replaced",
-    30: "IAM or network is broadened",
+    30: "permissions or network access broadened, or not known to be safe",
     40: "data is at risk",
 }
-"""Exit codes of `python -m stacks diff` and what they mean."""
+"""Exit codes of `python -m stacks diff` and their meanings."""
 Form = Literal["text", "markdown"]
 
 
 class ReviewError(RuntimeError):
-    """The change cannot be told; the message is that of `python -m stacks diff`."""
+    """The review failed. The message is the error output of `python -m stacks diff`."""
 
 
 @dataclass(frozen=True)
 class Review:
-    """One file's change: the exit code of the comparison, and its words."""
+    """The review of one file's changes: its exit code and text."""
 
     file: Path
     code: int
     text: str
 
     def __str__(self) -> str:
-        """Return it in a line, of letters that any shell and workflow passes on unchanged."""
-        return f"{self.file}: {WORDS[self.code]}"
+        """Return the review as one line, without characters that a shell or workflow would interpret."""
+        return f"{self.file}: {MEANINGS[self.code]}"
 
 
-def review(file: Path, *, against: str, form: Form, environment: Mapping[str, str]) -> Review:
-    """Compare a deployment file with what is deployed, or with a revision or folder of templates.
+def review(
+    file: Path,
+    *,
+    against: str,
+    form: Form,
+    environment: Mapping[str, str],
+    templates: Path | None = None,
+    stack: str | None = None,
+) -> Review:
+    """Compare a deployment file with the deployed stacks, a git revision or a folder of templates.
 
     Args:
         file: The deployment file.
         against: `deployed`, a git revision, or a folder.
-        form: For a terminal, or for a comment.
-        environment: Variables beside those of this process, such as credentials that may read only.
+        form: The output format: terminal or comment.
+        environment: Additional environment variables, such as read-only credentials.
+        templates: The file's cloud assembly; None to synthesise it.
+        stack: The stack to review; None for all stacks.
 
     Raises:
         ReviewError: The comparison failed.
     """
     command = [sys.executable, "-m", "stacks", "diff", str(file), "--against", against]
     command += ["--markdown"] if form == "markdown" else []
+    command += ["--templates", str(templates)] if templates is not None else []
+    command += ["--stack", stack] if stack is not None else []
     try:
         done = subprocess.run(
             command,
@@ -65,12 +77,12 @@ def review(file: Path, *, against: str, form: Form, environment: Mapping[str, st
             timeout=DEADLINE_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise ReviewError(f"{file}: the comparison has not ended within {DEADLINE_SECONDS:.0f} seconds") from error
-    if done.returncode not in WORDS:
-        raise ReviewError(done.stderr.strip() or f"{file}: the comparison ended with code {done.returncode}")
+        raise ReviewError(f"{file}: the comparison timed out after {DEADLINE_SECONDS:.0f} s") from error
+    if done.returncode not in MEANINGS:
+        raise ReviewError(done.stderr.strip() or f"{file}: the comparison failed with code {done.returncode}")
     return Review(file, done.returncode, done.stdout)
 
 
-def worst(reviews: Sequence[Review]) -> Review:
-    """Return the one that asks for most care."""
+def worst_of(reviews: Sequence[Review]) -> Review:
+    """Return the review with the highest exit code."""
     return max(reviews, key=lambda each: each.code)

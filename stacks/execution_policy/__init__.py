@@ -1,6 +1,7 @@
-"""What CloudFormation's execution role may do in place of everything: written from the schemas of the resource types.
+"""The least-privilege policy for CloudFormation's execution role, derived from the resource type schemas.
 
-The handlers that make, change, read and delete a resource name in its schema the permissions they need. Those of the
-types that the project's stacks hold, less what their templates never ask for (`trimmed`), kept to the resources of the
-deployments named (`scopes`), are the policy; `documents` writes it as IAM takes it.
+A type's schema lists the permissions that its handlers (create, read, update, delete) need. The policy contains the
+permissions for the types in the project's stacks (`needed`), except permissions that no template uses (`trimmed`). It
+is limited to the given deployments' resources (`scopes`). `documents` packs the policy into managed policies.
+`boundary` creates the role's permissions boundary.
 """

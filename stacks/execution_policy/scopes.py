@@ -1,10 +1,10 @@
-"""Where each permission holds: names that stacks of the deployments give, ceilings over roles, regions.
+"""The scope of each permission: resource names, role permissions boundaries, and regions.
 
-Stack names begin with the deployment's name, and CloudFormation begins the names that it makes with the stack's: that
-tells a deployment's resources from the rest of an account. What has no name of the kind, such as most of EC2, is kept
+Stack names start with the deployment's name, and generated resource names start with the stack's name, so names
+identify a deployment's resources. Permissions for resources without such names, such as most EC2 resources, are limited
 to the deployments' regions.
 
-Source (2026-11): resource types and condition keys of each service's page in
+Source (2026-11): resource types and condition keys on each service's page in
 https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html
 """
 
@@ -15,22 +15,29 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS, SPOT_ROLE
+
 Condition = Mapping[str, Mapping[str, "str | list[str]"]]
 Limit = Literal["boundary", "passed to", "linked", "region", "none"]
-NAME = "{name}"
+NAME, QUALIFIER = "{name}", "{qualifier}"
 PASSED_TO = (
     *("codebuild.amazonaws.com", "codepipeline.amazonaws.com", "dlm.amazonaws.com", "ec2.amazonaws.com"),
     *("lambda.amazonaws.com", "spotfleet.amazonaws.com", "vpc-flow-logs.amazonaws.com"),
 )
+FILE_SYSTEM_LINKS = "s3.data-source.lustre.fsx.amazonaws.com"
+"""The service whose service-linked roles read a file system's bucket. FSx creates one for each association."""
 LINKED = (
-    *("autoscaling.amazonaws.com", "ec2fleet.amazonaws.com", "fsx.amazonaws.com", "spot.amazonaws.com"),
-    *("s3.data-source.lustre.fsx.amazonaws.com", "spotfleet.amazonaws.com"),
+    *(each.linked_role.service for each in BACK_ENDS.values()),
+    *(SPOT_ROLE.service, "fsx.amazonaws.com", FILE_SYSTEM_LINKS),
 )
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Actions that hold for the same resources under the same limit; `{name}` is each deployment's in turn."""
+    """Actions that share resources and a condition. `{name}` stands for each deployment's name.
+
+    `{qualifier}` stands for the bootstrap's qualifier.
+    """
 
     sid: str
     actions: tuple[str, ...]
@@ -38,13 +45,13 @@ class Scope:
     limit: Limit = "none"
 
     def holds(self, action: str) -> bool:
-        """Tell whether an action belongs here."""
+        """Return True if an action belongs to this scope."""
         return any(fnmatchcase(action, pattern) for pattern in self.actions)
 
 
 SCOPES: tuple[Scope, ...] = (
     Scope(
-        "RolesUnderTheirCeiling",
+        "RolesWithBoundary",
         (
             *("iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy", "iam:DeleteRolePolicy"),
             *("iam:AttachRolePolicy", "iam:DetachRolePolicy"),
@@ -52,18 +59,31 @@ SCOPES: tuple[Scope, ...] = (
         ("iam::*:role/{name}-*",),
         "boundary",
     ),
-    Scope("RolesPassed", ("iam:PassRole",), ("iam::*:role/{name}-*",), "passed to"),
-    Scope("RolesOfServices", ("iam:CreateServiceLinkedRole",), ("iam::*:role/aws-service-role/*",), "linked"),
+    Scope("PassRole", ("iam:PassRole",), ("iam::*:role/{name}-*",), "passed to"),
+    Scope("ServiceLinkedRoles", ("iam:CreateServiceLinkedRole",), ("iam::*:role/aws-service-role/*",), "linked"),
     Scope(
         "RolesAndProfiles",
         ("iam:*Role", "iam:*RoleDescription", "iam:*Profile", "iam:*RolePolic*", "iam:UpdateAssumeRolePolicy"),
         ("iam::*:role/{name}-*", "iam::*:instance-profile/{name}-*", "iam::*:role/aws-service-role/*"),
     ),
+    # An interface endpoint with private DNS names associates the VPC with AWS's hosted zone. Route 53 is global, so a
+    # limit to the deployments' regions would deny the call.
+    Scope("PrivateDns", ("route53:AssociateVPCWithHostedZone",), ("route53:::hostedzone/*",)),
     Scope("Providers", ("iam:*OpenIDConnect*",), ("iam::*:oidc-provider/token.actions.githubusercontent.com",)),
-    Scope("Ceilings", ("iam:*Polic*",), ("iam::*:policy/trainstack-{name}-*",)),
-    Scope("CodeOfFunctions", ("s3:GetObject",), ("s3:::cdk-hnb659fds-assets-*/*",)),
+    Scope("Boundaries", ("iam:*Polic*",), ("iam::*:policy/trainstack-{name}-*",)),
+    Scope("FunctionCode", ("s3:GetObject",), ("s3:::cdk-{qualifier}-assets-*/*",)),
     Scope("Buckets", ("s3:*",), ("s3:::{name}-*",)),
-    Scope("Functions", ("lambda:*",), ("lambda:*:*:function:{name}-*", "lambda:*:*:function:trainstack-{name}-*")),
+    # The ARN of an event source mapping contains only a generated id, and its creation names no resource.
+    Scope("EventSources", ("lambda:*EventSourceMapping*",), ("*",), "region"),
+    Scope(
+        "Functions",
+        ("lambda:*",),
+        (
+            *("lambda:*:*:function:{name}-*", "lambda:*:*:function:trainstack-{name}-*"),
+            "lambda:*:*:event-source-mapping:*",
+        ),
+    ),
+    Scope("Queues", ("sqs:*",), ("sqs:*:*:{name}-*",)),
     Scope("Lists", ("logs:Describe*", "cloudwatch:DescribeAlarms", "autoscaling:Describe*"), ("*",), "region"),
     Scope(
         "LogGroups",
@@ -73,8 +93,10 @@ SCOPES: tuple[Scope, ...] = (
             "logs:*:*:log-group:{name}-*",
         ),
     ),
-    Scope("PublicValues", ("ssm:GetParameters",), ("ssm:*:*:parameter/*",), "region"),
-    Scope("Documents", ("ssm:*",), ("ssm:*:*:parameter/trainstack/{name}/*",)),
+    Scope("PublicParameters", ("ssm:GetParameters",), ("ssm:*:*:parameter/*",), "region"),
+    Scope("Parameters", ("ssm:*",), ("ssm:*:*:parameter/trainstack/{name}/*",)),
+    # These calls do not support resource-level permissions, so a topic's ARN would deny them.
+    Scope("Subscriptions", ("sns:Unsubscribe", "sns:*SubscriptionAttributes"), ("*",), "region"),
     Scope("Topics", ("sns:*",), ("sns:*:*:{name}-*",)),
     Scope("Rules", ("events:*",), ("events:*:*:rule/{name}-*",)),
     Scope(
@@ -82,20 +104,37 @@ SCOPES: tuple[Scope, ...] = (
         ("cloudwatch:*",),
         ("cloudwatch:*:*:alarm:{name}-*", "cloudwatch::*:dashboard/trainstack-{name}-*"),
     ),
-    Scope("Groups", ("autoscaling:*",), ("autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/trainstack-{name}",)),
+    Scope(
+        "Groups",
+        ("autoscaling:*",),
+        tuple(
+            f"autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/trainstack-{{name}}{zone}" for zone in ("", ".*")
+        ),
+    ),
     Scope("Pipelines", ("codepipeline:*",), ("codepipeline:*:*:{name}-*",)),
-    # CodeBuild makes a project's name of its logical id, without the stack's name.
+    # CodeBuild project names are generated only from the logical id, without the stack's name.
     Scope("Builds", ("codebuild:*",), ("codebuild:*:*:project/Pipeline*",)),
     Scope("Budgets", ("budgets:*",), ("budgets::*:budget/*",)),
-    Scope("InTheRegions", ("*",), ("*",), "region"),
+    Scope("Regional", ("*",), ("*",), "region"),
 )
-"""First match counts."""
+"""All scopes. The first scope that matches an action applies."""
+
+ADDITIONAL_SCOPES: tuple[Scope, ...] = (
+    # A data repository association of a file system creates a role and its policy. Without these permissions, FSx edits
+    # the bucket's policy instead. Source (2026-11): https://docs.aws.amazon.com/fsx/latest/LustreGuide/setting-up.html
+    Scope(
+        "FileSystemRoles",
+        ("iam:AttachRolePolicy", "iam:PutRolePolicy"),
+        (f"iam::*:role/aws-service-role/{FILE_SYSTEM_LINKS}/*",),
+    ),
+)
+"""Scopes that apply in addition to the first scope that matches an action."""
 
 
-def condition(limit: Limit, *, regions: Sequence[str], ceilings: Sequence[str]) -> Condition | None:
-    """Return the condition of a statement, None when it has none."""
+def condition(limit: Limit, *, regions: Sequence[str], boundaries: Sequence[str]) -> Condition | None:
+    """Return a statement's condition, or None if it does not have one."""
     if limit == "boundary":
-        return {"ArnLike": {"iam:PermissionsBoundary": list(ceilings)}}
+        return {"ArnLike": {"iam:PermissionsBoundary": list(boundaries)}}
     if limit == "passed to":
         return {"StringEqualsIfExists": {"iam:PassedToService": list(PASSED_TO)}}
     if limit == "linked":

@@ -1,1 +1,4 @@
-"""The policy gate: what four checkers say of every template that the deployments in config/ make."""
+"""The policy gate: runs cfn-lint, cdk-nag (two rule packs) and checkov on every template of every deployment file.
+
+It also compares the policies of every role with AWS's Service Authorization Reference.
+"""

@@ -1,4 +1,4 @@
-"""checkov: a program in an environment of its own, run once over all templates."""
+"""Runs checkov once on all templates. checkov is installed in a separate environment."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ TIMEOUT_SECONDS = 900
 
 
 class CheckovError(RuntimeError):
-    """checkov is not there, or did not answer."""
+    """checkov is not installed, or did not return a report."""
 
 
 def checkov(program: Path, directory: Path, templates: dict[str, Path]) -> list[Verdict]:
-    """Return what checkov says of templates under a directory; `templates` by label.
+    """Return checkov's verdicts on the templates in a directory. `templates` maps labels to paths.
 
     Raises:
-        CheckovError: The program is not installed, or its answer is not a report on these templates.
+        CheckovError: The program is not installed, or its output is not a report on the given templates.
     """
     if not program.exists():
-        raise CheckovError(f"{program}: is not there; `make policy` installs it from policy/requirements-checkov.txt")
-    # No download: it would ask a service of its maker's for severities that nothing here uses.
+        raise CheckovError(f"{program}: does not exist; `make policy` installs it from policy/requirements-checkov.txt")
+    # Downloads are disabled. checkov would fetch severities from its vendor, and the gate does not use them.
     command = [str(program), "--framework", "cloudformation", "--directory", str(directory), "--output", "json"]
     done = subprocess.run(
         [*command, "--skip-download", "--soft-fail"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS
@@ -34,7 +34,7 @@ def checkov(program: Path, directory: Path, templates: dict[str, Path]) -> list[
         report: dict[str, Any] = json.loads(done.stdout)
         results = report["results"]
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckovError(f"{program}: gave no report (code {done.returncode}): {done.stderr[-2000:]}") from error
+        raise CheckovError(f"{program}: no report (exit code {done.returncode}): {done.stderr[-2000:]}") from error
     if report["summary"]["parsing_errors"]:
         raise CheckovError(f"{program}: cannot parse {', '.join(results['parsing_errors'])}")
     verdicts = {path.resolve(): Verdict(TOOL, label) for label, path in templates.items()}
@@ -42,7 +42,7 @@ def checkov(program: Path, directory: Path, templates: dict[str, Path]) -> list[
         for check in results[kind]:
             verdict = verdicts.get(Path(check["file_abs_path"]).resolve())
             if verdict is None:
-                continue  # of a pipeline's stage: checked as the deployment that it is
+                continue  # belongs to a pipeline stage, which is checked as a separate deployment
             verdict.run += 1
             if kind == "skipped_checks":
                 verdict.suppressed += 1

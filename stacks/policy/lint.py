@@ -1,18 +1,18 @@
-"""cfn-lint: errors and warnings, none of them accepted."""
+"""Runs cfn-lint. Every error and warning is a finding."""
 
 from __future__ import annotations
 
 from cfnlint.api import lint
 from cfnlint.core import get_rules
 
-from stacks.policy.assembly import CheckedApp
+from stacks.policy.cloud_assembly import CheckedApp
 from stacks.policy.verdicts import Finding, Verdict
 
 TOOL = "cfn-lint"
 
 
 def cfn_lint(checked: CheckedApp, region: str) -> list[Verdict]:
-    """Return what cfn-lint says of each template, for the deployment's region."""
+    """Return cfn-lint's verdict on each template for the deployment's region."""
     rules = get_rules([], [], ["W", "E"])
     result = []
     for stack, path in checked.templates.items():

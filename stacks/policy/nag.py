@@ -1,4 +1,7 @@
-"""cdk-nag: AwsSolutions, whose rules are met or accepted, and NIST 800-53 R5, whose unmet rules are explained."""
+"""Runs two cdk-nag rule packs.
+
+AwsSolutions uses the suppressions in the stacks. NIST 800-53 R5 uses the explanations in docs/security.md.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_sns as sns
 from cdk_nag import AwsSolutionsChecks, NagPack, NIST80053R5Checks
 
-from stacks.policy.assembly import CheckedApp
+from stacks.policy.cloud_assembly import CheckedApp
 from stacks.policy.verdicts import Finding, Verdict
 
 SOLUTIONS, NIST = "AwsSolutions", "NIST.800.53.R5"
@@ -18,7 +21,10 @@ _PARTS = re.compile(r"^(?P<rule>[^\[]+)(?:\[(?P<part>.*)\])?$", re.DOTALL)
 
 
 def rule_counts() -> dict[str, int]:
-    """Return how many rules each pack applies to a resource: it tells nobody, but it can be watched at one."""
+    """Return the number of rules that each pack applies to a resource.
+
+    No API returns this number, so the function counts the rules that apply to a single resource.
+    """
 
     class CountedSolutions(AwsSolutionsChecks):
         applied = 0
@@ -42,7 +48,7 @@ def rule_counts() -> dict[str, int]:
 
 
 def accepted(resource: Mapping[str, Any], rule: str, part: str | None) -> bool:
-    """Tell whether a resource's metadata accepts a rule, or that part of it."""
+    """Return True if a resource's metadata suppresses a rule or the given part of it."""
     for entry in resource.get("Metadata", {}).get("cdk_nag", {}).get("rules_to_suppress", []):
         if entry["id"] != rule or not entry["reason"].strip():
             continue
@@ -53,12 +59,12 @@ def accepted(resource: Mapping[str, Any], rule: str, part: str | None) -> bool:
 
 
 def solutions(checked: CheckedApp, rules: int) -> list[Verdict]:
-    """Return what AwsSolutions says of each template."""
+    """Return the AwsSolutions verdict on each template."""
     return _verdicts(checked, SOLUTIONS, AwsSolutionsChecks(), rules)
 
 
 def nist(checked: CheckedApp, rules: int, explained: set[str]) -> list[Verdict]:
-    """Return what NIST 800-53 R5 says of each template; a rule that is explained counts as suppressed."""
+    """Return the NIST 800-53 R5 verdict on each template. Explained rules count as suppressed."""
     return _verdicts(checked, NIST, NIST80053R5Checks(), rules, explained)
 
 

@@ -1,4 +1,4 @@
-"""What a checker says of one template."""
+"""A checker's findings and counts for one template."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that a resource does not meet, with nobody having accepted that."""
+    """A rule that a resource does not meet and that is not suppressed."""
 
     tool: str
     template: str
@@ -16,15 +16,16 @@ class Finding:
     message: str
 
     def __str__(self) -> str:
-        """Return it as a line."""
+        """Return the finding as one line."""
         return f"{self.template}: {self.resource}: {self.rule} ({self.tool}): {self.message}"
 
 
 @dataclass
 class Verdict:
-    """Counts and findings of one tool for one template.
+    """One tool's counts and findings for one template.
 
-    For cdk-nag and cfn-lint a rule counts once a template, for checkov once a resource: that is how they report.
+    As in the tools' own reports, cdk-nag and cfn-lint rules count once per template, and checkov rules once per
+    resource.
     """
 
     tool: str
@@ -36,10 +37,10 @@ class Verdict:
 
     @property
     def failed(self) -> int:
-        """How many rules are not met and not accepted."""
+        """The number of rules that the template neither meets nor suppresses."""
         return len({finding.rule for finding in self.findings}) if self.tool != "checkov" else len(self.findings)
 
     @property
     def passed(self) -> int:
-        """How many rules are met."""
+        """The number of rules that the template meets."""
         return self.run - self.suppressed - self.failed

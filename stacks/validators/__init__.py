@@ -1,11 +1,12 @@
-"""Rules across the sections of a deployment file; each returns all its problems."""
+"""Rules that span the sections of a deployment file. Each rule yields all problems that it finds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 
 from stacks.config import DeploymentConfig
-from stacks.errors import ConfigError, Problem
+from stacks.config.setting import UndecodedKey
+from stacks.errors import Problem
 from stacks.validators import capacity, delivery, market, network, node, observability, run, storage
 
 RULES = (
@@ -15,21 +16,15 @@ RULES = (
 
 
 def problems(config: DeploymentConfig) -> list[Problem]:
-    """Return what every rule finds, errors and warnings."""
-    return [problem for rule in RULES for problem in rule(config)]
+    """Return the errors and warnings from every rule. A rule stops at the first key that failed to decode."""
+    found: list[Problem] = []
+    for rule in RULES:
+        with suppress(UndecodedKey):
+            for problem in rule(config):
+                found.append(problem)
+    return found
 
 
 def warnings(config: DeploymentConfig) -> list[Problem]:
-    """Return what is worth knowing of a file that is sound."""
+    """Return the warnings for a valid deployment."""
     return [problem for problem in problems(config) if problem.severity == "warning"]
-
-
-def check(config: DeploymentConfig, source: str, known: Sequence[Problem] = ()) -> None:
-    """Apply every rule.
-
-    Raises:
-        ConfigError: With the problems that are `known` already, and the errors of all rules.
-    """
-    errors = [*known, *(problem for problem in problems(config) if problem.severity == "error")]
-    if errors:
-        raise ConfigError(source, errors)

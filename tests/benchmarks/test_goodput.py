@@ -1,4 +1,4 @@
-"""The replay of spot traces, against sums done by hand."""
+"""Replay of spot traces, compared with manual calculations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.goodput.__main__ import main
 from benchmarks.goodput.costs import CostsError, read_costs
-from benchmarks.goodput.machines import taken_at_once, taken_by_controller
+from benchmarks.goodput.machines import launched_at_once, launched_by_controller
 from benchmarks.goodput.replay import Conditions, SavePolicy, replay, young_interval_seconds
 from benchmarks.goodput.traces import Trace, TraceError, read_traces
 
@@ -26,77 +26,77 @@ def conditions(nodes: int = 1, drop_is_notice: bool = True, gang_timeout_seconds
 
 def trained(counts: list[int], given: Conditions, saves: SavePolicy, gap_seconds: float = HOUR) -> float:
     trace = Trace("t", gap_seconds, tuple(counts))
-    return replay(taken_at_once(trace, given.nodes), trace.seconds, given, saves).trained
+    return replay(launched_at_once(trace, given.nodes), trace.seconds, given, saves).trained
 
 
-def test_one_machine_that_is_there_for_an_hour() -> None:
+def test_one_instance_for_an_hour() -> None:
     stepping = HOUR - 100.0
     saving = 3 * 2.0
     assert trained([0, 1, 0], conditions(), policy(uses_notice=True)) == stepping - saving
-    # Saved at the notice, and stopped before its end in time for half as much again as a save takes, and three steps.
+    # Saves at the notice, and stops before its termination by 1.5 times the duration of a save plus three steps.
     early = conditions(drop_is_notice=False)
     assert trained([0, 1, 0], early, policy(uses_notice=True)) == stepping - (10.0 + 15.0 + 3.0) - saving - 2.0
-    # Without a save at the end, what came after the third save is lost.
+    # Without a save at the end, the steps after the third save are lost.
     assert trained([0, 1, 0], conditions(), policy(uses_notice=False)) == 3000.0 - saving
 
 
-def test_save_that_is_not_durable_yet_is_worth_nothing() -> None:
+def test_save_counts_only_when_durable() -> None:
     seconds = 100.0 + 1005.0  # the save at 1000 s takes 10 s
     assert trained([1, 0], conditions(), policy(uses_notice=False), gap_seconds=seconds) == 0.0
     assert trained([1, 0], conditions(), policy(uses_notice=False), gap_seconds=seconds + 6.0) == 1000.0 - 2.0
 
 
-def test_end_of_the_record_loses_nothing() -> None:
+def test_end_of_the_trace_loses_nothing() -> None:
     assert trained([1], conditions(), policy(uses_notice=False)) == HOUR - 100.0 - 3 * 2.0
 
 
-def test_too_short_a_stay_is_all_start() -> None:
+def test_instance_that_is_lost_during_its_start_trains_nothing() -> None:
     assert trained([1, 0, 0], conditions(), policy(uses_notice=True), gap_seconds=90.0) == 0.0
 
 
-def test_gang_of_two_goes_on_with_one_and_becomes_whole_again() -> None:
+def test_gang_continues_with_one_node_and_grows_again() -> None:
     saves = policy(uses_notice=True, interval_seconds=1e9)
-    both = HOUR - 100.0 - 30.0  # the second to come makes the gang whole
-    alone = HOUR - 10.0 - 30.0  # the save, regrouping
-    whole_again = HOUR - 100.0 - 10.0 - 30.0  # boots beside the running one, which saves and regroups
+    both = HOUR - 100.0 - 30.0  # the second node completes the gang
+    alone = HOUR - 10.0 - 30.0  # a save and a regroup
+    both_again = HOUR - 100.0 - 10.0 - 30.0  # boots while the other one trains, which saves and regroups
     got = trained([2, 1, 2], conditions(nodes=2), saves)
-    assert got == 2 * both + (alone + 100.0) + 2 * whole_again
+    assert got == 2 * both + (alone + 100.0) + 2 * both_again
 
 
-def test_machines_that_have_trained_nothing_wait_to_be_whole() -> None:
+def test_first_gang_waits_for_all_nodes() -> None:
     saves = policy(uses_notice=True, interval_seconds=1e9)
     assert trained([0, 1, 0, 0], conditions(nodes=2), saves) == HOUR - 100.0 - 50.0 - 30.0
 
 
-def test_controller_asks_on_while_nothing_is_paid_for() -> None:
+def test_controller_keeps_requesting_without_capacity() -> None:
     trace = Trace("t", 60.0, (1,) * 30 + (0,) * 45 + (1,) * 60)
-    at_once = taken_at_once(trace, 1)
-    controlled = taken_by_controller(trace, 1, 1, gang_timeout_seconds=600.0)
+    at_once = launched_at_once(trace, 1)
+    controlled = launched_by_controller(trace, 1, 1, gang_timeout_seconds=600.0)
     assert [machine.launched_seconds for machine in at_once] == [0.0, 4500.0]
     assert controlled[0].launched_seconds == 0.0
     assert controlled[0].lost_seconds == at_once[0].lost_seconds == 1800.0
     assert controlled[1].launched_seconds == 4500.0
 
 
-def test_young() -> None:
+def test_young_interval() -> None:
     assert young_interval_seconds(2.0, 3600.0) == 120.0
 
 
-def test_files_that_are_no_traces_are_all_named(tmp_path: Path) -> None:
+def test_reports_all_invalid_traces(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "b.json").write_text('{"metadata": {"gap_seconds": 0}, "data": [1]}')
     (tmp_path / "c.json").write_text('{"metadata": {"gap_seconds": 1}, "data": [1, -1]}')
     (tmp_path / "d.json").write_text('{"metadata": {"gap_seconds": 1}, "data": [0]}')
     with pytest.raises(TraceError) as caught:
         read_traces([tmp_path, tmp_path / "nowhere.json"])
-    told = str(caught.value).splitlines()
-    assert [line.partition(":")[0].rpartition("/")[2] for line in told] == [
+    lines = str(caught.value).splitlines()
+    assert [line.partition(":")[0].rpartition("/")[2] for line in lines] == [
         *("a.json", "b.json", "c.json", "d.json", "nowhere.json")
     ]
-    assert "gap_seconds: 0" in told[1] and "-1" in told[2]
+    assert "gap_seconds: 0" in lines[1] and "-1" in lines[2]
 
 
-def test_measured_costs(tmp_path: Path) -> None:
+def test_rejects_incomplete_costs(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.json"
     path.write_text('{"goodput": {"blocked_seconds": -1}}')
     with pytest.raises(CostsError, match="blocked_seconds -1, durable_seconds None"):
@@ -111,7 +111,11 @@ def test_report_and_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     output = tmp_path / "out" / "goodput.json"
     assert main([str(tmp_path / "good.json"), "--output", str(output)]) == 0
     printed = capsys.readouterr().out
-    assert "at least 0.95: met" in printed and "cannot show" in printed and "assumed, not measured" in printed
+    assert (
+        "(minimum 0.95): met" in printed
+        and "Limitations: the traces cover" in printed
+        and "assumed, not measured" in printed
+    )
     (row,) = json.loads(output.read_text())["traces"]
     assert row["shares"]["notice"] > row["shares"]["hourly sync"]
     (tmp_path / "bad.json").write_text(json.dumps({"metadata": {"gap_seconds": 150}, "data": [0, 1] * 50}))

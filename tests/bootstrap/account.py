@@ -1,4 +1,4 @@
-"""What a deployed stack would have made, for tests that need an account."""
+"""An AWS account with the resources of a deployed stack, for tests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ import blake3
 import boto3
 import zstandard
 
+from bootstrap.documents.decoding import SCHEMA_VERSION
+from bootstrap.documents.desired_state import DesiredState, desired_parameter
+from bootstrap.documents.object_keys import control_prefix
+
 REGION = "us-east-1"
+ROLE_ID = "AROA0123456789EXAMPLE"
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
 
 
 class Account:
-    """What a deployed stack would have made: buckets, run parameter, log group, code bundle, dataset."""
+    """The resources of a deployed stack: buckets, run parameter, log group, code bundle, dataset."""
 
     def __init__(self, endpoint: str, name: str) -> None:
         self.endpoint = endpoint
@@ -25,8 +30,10 @@ class Account:
         self.s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION, **KEYS)
         self.ssm = boto3.client("ssm", endpoint_url=endpoint, region_name=REGION, **KEYS)
         self.logs = boto3.client("logs", endpoint_url=endpoint, region_name=REGION, **KEYS)
-        self.datasets, self.checkpoints = f"{name}-datasets", f"{name}-checkpoints"
-        for bucket in (self.datasets, self.checkpoints):
+        self.datasets, self.checkpoints, self.records = (
+            f"{name}-{kind}" for kind in ("datasets", "checkpoints", "control")
+        )
+        for bucket in (self.datasets, self.checkpoints, self.records):
             self.s3.create_bucket(Bucket=bucket)
         self.parameter = f"/trainstack/{name}/run"
         self.log_group = f"/trainstack/{name}"
@@ -34,11 +41,13 @@ class Account:
 
     def node(self, **changes: Any) -> dict[str, Any]:
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "deployment": self.name,
             "region": REGION,
+            "role_id": ROLE_ID,
             "dataset_bucket": self.datasets,
             "checkpoint_bucket": self.checkpoints,
+            "control_bucket": self.records,
             "run_parameter": self.parameter,
             "log_group": self.log_group,
             "bundle": {"bucket": "assets", "key": "node.zip", "sha256": "a" * 64},
@@ -57,7 +66,7 @@ class Account:
 
     def run(self, **changes: Any) -> dict[str, Any]:
         return {
-            "schema_version": 1,
+            "schema_version": SCHEMA_VERSION,
             "deployment": self.name,
             "run": "first",
             "nodes": 2,
@@ -70,6 +79,10 @@ class Account:
 
     def put_run(self, run: dict[str, Any]) -> None:
         self.ssm.put_parameter(Name=self.parameter, Value=json.dumps(run), Type="String", Overwrite=True)
+
+    def put_desired(self, desired: DesiredState) -> None:
+        name, text = desired_parameter(self.name), json.dumps(desired.to_json())
+        self.ssm.put_parameter(Name=name, Value=text, Type="String", Overwrite=True)
 
     def put_code(self, files: dict[str, str], key: str = "code.zip") -> dict[str, str]:
         buffer = io.BytesIO()
@@ -112,8 +125,12 @@ class Account:
         self.s3.put_object(Bucket=self.datasets, Key=f"{prefix}/dataset.json", Body=json.dumps(index).encode())
         return index
 
+    def scope(self, run: str = "first") -> dict[str, str]:
+        """Return the arguments of a ControlStore for a run, except the client."""
+        return {"bucket": self.records, "fleet": self.name, "run": run, "role_id": ROLE_ID}
+
     def control(self, name: str, run: str = "first") -> Any:
-        answer = self.s3.get_object(Bucket=self.checkpoints, Key=f"runs/{run}/control/{name}")
+        answer = self.s3.get_object(Bucket=self.records, Key=control_prefix(self.name, run) + name)
         return json.loads(answer["Body"].read())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.local_moto import local_moto
+from benchmarks.servers.local_moto import local_moto
 from tests.bootstrap.account import Account
 
 

@@ -1,4 +1,4 @@
-"""A machine for tests: scripted programs, a clock that moves when one sleeps, files on the real disk."""
+"""A machine for tests: scripted programs, a clock that advances with `sleep`, files on the real disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bootstrap.system import HttpAnswer, System
 
 
 class FakeSystem(System):
-    """`programs` answers commands by their first word: output, or an exception to raise."""
+    """`programs` maps a program name to its output, or to an exception to raise."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -26,6 +26,7 @@ class FakeSystem(System):
         self.now = 1000.0
         self.slept = 0.0
         self.was_shut_down = False
+        self.on_sleep: Callable[[], None] = lambda: None
 
     def environment(self) -> Mapping[str, str]:
         return self.variables
@@ -36,7 +37,7 @@ class FakeSystem(System):
         *,
         timeout_seconds: float,
         environment: Mapping[str, str] | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        on_tick: Callable[[], None] | None = None,
     ) -> str:
         self.commands.append(list(command))
         answer = self.programs.get(Path(command[0]).name)
@@ -76,6 +77,7 @@ class FakeSystem(System):
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         self.slept += seconds
+        self.on_sleep()
 
     def shut_down(self) -> None:
         self.was_shut_down = True

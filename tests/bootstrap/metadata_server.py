@@ -1,4 +1,4 @@
-"""A tiny instance metadata service, version 2, for tests: a dictionary of paths behind a token."""
+"""A minimal instance metadata service, version 2: a dictionary of paths behind a token."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MetadataServer:
             def answer(self, status: int, body: str) -> None:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
-                if self.command == "PUT":  # the AWS SDK for Go (s5cmd) takes no token without its life
+                if self.command == "PUT":  # the AWS SDK for Go (s5cmd) requires the TTL
                     self.send_header("X-aws-ec2-metadata-token-ttl-seconds", "21600")
                 self.end_headers()
                 self.wfile.write(body.encode())

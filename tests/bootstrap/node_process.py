@@ -1,4 +1,4 @@
-"""Runs a supervisor as its own process, with the stand-in trainer started directly in the place of torchrun."""
+"""Runs a supervisor as a process, with the stand-in trainer instead of torchrun."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from bootstrap.layout import Layout
-from bootstrap.supervise.launch import Launch, torchrun_command, trainer_arguments
 from bootstrap.supervise.supervisor import supervise
+from bootstrap.supervise.trainers.launch import Launch, torchrun_command, trainer_arguments
 from bootstrap.system import System
 
 
 class TestSystem(System):
-    """The real machine, except that shutting down leaves a file, and that a file sets its clock."""
+    """The real machine, except that a shutdown writes a file, and a file sets the clock offset."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What `nvidia-smi -q -x` says: the elements that are looked at, as drivers 535 to 580 write them."""
+"""Output of `nvidia-smi -q -x`: the elements that the checks read, as drivers 535 to 580 write them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HEALTHY = """<gpu id="00000000:{bus}:00.0">
 
 
 def report(count: int, changes: Sequence[Mapping[str, str]] = ()) -> str:
-    """Return the report on `count` healthy GPUs; each of `changes` replaces texts in one of them, the first first."""
+    """Return the report of `count` healthy GPUs; `changes[n]` replaces texts in the report of GPU n."""
     gpus = []
     for number in range(count):
         gpu = HEALTHY.replace("{bus}", f"{0x1A + number:02X}")

@@ -1,4 +1,4 @@
-"""A node that needs prepared data, as a process: python -m tests.bootstrap.prepared_node ROOT INSTANCE_ID."""
+"""A node that needs prepared data, as a process: `python -m tests.bootstrap.prepared_node ROOT INSTANCE_ID`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from bootstrap.aws import Aws
+from bootstrap.boot_steps.code import fetch_code
+from bootstrap.boot_steps.staging import stage_dataset
+from bootstrap.context import Context
 from bootstrap.documents import NodeDocument, RunDocument
-from bootstrap.events import EventLog
+from bootstrap.events.log import EventLog
 from bootstrap.imds import InstanceIdentity, InstanceMetadata
 from bootstrap.layout import Layout
-from bootstrap.plan import Context
-from bootstrap.prepared.dataset import prepare_data
-from bootstrap.steps.code import fetch_code
-from bootstrap.steps.staging import stage_dataset
+from bootstrap.prepare.dataset import prepare_data
 from bootstrap.system import System
 
 

@@ -1,4 +1,4 @@
-"""What the code bundle of the supervisor tests holds as training/__main__.py: the trainer's contract without torch.
+"""A stand-in for training/__main__.py in code bundles of tests: the trainer's command line without torch.
 
 The ranks of a gang meet in a directory ($STANDIN_SHARED) instead of over a network. Rank 0 counts steps; "checkpoints"
 are one number in that directory. config: {"steps", "step_seconds", "fail_at"?, "bad"?, "save_every"?}
@@ -11,9 +11,9 @@ import signal
 import sys
 import time
 
-# torchrun sends it to the siblings of the first rank that ends; the real trainer takes it as one more wish to stop.
+# torchrun sends SIGTERM to the siblings of the first rank that exits; the real trainer treats it as a stop request.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+options = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=False))
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 config = json.loads(pathlib.Path(options["--config"]).read_text())
 directory = pathlib.Path(options["--run-directory"])

@@ -17,7 +17,7 @@ s3 =
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image whose configuration asks for transfer acceleration."""
+    """Simulate an image whose AWS configuration enables transfer acceleration."""
     (tmp_path / "config").write_text(ACCELERATING)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -26,7 +26,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_within_a_region_nothing_goes_over_transfer_acceleration(image: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfer_acceleration_is_not_used(image: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     aws = Aws("eu-west-1")
@@ -34,25 +34,25 @@ def test_within_a_region_nothing_goes_over_transfer_acceleration(image: None, mo
     assert urlsplit(url).netloc == "bucket.s3.eu-west-1.amazonaws.com"
     assert urlsplit(url).path == "/datasets/a%20b.bin"
     assert "if-match;range" in headers["Authorization"].replace("host;", "")
-    asked: list[str] = []
+    urls: list[str] = []
 
-    def not_sent(request: Any, **_: Any) -> None:
-        asked.append(request.url)
+    def abort(request: Any, **_: Any) -> None:
+        urls.append(request.url)
         raise ConnectionAbortedError
 
-    aws.client("s3").meta.events.register("before-send.s3", not_sent)
+    aws.client("s3").meta.events.register("before-send.s3", abort)
     with pytest.raises(ConnectionAbortedError):
         aws.client("s3").get_object(Bucket="bucket", Key="datasets/a b.bin")
-    assert asked == [url]  # both ways ask the same server
+    assert urls == [url]  # boto3 and signed_get use the same URL
 
 
-def test_another_servers_buckets_are_in_its_paths(image: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_servers_get_path_style_urls(image: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/")
     assert Aws("eu-west-1").signed_get("bucket", "k", {})[0] == "http://127.0.0.1:9000/bucket/k"
 
 
-def test_without_credentials_no_request_is_signed(image: None) -> None:
+def test_signing_needs_credentials(image: None) -> None:
     with pytest.raises(NoCredentialsError):
         Aws("eu-west-1").signed_get("bucket", "k", {})

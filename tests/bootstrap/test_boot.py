@@ -1,4 +1,4 @@
-"""`python -m bootstrap boot` as a process: from the node document to a trained run, and what a failure leaves."""
+"""`python -m bootstrap boot` as a process: from the node document to a finished run, and reports of failures."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bootstrap.boot import STEPS
-from tests.bootstrap.account import Account
+from bootstrap.boot_steps.boot_sequence import STEPS
+from tests.bootstrap.account import ROLE_ID, Account
 from tests.bootstrap.metadata_server import MetadataServer
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -23,7 +23,7 @@ DEADLINE_SECONDS = 60.0
 
 
 class Machine:
-    """A root directory, a metadata service, and a `shutdown` on PATH that leaves a file."""
+    """A root directory, a metadata service, and a `shutdown` on PATH that writes a file."""
 
     def __init__(self, root: Path, node: dict[str, Any] | str) -> None:
         self.root = root
@@ -103,7 +103,7 @@ def test_from_document_to_finished_run(
     assert (machine.events("boot_finished"), machine.events("node_leaving")) != ([], [])
 
 
-def test_failing_step_is_reported_and_the_machine_given_back(
+def test_a_failing_step_is_reported_and_the_instance_shuts_down(
     account: Account, machines: list[Machine], tmp_path: Path
 ) -> None:
     code = account.put_code({"training/__init__.py": "", "training/__main__.py": ""})
@@ -112,7 +112,7 @@ def test_failing_step_is_reported_and_the_machine_given_back(
     exit_code, _ = machine.end(machine.boot())
     assert (exit_code, machine.was_shut_down) == (1, True)
     report = json.loads(
-        account.s3.get_object(Bucket=account.checkpoints, Key="nodes/i-0001/boot-failure.json")["Body"].read()
+        account.s3.get_object(Bucket=account.records, Key=f"nodes/{ROLE_ID}:i-0001/boot-failure.json")["Body"].read()
     )
     assert (report["step"], report["instance_id"]) == ("staging", "i-0001")
     assert "training.dataset: words" in report["message"]
@@ -120,10 +120,10 @@ def test_failing_step_is_reported_and_the_machine_given_back(
     (failed,) = machine.events("boot_failed")
     assert failed["message"] == report["message"]
     stream = account.logs.get_log_events(logGroupName=account.log_group, logStreamName="i-0001")
-    assert failed in [json.loads(each["message"]) for each in stream["events"]]  # a step beside it may end later
+    assert failed in [json.loads(each["message"]) for each in stream["events"]]  # a parallel step may end later
 
 
-def test_without_metadata_service_boot_ends_in_seconds(
+def test_without_a_metadata_service_the_boot_fails_within_seconds(
     account: Account, machines: list[Machine], tmp_path: Path
 ) -> None:
     machine = make(machines, tmp_path, account.node())
@@ -136,8 +136,8 @@ def test_without_metadata_service_boot_ends_in_seconds(
     assert failed["unix_seconds"] - started["unix_seconds"] < 10
 
 
-@pytest.mark.parametrize("document", [None, "{", '{"schema_version": 1, "gpus": -1}'])
-def test_without_a_sound_document_the_machine_is_given_back(
+@pytest.mark.parametrize("document", [None, "{", '{"schema_version": 2, "gpus": -1}'])
+def test_without_a_valid_document_the_instance_shuts_down(
     machines: list[Machine], tmp_path: Path, document: str | None
 ) -> None:
     machine = make(machines, tmp_path, document or "")
@@ -150,7 +150,7 @@ def test_without_a_sound_document_the_machine_is_given_back(
     assert "node.json" in failed["message"]
 
 
-def test_plan_touches_nothing(tmp_path: Path) -> None:
+def test_plan_changes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bootstrap", "plan"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TRAINSTACK_ROOT": str(tmp_path / "root")}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -160,11 +160,11 @@ def test_plan_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plan_says_what_a_boot_would_do_to_this_machine(tmp_path: Path, account: Account) -> None:
+def test_plan_describes_what_a_boot_would_do(tmp_path: Path, account: Account) -> None:
     volume = {"kind": "dataset", "device": "/dev/sdf", "mount": "/mnt/dataset", "read_only": True, "warm": False}
     (tmp_path / "node.json").write_text(json.dumps(account.node(volumes=[volume])))
     command = [sys.executable, "-m", "bootstrap", "plan", "--root", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "   /mnt/dataset: dataset volume the machine's /dev/sdf; read-only\n" in done.stdout
+    assert "   /mnt/dataset: dataset volume /dev/sdf of the launch template; read-only\n" in done.stdout
     assert list(tmp_path.iterdir()) == [tmp_path / "node.json"]

@@ -1,4 +1,4 @@
-"""Control records in S3 (moto's semantics of If-None-Match are those of S3), peers, memory."""
+"""Control records in S3 (moto implements If-None-Match like S3), peers, and the saved state."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from bootstrap.aws import Aws
-from bootstrap.documents import SuperviseTimings
+from bootstrap.documents.supervisor_limits import SuperviseTimings
 from bootstrap.errors import ControlStoreError
 from bootstrap.layout import Layout
-from bootstrap.supervise.control import ControlStore, Observation
-from bootstrap.supervise.memory import Memory, keep, recall
-from bootstrap.supervise.peers import FORGET_SECONDS, SLOW_ANSWER_SECONDS, PeerLedger
-from bootstrap.supervise.pings import Pings
-from bootstrap.supervise.records import GenerationRecord, Heartbeat, Member, RunOutcome
-from bootstrap.supervise.scope import RunScope
+from bootstrap.supervise.membership.control import ControlStore, Observation
+from bootstrap.supervise.membership.peers import FORGET_SECONDS, SLOW_RESPONSE_SECONDS, PeerLedger
+from bootstrap.supervise.membership.pings import Pings
+from bootstrap.supervise.membership.records import GenerationRecord, Heartbeat, Member, RunOutcome
+from bootstrap.supervise.membership.scope import RunScope
+from bootstrap.supervise.saved_state import SavedState, load_state, save_state
 from bootstrap.system import System
 from tests.bootstrap.account import REGION, Account
 
@@ -33,28 +33,28 @@ def record(generation: int, creator: str = "i-1") -> GenerationRecord:
 
 @pytest.fixture
 def store(account: Account) -> ControlStore:
-    return ControlStore(Aws(REGION).client("s3", impatient=True), bucket=account.checkpoints, run="first")
+    return ControlStore(Aws(REGION).client("s3", patience="low"), **account.scope())
 
 
-def test_records_come_back_as_written(account: Account, store: ControlStore) -> None:
+def test_records_round_trip(account: Account, store: ControlStore) -> None:
     assert store.observe() == Observation({}, None, None)
     store.beat(BEAT)
     assert store.elect(record(1)) and store.elect(record(2))
     store.record_outcome(OUTCOME)
-    assert store.observe() == Observation({"i-1": BEAT}, record(2), OUTCOME)
+    assert store.observe() == Observation({"i-1": BEAT}, record(2), OUTCOME, last_generation=2)
     store.beat(replace(BEAT, sequence=2, outcome="stopped"))
     assert store.elect(record(3))
     observed = store.observe()
     assert (observed.heartbeats["i-1"].sequence, observed.newest) == (2, record(3))
-    account.s3.delete_object(Bucket=account.checkpoints, Key="runs/first/control/outcome.json")
+    account.s3.delete_object(Bucket=account.records, Key=f"runs/{account.name}/first/control/outcome.json")
     assert store.observe().outcome is None
 
 
-def test_one_of_many_is_elected(account: Account) -> None:
+def test_exactly_one_of_many_writers_is_elected(account: Account) -> None:
     barrier, won = threading.Barrier(8), []
 
     def race(number: int) -> None:
-        store = ControlStore(Aws(REGION).client("s3"), bucket=account.checkpoints, run="first")
+        store = ControlStore(Aws(REGION).client("s3"), **account.scope())
         barrier.wait()
         if store.elect(record(1, f"i-{number}")):
             won.append(number)
@@ -68,30 +68,23 @@ def test_one_of_many_is_elected(account: Account) -> None:
     assert account.control("generations/00000001.json")["created_by"] == f"i-{won[0]}"
 
 
-def test_a_bucket_that_refuses_is_an_error_in_words(account: Account) -> None:
-    store = ControlStore(Aws(REGION).client("s3"), bucket="no-such-bucket-here", run="first")
+def test_an_unavailable_bucket_raises_with_its_name(account: Account) -> None:
+    store = ControlStore(Aws(REGION).client("s3"), **{**account.scope(), "bucket": "no-such-bucket-here"})
     for call in (store.observe, lambda: store.beat(BEAT), lambda: store.elect(record(1))):
-        with pytest.raises(ControlStoreError, match="s3://no-such-bucket-here/runs/first/control/.*NoSuchBucket"):
+        with pytest.raises(ControlStoreError, match="s3://no-such-bucket-here/runs/.*/first/control/.*NoSuchBucket"):
             call()
 
 
-def test_a_damaged_record_is_named(account: Account, store: ControlStore) -> None:
-    key = "runs/first/control/heartbeats/i-9.json"
-    account.s3.put_object(Bucket=account.checkpoints, Key=key, Body=b"{}")
-    with pytest.raises(ControlStoreError, match=f"{key}: cannot be read"):
-        store.observe()
-
-
-def test_silence_is_measured_by_the_own_clock() -> None:
+def test_silence_is_measured_by_the_local_clock() -> None:
     ledger = PeerLedger("i-me", poll_seconds=2.0)
     ledger.observe({"i-1": BEAT, "i-me": replace(BEAT, instance_id="i-me")}, 100.0)
     (peer,) = ledger.peers()
-    assert not peer.proven  # it may be what a machine of last week left
+    assert not peer.proven  # the record may be left over from a terminated instance
     ledger.observe({"i-1": BEAT, "i-2": replace(BEAT, instance_id="i-2")}, 104.0)
     old, new = ledger.peers()
     assert (old.proven, old.silent_seconds) == (False, 4.0)
     assert (new.proven, new.silent_seconds) == (True, 0.0)
-    ledger.observe({"i-1": replace(BEAT, sequence=0, generation=3)}, 106.0)  # a restarted supervisor counts anew
+    ledger.observe({"i-1": replace(BEAT, sequence=0, generation=3)}, 106.0)  # a restarted supervisor starts from 0
     (peer,) = ledger.peers()
     assert (peer.proven, peer.silent_seconds, peer.ended_seconds) == (True, 0.0, 0.0)
     ledger.observe({"i-1": replace(BEAT, sequence=1, generation=3, outcome="stopped")}, 107.0)
@@ -99,20 +92,22 @@ def test_silence_is_measured_by_the_own_clock() -> None:
     assert ledger.peers()[0].ended_seconds == 2.0
 
 
-def test_time_in_which_the_records_could_not_be_read_is_nobodys_silence() -> None:
+def test_time_without_readable_records_does_not_count_as_silence() -> None:
     ledger = PeerLedger("i-me", poll_seconds=2.0)
     ledger.observe({"i-1": BEAT}, 100.0)
     ledger.observe({"i-1": replace(BEAT, sequence=2)}, 102.0)
-    ledger.observe({"i-1": replace(BEAT, sequence=2)}, 130.0)  # S3 was away; the peer's next beat is still on its way
-    assert ledger.peers()[0].silent_seconds == 2.0 + SLOW_ANSWER_SECONDS
+    ledger.observe(
+        {"i-1": replace(BEAT, sequence=2)}, 130.0
+    )  # S3 was unavailable; the peer's next heartbeat is not yet written
+    assert ledger.peers()[0].silent_seconds == 2.0 + SLOW_RESPONSE_SECONDS
     ledger.observe({"i-1": replace(BEAT, sequence=2)}, 132.0)
-    assert ledger.peers()[0].silent_seconds == 4.0 + SLOW_ANSWER_SECONDS
+    assert ledger.peers()[0].silent_seconds == 4.0 + SLOW_RESPONSE_SECONDS
     ledger.observe({"i-1": replace(BEAT, sequence=3)}, 134.0)
     assert ledger.peers()[0].silent_seconds == 0.0
 
 
-class Answers(Pings):
-    """Pings that nobody sends."""
+class FakePings(Pings):
+    """Pings with given results."""
 
     def __init__(self, unanswered: dict[str, float]) -> None:
         super().__init__("127.0.0.1")
@@ -126,8 +121,8 @@ class Answers(Pings):
         return self._unanswered.get(name)
 
 
-def test_peers_are_asked_where_they_say_that_they_answer_until_they_are_long_gone() -> None:
-    pings = Answers({"i-1": 103.0})
+def test_peers_are_pinged_at_their_port_until_they_are_forgotten() -> None:
+    pings = FakePings({"i-1": 103.0})
     ledger = PeerLedger("i-me", pings, poll_seconds=600.0)
     beat, deaf = replace(BEAT, port=7), replace(BEAT, instance_id="i-2")
     ledger.observe({"i-1": beat, "i-2": deaf, "i-me": replace(beat, instance_id="i-me")}, 100.0)
@@ -143,35 +138,35 @@ def test_peers_are_asked_where_they_say_that_they_answer_until_they_are_long_gon
     ("beat_seconds", "timeout_seconds", "doubt_seconds"),
     [(2.0, 10.0, 5.0), (3.0, 10.0, 6.0), (4.0, 8.0, 8.0), (0.5, 4.0, 3.0), (0.2, 1.5, 1.5)],
 )
-def test_doubt_takes_half_the_time_out_and_never_less_than_two_beats_and_three_pings(
+def test_doubt_is_half_the_time_out_but_at_least_two_beats_and_three_pings(
     beat_seconds: float, timeout_seconds: float, doubt_seconds: float
 ) -> None:
     assert SuperviseTimings(1.0, beat_seconds, timeout_seconds, 60.0, 600.0).doubt_seconds == doubt_seconds
 
 
-def test_scope_knows_what_this_node_wrote_before_it_is_listed(store: ControlStore) -> None:
+def test_own_writes_are_visible_before_they_are_listed(store: ControlStore) -> None:
     scope = RunScope(store, "i-me")
-    scope.take(Observation({}, record(4), None), 0.0, 1.0)
+    scope.update(Observation({}, record(4), None), 0.0, 1.0)
     assert scope.floor == 4
     scope.note_elected(record(5))
     scope.note_outcome(OUTCOME, 3.0)
-    scope.take(Observation({}, record(4), None), 2.0, 4.0)  # listed before, arrived after
+    scope.update(Observation({}, record(4), None), 2.0, 4.0)  # a listing from before the write
     assert scope.view()[2:] == (record(5), OUTCOME)
-    scope.take(Observation({}, record(5), None), 5.0, 6.0)  # a person has removed it
+    scope.update(Observation({}, record(5), None), 5.0, 6.0)  # a user has deleted the record
     assert scope.view()[3] is None
     assert scope.floor == 4
 
 
-def test_failures_without_progress_are_counted_over_restarts(tmp_path: Path) -> None:
-    layout, memory = Layout(tmp_path), Memory("i-1", 5.0)
+def test_failures_without_progress_are_counted_across_restarts(tmp_path: Path) -> None:
+    layout, state = Layout(tmp_path), SavedState("i-1", 5.0)
     for step, failures in [(10, 1), (10, 2), (20, 1), (20, 2), (20, 3)]:
-        memory = memory.after_generation("d", failed=True, saved_step=step)
-        keep(System(), layout, memory)
-        memory = recall(System(), layout, "i-1")
-        assert (memory.failures, memory.gives_up) == (failures, failures == 3)
-    assert memory.after_generation("other", failed=True, saved_step=0).failures == 1
-    assert memory.after_generation("d", failed=False, saved_step=20).failures == 3
-    assert memory.after_generation("d", failed=False, saved_step=30).failures == 0
-    assert recall(System(), layout, "i-2").failures == 0  # a copied disk
+        state = state.after_generation("d", failed=True, saved_step=step)
+        save_state(System(), layout, state)
+        state = load_state(System(), layout, "i-1")
+        assert (state.failures, state.has_failed) == (failures, failures == 3)
+    assert state.after_generation("other", failed=True, saved_step=0).failures == 1
+    assert state.after_generation("d", failed=False, saved_step=20).failures == 3
+    assert state.after_generation("d", failed=False, saved_step=30).failures == 0
+    assert load_state(System(), layout, "i-2").failures == 0  # a copied disk
     layout.supervisor_state.write_text('{"version": 9}')
-    assert recall(System(), layout, "i-1").failures == 0
+    assert load_state(System(), layout, "i-1").failures == 0

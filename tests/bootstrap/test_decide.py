@@ -1,4 +1,4 @@
-"""The supervisor's policy, as tables of situations and what follows."""
+"""The supervisor's policy, as tables of situations and expected actions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bootstrap.documents import SuperviseTimings
+from bootstrap.documents.supervisor_limits import SuperviseTimings
 from bootstrap.imds import InterruptionNotice
 from bootstrap.supervise.decide import SCALE_IN_LIMIT_SECONDS, STOP_LIMIT_SECONDS, STRAGGLER_SECONDS, decide, node_state
-from bootstrap.supervise.peers import Peer
-from bootstrap.supervise.records import GenerationRecord, Member, RunOutcome
+from bootstrap.supervise.membership.peers import Peer
+from bootstrap.supervise.membership.records import GenerationRecord, Member, RunOutcome
 from bootstrap.supervise.situation import (
     Active,
     Conclude,
@@ -19,7 +19,7 @@ from bootstrap.supervise.situation import (
     Judgement,
     Kill,
     Leave,
-    Prepare,
+    LoadRun,
     RecordRunOutcome,
     RequestSave,
     RequestStop,
@@ -38,7 +38,7 @@ NOTICE = InterruptionNotice("terminate", UNIX + 120)
 
 
 def situation(**changes: Any) -> Situation:
-    """A node that is ready and alone in a run of two nodes."""
+    """Return the situation of a ready node that is alone in a run of two nodes."""
     base = Situation(
         now=NOW,
         now_unix=UNIX,
@@ -46,9 +46,9 @@ def situation(**changes: Any) -> Situation:
         joined_unix_seconds=100.0,
         timings=TIMINGS,
         wanted=Wanted("d1", nodes=2, min_nodes=2),
-        prepared_digest="d1",
-        preparation="idle",
-        preparation_message="",
+        loaded_digest="d1",
+        loading="idle",
+        loading_message="",
         notice=None,
         noticed_unix=UNIX,
         scale_in_since_unix=None,
@@ -120,8 +120,8 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
     ("name", "given", "expected"),
     [
         ("alone", situation(), []),
-        ("two are there: the first in join order elects", situation(peers=(peer(),)), [Elect(1, (ME, YOU))]),
-        ("the later one waits for the first", situation(peers=(peer(joined_unix_seconds=50.0),)), []),
+        ("two nodes are ready: the first in join order elects", situation(peers=(peer(),)), [Elect(1, (ME, YOU))]),
+        ("the later node waits for the first", situation(peers=(peer(joined_unix_seconds=50.0),)), []),
         (
             "equal join times: by name",
             situation(peers=(peer(joined_unix_seconds=100.0),)),
@@ -133,46 +133,46 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             [Elect(1, (ME, YOU))],
         ),
         (
-            "numbers go on",
+            "generation numbers continue",
             situation(peers=(peer(),), newest=record(8), floor=8),
             [Elect(9, (ME, YOU))],
         ),
         ("a peer of another digest is not eligible", situation(peers=(peer(run_digest="d2"),)), []),
-        ("nor one that prepares", situation(peers=(peer(run_digest=""),)), []),
-        ("nor one that was never seen to move", situation(peers=(peer(proven=False),)), []),
+        ("nor one that is loading", situation(peers=(peer(run_digest=""),)), []),
+        ("nor one without an observed heartbeat", situation(peers=(peer(proven=False),)), []),
         ("nor a silent one", situation(peers=(peer(silent_seconds=TIMEOUT + 1),)), []),
         (
-            "nor one that neither beats nor answers",
+            "nor one without heartbeats and pongs",
             situation(peers=(peer(silent_seconds=HALF + 1, unanswered_seconds=HALF + 1),)),
             [],
         ),
         ("nor a draining one", situation(peers=(peer(state="draining"),)), []),
         ("nor a finished one", situation(peers=(peer(state="finished"),)), []),
-        ("somebody trains: nobody is overtaken", situation(wanted=Wanted("d1", 1, 1), peers=(trains(),)), []),
+        ("a peer is training: wait for it", situation(wanted=Wanted("d1", 1, 1), peers=(trains(),)), []),
         (
-            "not even by one who has not seen it move yet",
+            "also without an observed heartbeat",
             situation(wanted=Wanted("d1", 1, 1), peers=(trains(proven=False),)),
             [],
         ),
         (
-            "a silent one holds nobody up",
+            "a silent peer is not waited for",
             situation(wanted=Wanted("d1", 1, 1), peers=(trains(silent_seconds=TIMEOUT + 1),)),
             [Elect(1, (ME,))],
         ),
         (
-            "nor does one that neither beats nor answers",
+            "nor one without heartbeats and pongs, in training",
             situation(wanted=Wanted("d1", 1, 1), peers=(trains(silent_seconds=HALF + 1, unanswered_seconds=HALF + 1),)),
             [Elect(1, (ME,))],
         ),
         (
-            "a draining member that still saves is waited for",
+            "a draining member that is saving is waited for",
             situation(
                 wanted=Wanted("d1", 1, 1), newest=record(), floor=3, peers=(trains(state="draining"),), active=None
             ),
             [],
         ),
         (
-            "and no longer when it has saved",
+            "until it has saved",
             situation(
                 wanted=Wanted("d1", 1, 1),
                 newest=record(),
@@ -181,14 +181,14 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             ),
             [Elect(4, (ME,))],
         ),
-        ("min_nodes before the time-out", situation(wanted=Wanted("d1", 3, 2), peers=(peer(),)), []),
+        ("min_nodes before the timeout", situation(wanted=Wanted("d1", 3, 2), peers=(peer(),)), []),
         (
-            "min_nodes after the time-out",
+            "min_nodes after the timeout",
             situation(wanted=Wanted("d1", 3, 2), peers=(peer(),), ready_since=NOW - GANG_TIMEOUT),
             [Elect(1, (ME, YOU))],
         ),
         (
-            "survivors go on at once",
+            "survivors continue at once",
             situation(
                 wanted=Wanted("d1", 3, 1),
                 newest=record(3, ME, YOU, THIRD),
@@ -198,7 +198,7 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             [Elect(4, (ME, YOU))],
         ),
         (
-            "when each of them is ready",
+            "once each of them is ready",
             situation(
                 wanted=Wanted("d1", 3, 1),
                 newest=record(3, ME, YOU, THIRD),
@@ -208,7 +208,7 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             [],
         ),
         (
-            "which they do not wait long for",
+            "or after a short wait",
             situation(
                 wanted=Wanted("d1", 3, 1),
                 newest=record(3, ME, YOU, THIRD),
@@ -219,7 +219,7 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             [Elect(4, (ME, YOU))],
         ),
         (
-            "those who never trained in it are no survivors",
+            "nodes that did not train in it are not survivors",
             situation(wanted=Wanted("d1", 2, 1), newest=record(3, YOU, THIRD), floor=3),
             [],
         ),
@@ -229,60 +229,70 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             [],
         ),
         (
-            "fewer than min_nodes wait for ever",
+            "fewer than min_nodes wait indefinitely",
             situation(wanted=Wanted("d1", 3, 2), ready_since=NOW - 10 * GANG_TIMEOUT),
             [],
         ),
         ("nothing before the records were read", situation(wanted=Wanted("d1", 1, 1), observed_at=None), []),
         ("elected: start", situation(newest=record(3), floor=2), [Start(record(3), 0)]),
         ("elected second", situation(newest=record(3, YOU, ME), floor=2), [Start(record(3, YOU, ME), 1)]),
-        ("what was there before this node came is not for it", situation(newest=record(3), floor=3), []),
+        ("a record from before this node joined is ignored", situation(newest=record(3), floor=3), []),
         ("not elected", situation(newest=record(3, YOU, THIRD), floor=2), []),
         ("elected for another run document", situation(newest=record(3, digest="d0"), floor=2), []),
-        ("another run document: prepare", situation(prepared_digest="d0"), [Prepare()]),
-        ("first of all: prepare", situation(prepared_digest=None), [Prepare()]),
-        ("preparing", situation(prepared_digest="d0", preparation="running"), []),
+        ("another run document: load it", situation(loaded_digest="d0"), [LoadRun()]),
+        ("no run document loaded: load it", situation(loaded_digest=None), [LoadRun()]),
+        ("loading", situation(loaded_digest="d0", loading="running"), []),
         (
-            "cannot be prepared",
-            situation(prepared_digest="d0", preparation="failed", preparation_message="no dataset"),
+            "loading failed",
+            situation(loaded_digest="d0", loading="failed", loading_message="no dataset"),
             [RecordRunOutcome("failed", 0, "no dataset")],
         ),
-        ("the run is over", situation(recorded=RUN_FINISHED, peers=(peer(),)), []),
+        ("the run has ended", situation(recorded=RUN_FINISHED, peers=(peer(),)), []),
         (
-            "finished: the first member says so",
+            "finished: the first member records it",
             situation(judgement=Judgement("finished", "d1", 9, "", mine=True, since=NOW)),
             [RecordRunOutcome("finished", 9, "")],
         ),
         (
-            "the others give it time",
+            "the other members wait",
             situation(judgement=Judgement("finished", "d1", 9, "", mine=False, since=NOW - 1), peers=(peer(),)),
             [],
         ),
         (
-            "and stand in for it",
+            "and record it after the wait",
             situation(judgement=Judgement("finished", "d1", 9, "", mine=False, since=NOW - 2 * TIMEOUT - 1)),
             [RecordRunOutcome("finished", 9, "")],
         ),
         (
-            "notice while idle: the run goes on",
+            "notice while idle: the run continues",
             situation(notice=NOTICE),
-            [Leave("spot interruption (terminate)", False, True, run_goes_on=True)],
+            [Leave("spot interruption (terminate)", False, True, run_continues=True)],
         ),
         (
-            "notice with the run's end not yet recorded",
+            "notice before the outcome is recorded",
             situation(notice=NOTICE, judgement=Judgement("finished", "d1", 9, "", mine=False, since=NOW)),
             [RecordRunOutcome("finished", 9, ""), Leave("spot interruption (terminate)", False, True)],
         ),
         ("scale-in", situation(scale_in_since_unix=UNIX, recorded=RUN_FINISHED), [Leave("scale-in", True, True)]),
         (
-            "notice and scale-in: the hook is completed too",
+            "notice and scale-in: the hook is completed as well",
             situation(notice=NOTICE, scale_in_since_unix=UNIX),
-            [Leave("spot interruption (terminate)", True, True, run_goes_on=True)],
+            [Leave("spot interruption (terminate)", True, True, run_continues=True)],
         ),
         (
-            "signal: the machine stays",
+            "stopped by an operator: the instance shuts down",
+            situation(stopped_since_unix=UNIX),
+            [Leave("an operator stopped the run", False, True, run_continues=True)],
+        ),
+        (
+            "stopped while the group terminates the instance",
+            situation(stopped_since_unix=UNIX, scale_in_since_unix=UNIX),
+            [Leave("scale-in", True, True, run_continues=True)],
+        ),
+        (
+            "signal: the instance keeps running",
             situation(signalled_since_unix=UNIX),
-            [Leave("the supervisor was told to end", False, False, run_goes_on=True)],
+            [Leave("the supervisor received a signal", False, False, run_continues=True)],
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -294,7 +304,7 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
-        ("all is well", training(), []),
+        ("nothing to do", training(), []),
         ("notice", training(notice=NOTICE), [RequestStop("spot interruption (terminate)", UNIX + 110, train_on=True)]),
         (
             "a short notice keeps a small margin",
@@ -304,17 +314,17 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
         ("scale-in", training(scale_in_since_unix=UNIX), [RequestStop("scale-in", UNIX + SCALE_IN_LIMIT_SECONDS)]),
         ("run changed", training(wanted=Wanted("d2", 2, 2)), [RequestStop("the run document changed", STOP_AT)]),
         (
-            "asked already",
+            "stop already requested",
             training(wanted=Wanted("d2", 2, 2), active=stopping(50)),
             [],
         ),
         (
-            "a notice after that is more urgent, and does not make it wait",
+            "a later notice is more urgent, without train_on",
             training(notice=NOTICE, active=stopping(250)),
             [RequestStop("spot interruption (terminate)", UNIX + 110)],
         ),
         (
-            "a change after a notice is not",
+            "a change after a notice is not more urgent",
             training(
                 notice=NOTICE,
                 wanted=Wanted("d2", 2, 2),
@@ -325,25 +335,25 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
         (
             "does not stop in time",
             training(notice=NOTICE, active=stopping(-1)),
-            [Kill("failed", "the trainer did not end in time after: x")],
+            [Kill("failed", "the trainer did not exit in time after: x")],
         ),
         (
-            "does not stop in time, by the time that passed and not by the clock, which was set",
+            "does not stop in time, by the monotonic clock",
             training(notice=NOTICE, active=stopping(-1), now_unix=UNIX - 3600),
-            [Kill("failed", "the trainer did not end in time after: x")],
+            [Kill("failed", "the trainer did not exit in time after: x")],
         ),
         (
-            "a clock that was set forward ends no save",
+            "a clock that was set forward does not end a save",
             training(wanted=Wanted("d2", 2, 2), active=stopping(50), now_unix=UNIX + 3600),
             [],
         ),
         (
-            "a notice read on a clock that is behind leaves two minutes, not an hour",
+            "a notice with a slow clock leaves two minutes, not an hour",
             training(notice=NOTICE, noticed_unix=UNIX - 3600, now_unix=UNIX - 3600),
             [RequestStop("spot interruption (terminate)", UNIX - 3600 + 110, train_on=True)],
         ),
         (
-            "a notice read on a clock that is ahead: save at once, for as long as the machine lives",
+            "a notice with a fast clock: save at once",
             training(notice=NOTICE, noticed_unix=UNIX + 3600, now_unix=UNIX + 3600),
             [RequestStop("spot interruption (terminate)", UNIX + 3600 + 110)],
         ),
@@ -353,102 +363,122 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
             training(rebalance_pending=True, active=stopping(50)),
             [],
         ),
-        ("silent", training(peers=(trains(silent_seconds=TIMEOUT + 1),)), [Kill("lost_peer", "i-you is silent")]),
+        (
+            "silent",
+            training(peers=(trains(silent_seconds=TIMEOUT + 1),)),
+            [Kill("lost_peer", "i-you does not send heartbeats")],
+        ),
         ("silent for less", training(peers=(trains(silent_seconds=TIMEOUT),)), []),
         (
-            "half as silent, but it no longer answers either",
+            "silent for half the time, without pongs",
             training(peers=(trains(silent_seconds=HALF + 1, unanswered_seconds=HALF + 1),)),
-            [Kill("lost_peer", "i-you is silent, and does not answer")],
+            [Kill("lost_peer", "i-you does not send heartbeats or respond to pings")],
         ),
         (
-            "no answer for less than that: some datagrams may be lost",
+            "no pongs for less than that: datagrams may be lost",
             training(peers=(trains(silent_seconds=HALF + 1, unanswered_seconds=HALF),)),
             [],
         ),
         (
-            "no answer, but it beats: something drops datagrams",
+            "no pongs, but heartbeats: datagrams are dropped",
             training(peers=(trains(silent_seconds=HALF, unanswered_seconds=100),)),
             [],
         ),
         (
-            "neither beat nor answer, but the generation has just begun",
+            "neither heartbeats nor pongs, but the generation has just started",
             training(peers=(trains(silent_seconds=50, unanswered_seconds=50),), active=active(started_at=NOW - HALF)),
             [],
         ),
-        ("gone from the records", training(peers=()), [Kill("lost_peer", "i-you is silent")]),
+        ("no longer in the records", training(peers=()), [Kill("lost_peer", "i-you does not send heartbeats")]),
         (
             "silence from before the generation does not count",
             training(peers=(trains(silent_seconds=50),), active=active(started_at=NOW - 5)),
             [],
         ),
         (
-            "unreadable records are nobody's silence",
+            "unreadable records do not count as silence",
             training(peers=(trains(silent_seconds=TIMEOUT),), now=NOW + 100),
             [],
         ),
         (
-            "silence goes before a notice",
+            "silence takes precedence over a notice",
             training(notice=NOTICE, peers=()),
-            [Kill("lost_peer", "i-you is silent")],
+            [Kill("lost_peer", "i-you does not send heartbeats")],
         ),
         (
-            "a peer that began anew",
+            "a peer that restarted",
             training(peers=(peer(),)),
-            [Kill("lost_peer", "i-you is alive, and does not take part in generation 3")],
+            [Kill("lost_peer", "i-you is alive but is not taking part in generation 3")],
         ),
         (
-            "a peer that has not begun yet",
+            "a peer that has not started yet",
             training(peers=(peer(),), active=active(seen=frozenset(), started_at=NOW - 5)),
             [],
         ),
         (
-            "a peer that never begins",
+            "a peer that never starts",
             training(peers=(peer(),), active=active(seen=frozenset())),
-            [Kill("lost_peer", "i-you is alive, and does not take part in generation 3")],
+            [Kill("lost_peer", "i-you is alive but is not taking part in generation 3")],
         ),
         (
             "a peer failed",
             training(peers=(trains(outcome="failed"),)),
-            [Kill("failed", "the part of i-you ended: failed")],
+            [Kill("failed", "i-you ended its part: failed")],
         ),
         (
             "a peer lost another",
             training(peers=(trains(outcome="lost_peer"),)),
-            [Kill("lost_peer", "the part of i-you ended: lost_peer")],
+            [Kill("lost_peer", "i-you ended its part: lost_peer")],
         ),
         (
             "a peer stopped, left, and is silent",
             training(peers=(trains(state="draining", outcome="stopped", silent_seconds=TIMEOUT + 1),)),
             [],
         ),
-        ("a peer stopped a moment ago", training(peers=(trains(state="ready", outcome="stopped"),)), []),
+        ("a peer stopped recently", training(peers=(trains(state="ready", outcome="stopped"),)), []),
         (
             "a peer finished long ago",
             training(peers=(trains(outcome="finished", ended_seconds=STRAGGLER_SECONDS + 1),)),
-            [Kill("failed", f"i-you finished {STRAGGLER_SECONDS + 1:.0f} s ago, and this node did not end")],
+            [Kill("failed", f"i-you finished {STRAGGLER_SECONDS + 1:.0f} s ago, but this node is still running")],
         ),
         (
             "overtaken",
             training(newest=record(4, YOU, THIRD)),
-            [Kill("lost_peer", "generation 4 has begun without this node")],
+            [Kill("lost_peer", "generation 4 started without this node")],
         ),
         (
-            "overtaken while saving before leaving: the fence decides, not we",
+            "overtaken while saving before leaving: the fence decides",
             training(newest=record(4, YOU, THIRD), notice=NOTICE),
             [RequestStop("spot interruption (terminate)", UNIX + 110, train_on=True)],
         ),
-        ("given up elsewhere", training(recorded=RUN_FAILED), [Kill("failed", "the run was given up: three times")]),
-        ("finished elsewhere: it ends by itself", training(recorded=RUN_FINISHED), []),
+        ("failed elsewhere", training(recorded=RUN_FAILED), [Kill("failed", "the run has failed: three times")]),
+        ("finished elsewhere: no action", training(recorded=RUN_FINISHED), []),
         (
-            "the missing node has come",
+            "the missing node is ready",
             training(wanted=Wanted("d1", 3, 2), peers=(trains(), peer(THIRD))),
             [RequestStop("the gang grows to 3 nodes", STOP_AT)],
         ),
         (
-            "the first member says so, not all",
+            "only the first member requests the stop",
             training(wanted=Wanted("d1", 3, 2), peers=(trains(), peer(THIRD)), active=active(rank=1)),
             [],
         ),
+        (
+            "stopped by an operator",
+            training(stopped_since_unix=UNIX - 5),
+            [RequestStop("an operator stopped the run", STOP_AT - 5)],
+        ),
+        (
+            "stopped while a restart is pending: no later deadline",
+            training(stopped_since_unix=UNIX, active=stopping(STOP_LIMIT_SECONDS)),
+            [],
+        ),
+        (
+            "a restart of this generation",
+            training(restart_generation=record().generation),
+            [RequestStop("an operator requested a restart", STOP_AT)],
+        ),
+        ("a restart of an earlier generation", training(restart_generation=record().generation - 1), []),
         ("too few to fill the gang", training(wanted=Wanted("d1", 4, 2), peers=(trains(), peer(THIRD))), []),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -464,7 +494,7 @@ def test_while_training(name: str, given: Situation, expected: list[Any]) -> Non
         ("finished", training(active=ended("finished")), "finished"),
         ("bad configuration", training(active=ended("bad_configuration")), "bad_configuration"),
         ("killed for a lost peer", training(active=ended("lost_peer")), "lost_peer"),
-        ("failed, the others not heard of", training(active=ended("failed")), None),
+        ("failed, no news of the others", training(active=ended("failed")), None),
         ("failed, and so did the peer", training(active=ended("failed"), peers=(trains(outcome="failed"),)), "failed"),
         (
             "failed, the peer ended otherwise",
@@ -476,15 +506,15 @@ def test_while_training(name: str, given: Situation, expected: list[Any]) -> Non
             training(active=replace(ended("failed"), seen=frozenset()), peers=(peer(generation=2, outcome="stopped"),)),
             None,
         ),
-        ("failed, because the peer is gone", training(active=ended("failed"), peers=()), "lost_peer"),
-        ("failed, because the peer began anew", training(active=ended("failed"), peers=(peer(),)), "lost_peer"),
+        ("failed, the peer is no longer in the records", training(active=ended("failed"), peers=()), "lost_peer"),
+        ("failed, the peer restarted", training(active=ended("failed"), peers=(peer(),)), "lost_peer"),
         (
-            "failed, because a third is gone, says the peer",
+            "failed, the peer lost a third node",
             training(active=ended("failed"), peers=(trains(outcome="lost_peer"),)),
             "lost_peer",
         ),
-        ("failed, and the peer goes on", training(active=ended("failed", at=NOW - 2 * TIMEOUT - 1)), "failed"),
-        ("failed, and leaving: no time for that", training(active=ended("failed"), notice=NOTICE), "failed"),
+        ("failed, and the peer continues", training(active=ended("failed", at=NOW - 2 * TIMEOUT - 1)), "failed"),
+        ("failed while leaving: no time to wait", training(active=ended("failed"), notice=NOTICE), "failed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -515,22 +545,27 @@ def test_node_state(given: Situation, expected: str) -> None:
     assert node_state(given) == expected
 
 
-LOST = "gpu 0000:1b:00: Xid 79 since the machine started: the GPU fell off the bus"
+LOST = "gpu 0000:1b:00: Xid 79 since boot: the GPU fell off the bus"
 
 
 @pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
         ("nothing can be saved", training(gpu_fault=LOST), [Kill("lost_peer", LOST)]),
-        ("not even at a notice", training(gpu_fault=LOST, notice=NOTICE), [Kill("lost_peer", LOST)]),
+        ("also with a notice", training(gpu_fault=LOST, notice=NOTICE), [Kill("lost_peer", LOST)]),
         (
-            "a trainer that died of it is no failure of the run",
+            "the trainer's failure is not one of the run",
             training(gpu_fault=LOST, active=ended("failed", message="CUDA error")),
-            [Conclude(Result("lost_peer", 7, f"{LOST}; the trainer said: CUDA error"))],
+            [Conclude(Result("lost_peer", 7, f"{LOST}; trainer: CUDA error"))],
         ),
-        ("the machine goes", situation(gpu_fault=LOST), [Leave(LOST, False, True, run_goes_on=True)]),
+        ("the node leaves", situation(gpu_fault=LOST), [Leave(LOST, False, True, run_continues=True)]),
+        (
+            "the node leaves while its group terminates it",
+            situation(gpu_fault=LOST, scale_in_since_unix=1.0),
+            [Leave(LOST, True, True, run_continues=True)],
+        ),
     ],
 )
-def test_a_gpu_that_is_lost(name: str, given: Situation, expected: list[Any]) -> None:
+def test_a_lost_gpu(name: str, given: Situation, expected: list[Any]) -> None:
     assert decide(given) == expected, name
     assert node_state(given) == "draining"

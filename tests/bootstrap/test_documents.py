@@ -8,16 +8,20 @@ import pytest
 
 from bootstrap.__main__ import main
 from bootstrap.documents import NodeDocument, RunDocument
+from bootstrap.documents.decoding import SCHEMA_VERSION
+from bootstrap.documents.desired_state import RUNNING, DesiredState, Restart
 from bootstrap.errors import DocumentError
 
 
 def node() -> dict[str, Any]:
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "deployment": "demo",
         "region": "us-east-1",
         "dataset_bucket": "data",
         "checkpoint_bucket": "checkpoints",
+        "role_id": "AROA0123456789EXAMPLE",
+        "control_bucket": "control",
         "run_parameter": "/trainstack/demo/run",
         "log_group": "/trainstack/demo",
         "bundle": {"bucket": "assets", "key": "a.zip", "sha256": "0" * 64},
@@ -36,7 +40,7 @@ def node() -> dict[str, Any]:
 
 def run() -> dict[str, Any]:
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "deployment": "demo",
         "run": "first",
         "nodes": 2,
@@ -44,7 +48,7 @@ def run() -> dict[str, Any]:
         "processes_per_node": 8,
         "code": {"bucket": "assets", "key": "c.zip", "sha256": "1" * 64},
         "dataset": "stdlib",
-        "training": {"steps": 10, "model": {"layers": 2}, "note": "ä"},
+        "training": {"steps": 10, "model": {"num_hidden_layers": 2}, "note": "ä"},
     }
 
 
@@ -73,7 +77,7 @@ def test_storage_may_be_left_out() -> None:
     assert with_it.volumes[1].volume_id == "vol-0123456789abcdef0"
 
 
-def test_storage_is_decoded_as_strictly_as_the_rest() -> None:
+def test_storage_is_decoded_strictly() -> None:
     wrong = with_storage()
     wrong["volumes"][0]["read_only"] = "yes"
     wrong["volumes"][1]["volume_id"] = "vol-XYZ"
@@ -87,13 +91,13 @@ def test_round_trip() -> None:
     assert RunDocument.from_text(json.dumps(run())).to_json() == run()
 
 
-def test_digest_is_of_the_canonical_json_whatever_the_order_of_keys() -> None:
+def test_digest_does_not_depend_on_the_order_of_keys() -> None:
     canonical = json.dumps(run(), sort_keys=True, separators=(",", ":")).encode()
     shuffled = dict(reversed(run().items()))
     assert RunDocument.from_json(shuffled).digest() == hashlib.sha256(canonical).hexdigest()
 
 
-def test_every_mistake_is_named_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     document = node()
     del document["region"]
     document["regoin"] = "us-east-1"
@@ -121,7 +125,7 @@ def test_every_mistake_is_named_at_once() -> None:
         "supervise.poll_seconds",
     ]
     assert "is not a known key" in found["regoin"] and "region" in found["regoin"]
-    assert found["gpus"] == "gpus: true: must be a whole number, and is true or false; write a whole number"
+    assert found["gpus"] == "gpus: true: must be an integer, found true or false; write an integer"
     assert "at least 1" in found["supervise.gang_timeout_seconds"]
 
 
@@ -137,37 +141,41 @@ def test_every_mistake_is_named_at_once() -> None:
         ({"dataset": "../secrets"}, "dataset"),
         ({"training": []}, "training"),
         ({"code": None}, "code"),
-        ({"schema_version": 0}, "schema_version"),
+        ({"schema_version": True}, "schema_version"),
     ],
 )
 def test_run_document_rules(change: dict[str, Any], path: str) -> None:
     assert list(problems(RunDocument.from_json, {**run(), **change})) == [path]
 
 
-def test_heartbeat_timeout_must_allow_a_late_beat() -> None:
+def test_heartbeat_timeout_must_allow_one_late_heartbeat() -> None:
     document = node()
     document["supervise"]["heartbeat_timeout_seconds"] = 3
-    assert list(problems(NodeDocument.from_json, document)) == ["supervise.heartbeat_timeout_seconds"]
+    found = problems(NodeDocument.from_json, document)
+    assert list(found) == ["supervise.heartbeat_timeout_seconds"]
+    assert "at least 2 times heartbeat_seconds (2)" in found["supervise.heartbeat_timeout_seconds"]
 
 
 @pytest.mark.parametrize("decode", [NodeDocument.from_json, RunDocument.from_json])
-def test_newer_version_is_refused_in_words(decode: Any) -> None:
-    found = problems(decode, {"schema_version": 2, "something": "new"})
+@pytest.mark.parametrize("version", [0, 1, 3])
+def test_another_version_is_refused(decode: Any, version: int) -> None:
+    found = problems(decode, {"schema_version": version, "something": "new"})
     assert list(found) == ["schema_version"]
-    assert "newer" in found["schema_version"] and "deploy" in found["schema_version"]
+    assert f"schema_version: {version}: is not supported" in found["schema_version"]
+    assert f"reads version {SCHEMA_VERSION}" in found["schema_version"] and "deploy" in found["schema_version"]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("", "must be JSON"),
         ("[]", "must be an object"),
-        ('{"run": 1, "run": 2}', "given twice"),
-        ("null", "and is null"),
+        ('{"run": 1, "run": 2}', "duplicate key"),
+        ("null", "found null"),
     ],
 )
-def test_text_that_is_no_document(text: str, words: str) -> None:
-    with pytest.raises(DocumentError, match=words):
+def test_invalid_text_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(DocumentError, match=expected):
         RunDocument.from_text(text)
 
 
@@ -181,3 +189,24 @@ def test_check_command(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> Non
     errors = capsys.readouterr().err
     assert "2 problems" in errors and "gpus: -1" in errors and "fabric" in errors
     assert main(["check", str(tmp_path / "missing.json")]) == 2
+
+
+def test_desired_states_survive_their_text() -> None:
+    stopped = DesiredState(state="stopped", restart=Restart("first", 3), requested_by="arn:aws:iam::1:user/a@b.c")
+    for state in (RUNNING, stopped):
+        assert DesiredState.from_text(json.dumps(state.to_json())) == state
+    assert (stopped.restart_generation("first"), stopped.restart_generation("second")) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"state": "paused"}, "state"),
+        ({"state": "stopped", "restart": {"run": "first", "generation": 0}}, "restart.generation"),
+        ({"until": 3}, "until"),
+        ({"requested_by": "x" * 300}, "requested_by"),
+        ([], "document"),
+    ],
+)
+def test_wrong_desired_states_are_refused(value: Any, path: str) -> None:
+    assert path in problems(lambda wrong: DesiredState.from_text(json.dumps(wrong)), value)

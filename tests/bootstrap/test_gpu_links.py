@@ -1,4 +1,4 @@
-"""What connects the GPUs of a machine: outputs of nvidia-smi as its documentation and users of p4d and p5 show them."""
+"""Links between GPUs; outputs of nvidia-smi as in its documentation and in reports of p4d and p5 users."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap.boot_steps.python_env import PythonEnv
+from bootstrap.context import Context
 from bootstrap.errors import CommandError, StepError
+from bootstrap.gpus.health import driver_fault
+from bootstrap.gpus.links import inactive_links, unreachable_peers
 from bootstrap.imds import InstanceIdentity
-from bootstrap.plan import Context
-from bootstrap.steps.gpu_health import driver_fault
-from bootstrap.steps.gpu_links import inactive_links, unreachable_peers
-from bootstrap.steps.python_env import PythonEnv
 from tests.bootstrap.fake_system import FakeSystem
 from tests.bootstrap.nvidia_smi import report
 from tests.bootstrap.test_instance_checks import check, scene
@@ -39,7 +39,7 @@ def peers(gpus: int, broken: Sequence[tuple[int, int]] = ()) -> str:
 
 
 class Driver:
-    """Answers as nvidia-smi and systemctl do; a registration ends after `registering` looks."""
+    """Simulates nvidia-smi and systemctl; the registration takes `registering` calls."""
 
     def __init__(self, gpus: int = 8) -> None:
         self.status, self.peers = nvlinks(gpus), peers(gpus)
@@ -62,7 +62,7 @@ class Driver:
         if command[1] == "start" and self.can_start:
             self.runs = True
         if not self.runs:
-            raise CommandError(command, 3, "", "ended with code 3")
+            raise CommandError(command, 3, "", "exited with code 3")
         return ""
 
 
@@ -74,26 +74,26 @@ def switched(root: Path, instance_type: str = "p5.48xlarge") -> tuple[FakeSystem
     return system, context, driver
 
 
-def test_all_links_and_peers(tmp_path: Path) -> None:
+def test_all_links_active_and_all_peers_reachable(tmp_path: Path) -> None:
     _, context, _ = switched(tmp_path)
     assert check(context) == []
 
 
-def test_a_type_without_switches_is_asked_for_none(tmp_path: Path) -> None:
+def test_a_type_without_nvlink_switches_is_not_checked(tmp_path: Path) -> None:
     system, context, driver = switched(tmp_path, "g5.48xlarge")
     driver.runs, driver.status, driver.peers = False, "", peers(8, [(0, 1)])
     assert check(context) == []
     assert not any(command[0] == "systemctl" for command in system.commands)
 
 
-def test_a_link_that_is_not_active(tmp_path: Path) -> None:
+def test_an_inactive_link_is_reported_after_a_reset(tmp_path: Path) -> None:
     system, context, driver = switched(tmp_path)
     driver.status = nvlinks(8, inactive=[(3, 5), (3, 6)])
-    assert check(context)[0] == ("gpu 3: 2 of 18 NVLinks are not active", "give_back")
+    assert check(context)[0] == ("gpu 3: 2 of 18 NVLinks are inactive", "terminate")
     assert ["nvidia-smi", "--gpu-reset"] in system.commands
 
 
-def test_the_manager_is_started_and_waited_for(tmp_path: Path) -> None:
+def test_the_fabric_manager_is_started_and_waited_for(tmp_path: Path) -> None:
     system, context, driver = switched(tmp_path)
     driver.runs, driver.registering = False, 4
     assert check(context) == []
@@ -101,27 +101,27 @@ def test_the_manager_is_started_and_waited_for(tmp_path: Path) -> None:
     assert system.slept > 0
 
 
-def test_a_manager_that_does_not_start(tmp_path: Path) -> None:
+def test_a_fabric_manager_that_does_not_start_is_reported(tmp_path: Path) -> None:
     _, context, driver = switched(tmp_path)
     driver.runs = driver.can_start = False
-    assert "nvidia-fabricmanager: does not run" in check(context)[0][0]
+    assert "nvidia-fabricmanager is not running" in check(context)[0][0]
 
 
-def test_a_gpu_that_the_switches_do_not_know(tmp_path: Path) -> None:
+def test_an_unregistered_gpu_is_reported(tmp_path: Path) -> None:
     _, context, driver = switched(tmp_path)
     driver.state = "Completed", "Insufficient resources"
     message, action = check(context)[0]
     assert "not registered with the NVLink switches: Completed (Insufficient resources)" in message
-    assert action == "give_back"
+    assert action == "terminate"
 
 
-def test_gpus_without_peer_access(tmp_path: Path) -> None:
+def test_missing_peer_access_is_reported(tmp_path: Path) -> None:
     _, context, driver = switched(tmp_path)
     driver.peers = peers(8, [(0, 3)])
-    assert check(context)[0] == ("gpus: no peer access between GPU0-GPU3 CNS", "give_back")
+    assert check(context)[0] == ("no peer access between GPU0-GPU3 CNS", "terminate")
 
 
-def test_what_the_outputs_say() -> None:
+def test_parsing_of_the_outputs() -> None:
     assert inactive_links(nvlinks(2, 12), 2, 12) == {}
     assert inactive_links(nvlinks(1, 12), 2, 12) == {1: 12}
     assert unreachable_peers(peers(3, [(2, 1)])) == ["GPU1-GPU2 CNS"]
@@ -143,10 +143,10 @@ def test_what_the_outputs_say() -> None:
 def test_driver_and_cuda(driver: str, cuda: str, fits: bool) -> None:
     fault = driver_fault(driver, cuda)
     assert (fault is None) == fits
-    assert fault is None or (fault.action == "give_back" and "use an image" in fault.remedy)
+    assert fault is None or (fault.action == "terminate" and "use an image" in fault.remedy)
 
 
-def test_a_driver_that_is_too_old_is_named_rather_than_the_gpus_that_torch_lacks(tmp_path: Path) -> None:
+def test_an_old_driver_is_reported_rather_than_missing_gpus(tmp_path: Path) -> None:
     system, context = machine(tmp_path, gpus=8)
     name = Path(context.node.python.interpreter).name
     system.programs[name] = '{"missing": {}, "versions": {}, "gpus": 0, "cuda": "13.0"}'

@@ -1,4 +1,4 @@
-"""The GPUs' use, as nvidia-smi says it."""
+"""GPU utilization from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any, cast
 
 import pytest
 
+from bootstrap.context import Context
 from bootstrap.errors import BootstrapError, CommandError
-from bootstrap.plan import Context
-from bootstrap.supervise.gpu_use import GpuUseWatch
+from bootstrap.supervise.gpu_watches import GpuUseWatch
 
 from .fake_system import FakeSystem
+from .recorded_events import RecordedEvents
 
 
-def watch(answer: str | CommandError) -> tuple[GpuUseWatch, list[dict[str, Any]]]:
+def make_watch(output: str | CommandError) -> tuple[GpuUseWatch, list[dict[str, Any]]]:
     system = FakeSystem()
-    system.programs["nvidia-smi"] = answer
-    said: list[dict[str, Any]] = []
-    events = SimpleNamespace(emit=lambda event, **fields: said.append({"event": event, **fields}))
-    return GpuUseWatch(cast(Context, SimpleNamespace(system=system, events=events))), said
+    system.programs["nvidia-smi"] = output
+    events = RecordedEvents()
+    return GpuUseWatch(cast(Context, SimpleNamespace(system=system, events=events))), events.events
 
 
-def test_the_mean_and_the_idlest_are_said() -> None:
-    look, said = watch("97, 70123, 81559\n0, 412, 81559\n")
-    look.look()
-    assert said == [
+def test_mean_and_lowest_utilization_are_emitted() -> None:
+    watch, emitted = make_watch("97, 70123, 81559\n0, 412, 81559\n")
+    watch.check()
+    assert emitted == [
         {
             "event": "gpu_use",
             "gpus": 2,
@@ -37,16 +37,16 @@ def test_the_mean_and_the_idlest_are_said() -> None:
     ]
 
 
-@pytest.mark.parametrize("answer", ["[N/A], [N/A], 81559\n", "", "No devices were found\n"])
-def test_an_answer_without_numbers_is_trouble_and_no_event(answer: str) -> None:
-    look, said = watch(answer)
+@pytest.mark.parametrize("output", ["[N/A], [N/A], 81559\n", "", "No devices were found\n"])
+def test_output_without_numbers_raises_and_emits_nothing(output: str) -> None:
+    watch, emitted = make_watch(output)
     with pytest.raises(BootstrapError, match="nvidia-smi"):
-        look.look()
-    assert said == []
+        watch.check()
+    assert emitted == []
 
 
-def test_a_driver_that_hangs_is_trouble_and_no_event() -> None:
-    look, said = watch(CommandError(["nvidia-smi"], None, "", "took longer than 20 seconds"))
+def test_a_hanging_driver_raises_and_emits_nothing() -> None:
+    watch, emitted = make_watch(CommandError(["nvidia-smi"], None, "", "took longer than 20 seconds"))
     with pytest.raises(BootstrapError, match="took longer"):
-        look.look()
-    assert said == []
+        watch.check()
+    assert emitted == []

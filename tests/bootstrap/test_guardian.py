@@ -1,4 +1,4 @@
-"""The guardian leaves nothing behind, but lets a checkpoint writer finish."""
+"""The guardian kills all descendants, but lets a checkpoint writer finish."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.supervise import guardian
+from bootstrap.supervise.trainers import guardian
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are adopted on Linux only")
 
 TRAINER = """
 import os, subprocess, sys
-for name, code in (("writer", "# training.checkpoint.process"), ("other", "")):
-    # Each says when it is up, waits for the file `go`, and then says that it came through.
+for name, code in (("writer", "# training.checkpoint.save.writer_process"), ("other", "")):
+    # Each creates a file at its start, waits for the file `go`, and creates another file.
     subprocess.Popen(
         [sys.executable, "-c", sys.argv[1] + code, sys.argv[2], name], start_new_session=True, stdin=subprocess.DEVNULL
     )
@@ -34,19 +34,19 @@ while not (folder / "go").exists():
 """
 
 
-def test_a_writer_may_finish_when_everything_else_is_killed(tmp_path: Path) -> None:
+def test_a_checkpoint_writer_may_finish_while_others_are_killed(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", guardian.__file__, sys.executable, "-c", TRAINER, CHILD, str(tmp_path)],
         stdin=subprocess.PIPE,
     )
     assert process.stdin is not None
-    give_up = time.monotonic() + 60
+    deadline = time.monotonic() + 60
     while not ((tmp_path / "writer-up").exists() and (tmp_path / "other-up").exists()):
-        assert time.monotonic() < give_up
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     process.stdin.close()
     while _running(tmp_path, "other"):
-        assert time.monotonic() < give_up
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     assert process.poll() is None
     (tmp_path / "go").touch()
@@ -63,6 +63,6 @@ def _running(folder: Path, name: str) -> bool:
             try:
                 if Path(entry.path, "cmdline").read_bytes().endswith(wanted):
                     return True
-            except OSError:  # it has just ended
+            except OSError:  # it has just exited
                 continue
     return False

@@ -20,7 +20,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
     server.close()
 
 
-def test_identity_with_one_token_for_all_questions(server: MetadataServer) -> None:
+def test_identity_uses_one_token_for_all_requests(server: MetadataServer) -> None:
     identity = InstanceMetadata(System()).identity()
     assert (identity.instance_id, identity.instance_type, identity.private_address) == (
         "i-1",
@@ -38,7 +38,7 @@ def test_on_demand_outside_a_group(server: MetadataServer) -> None:
     assert (identity.market, identity.auto_scaling_group) == ("on-demand", None)
 
 
-def test_what_aws_is_about_to_do(server: MetadataServer) -> None:
+def test_notice_recommendation_and_target_state(server: MetadataServer) -> None:
     metadata = InstanceMetadata(System())
     assert metadata.interruption_notice() is None
     assert metadata.rebalance_recommendation() is None
@@ -53,7 +53,7 @@ def test_what_aws_is_about_to_do(server: MetadataServer) -> None:
     assert metadata.target_lifecycle_state() == "Terminated"
 
 
-def test_a_token_that_ran_out_is_renewed(server: MetadataServer) -> None:
+def test_an_expired_token_is_renewed(server: MetadataServer) -> None:
     metadata = InstanceMetadata(System())
     assert metadata.get("instance-id") == "i-1"
     server.tokens.clear()
@@ -61,25 +61,25 @@ def test_a_token_that_ran_out_is_renewed(server: MetadataServer) -> None:
     assert server.tokens_given == 2
 
 
-def test_answers_that_make_no_sense_are_named(server: MetadataServer) -> None:
+def test_invalid_values_are_named(server: MetadataServer) -> None:
     server.paths["spot/instance-action"] = "soon"
     server.paths["local-ipv4"] = ""
     metadata = InstanceMetadata(System())
     with pytest.raises(MetadataError, match="spot/instance-action: 'soon'"):
         metadata.interruption_notice()
-    with pytest.raises(MetadataError, match="local-ipv4: is missing"):
+    with pytest.raises(MetadataError, match="local-ipv4: missing from instance metadata"):
         metadata.identity()
 
 
-def test_no_service_is_said_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_service_is_reported_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
-    began = time.monotonic()
-    with pytest.raises(NoMetadataService, match=r"127\.0\.0\.1:1/latest/api/token: no instance metadata after 3"):
+    started = time.monotonic()
+    with pytest.raises(NoMetadataService, match=r"127\.0\.0\.1:1/latest/api/token: no response after 3"):
         InstanceMetadata(System()).identity()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - started < 5
 
 
-def test_server_errors_are_tried_again() -> None:
+def test_server_errors_are_retried() -> None:
     system = FakeSystem()
     system.answers = [HttpAnswer(200, "token"), OSError("reset"), HttpAnswer(503, ""), HttpAnswer(200, "i-9\n")]
     assert InstanceMetadata(system).get("instance-id") == "i-9"
@@ -87,10 +87,10 @@ def test_server_errors_are_tried_again() -> None:
     assert 0 < system.slept < 2
 
 
-def test_refusal_is_no_absence() -> None:
+def test_a_refusal_is_not_a_missing_value() -> None:
     system = FakeSystem()
     system.answers = [HttpAnswer(200, "token"), HttpAnswer(403, "disabled")]
-    with pytest.raises(MetadataError, match="answered 403: disabled"):
+    with pytest.raises(MetadataError, match="status 403: disabled"):
         InstanceMetadata(system).get("instance-id")
 
 

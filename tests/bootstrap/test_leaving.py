@@ -1,26 +1,43 @@
-"""The order in which a supervisor ends: what it has to say is out before anybody may end the machine."""
+"""Order of a supervisor's last actions: events are delivered before the instance may terminate."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bootstrap.boot_main import boot
+from bootstrap.context import Context
+from bootstrap.errors import StepError
+from bootstrap.events.schema import NodeLeaving, RunFinished
 from bootstrap.layout import Layout
-from bootstrap.plan import Context
+from bootstrap.step_runner import Step
 from bootstrap.supervise import supervisor
 from bootstrap.supervise.situation import Leave
+from bootstrap.supervise.volume_snapshot import newest_save_unix_seconds
 from tests.bootstrap.account import Account
 from tests.bootstrap.fake_system import FakeSystem
+from training.checkpoint.save import local_tier
+
+
+class NoTrainer(Step):
+    """A boot step that fails."""
+
+    name = "no_trainer"
+
+    def act(self, context: Context) -> None:
+        raise StepError("no trainer", remedy="none")
+
 
 IDENTITY = SimpleNamespace(instance_id="i-1", auto_scaling_group="group")
 
 
-@pytest.mark.parametrize(("hook", "expected"), [(True, ["said", "hook", "off"]), (False, ["said", "off"])])
-def test_events_are_delivered_before_the_group_may_end_the_machine(
+@pytest.mark.parametrize(("hook", "expected"), [(True, ["events", "hook", "off"]), (False, ["events", "off"])])
+def test_events_are_delivered_before_the_instance_may_terminate(
     account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: bool, expected: list[str]
 ) -> None:
     order: list[str] = []
@@ -32,21 +49,21 @@ def test_events_are_delivered_before_the_group_may_end_the_machine(
 
         def put_log_events(self, logEvents: list[dict[str, Any]], **target: str) -> None:
             delivered.extend(json.loads(event["message"])["event"] for event in logEvents)
-            order.append("said")
+            order.append("events")
 
         def complete_lifecycle_action(self, **arguments: str) -> None:
             assert arguments["AutoScalingGroupName"] == "group"
             order.append("hook")
 
     class Finishing:
-        """What a supervisor says last when its run has just finished and the group scales in."""
+        """A supervisor whose run has finished and whose group scales in."""
 
         def __init__(self, context: Context, *others: object) -> None:
             self._events = context.events
 
         def run(self) -> Leave:
-            self._events.emit("run_finished", run="r", step=9)
-            self._events.emit("node_leaving", reason="scale-in")
+            self._events.emit(RunFinished(run="r", run_digest="d", step=9))
+            self._events.emit(NodeLeaving("scale-in"))
             return Leave("scale-in", complete_hook=hook, shut_down=True)
 
     system = FakeSystem()
@@ -58,3 +75,42 @@ def test_events_are_delivered_before_the_group_may_end_the_machine(
     assert supervisor.supervise(system, Layout(tmp_path))
     assert order == expected
     assert delivered == ["run_finished", "node_leaving"]
+
+
+def test_a_save_on_the_volume_is_found_by_the_record_of_the_trainer(tmp_path: Path) -> None:
+    assert newest_save_unix_seconds(tmp_path) is None
+    record = tmp_path / "runs" / "demo" / "first" / "checkpoints" / f"{local_tier._RANK_PREFIX}00000.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    os.utime(record, (5, 7))
+    assert newest_save_unix_seconds(tmp_path) == 7
+
+
+@pytest.mark.parametrize(("state", "completed"), [("Terminated", True), ("InService", False), (None, False)])
+@pytest.mark.parametrize("failing", ["boot", "supervise"])
+def test_a_failing_node_that_its_group_terminates_completes_the_hook(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, state: str | None, completed: bool
+) -> None:
+    """Otherwise the group waits for the hook's timeout, although the instance has ended."""
+    calls: list[str] = []
+
+    class Client:
+        def __getattr__(self, name: str) -> Any:
+            return lambda **arguments: calls.append(name)
+
+    class Failing:
+        def __init__(self, *arguments: object) -> None:
+            raise OSError("a fault")
+
+    system = FakeSystem()
+    (tmp_path / "node.json").write_text(json.dumps(account.node()))
+    monkeypatch.setattr(system, "shut_down", lambda: calls.append("off"))
+    monkeypatch.setattr(supervisor, "Supervisor", Failing)
+    monkeypatch.setattr("bootstrap.imds.InstanceMetadata.identity", lambda self: IDENTITY)
+    monkeypatch.setattr("bootstrap.imds.InstanceMetadata.target_lifecycle_state", lambda self: state)
+    monkeypatch.setattr("bootstrap.aws.Aws.client", lambda self, name, **options: Client())
+    if failing == "boot":
+        assert not boot(system, Layout(tmp_path), [NoTrainer()])
+    else:
+        assert not supervisor.supervise(system, Layout(tmp_path))
+    assert ("complete_lifecycle_action" in calls) == completed and calls[-1] == "off"

@@ -1,21 +1,26 @@
-"""The machine's own disks, on a scripted machine; test_local_disks_root.py does the same on real block devices."""
+"""Instance store disks on a scripted machine; test_local_disks_root.py uses real block devices."""
 
 from __future__ import annotations
 
+import errno
 import itertools
+import json
+import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bootstrap.boot_steps.local_disks import IMAGE_SERVICES, MODEL, LocalDisks, plan_disks
+from bootstrap.context import Context
+from bootstrap.disks.tools import require_program
 from bootstrap.documents import NodeDocument
 from bootstrap.errors import CommandError, StepError
-from bootstrap.events import EventLog
+from bootstrap.events.log import EventLog
 from bootstrap.imds import DEFAULT_ENDPOINT, InstanceMetadata
 from bootstrap.layout import Layout
-from bootstrap.plan import Context
-from bootstrap.steps.local_disks import MODEL, LocalDisks, arrange
 from tests.bootstrap.fake_system import FakeSystem
 from tests.bootstrap.test_documents import node
 
@@ -23,7 +28,7 @@ EBS = "Amazon Elastic Block Store"
 
 
 class Machine(FakeSystem):
-    """Disks by name: what wipefs says is on each; `xfs` carries our label, a RAID member is of our array."""
+    """Disks by name. `kinds`: output of wipefs; `xfs` has the node program's label, a RAID member its array."""
 
     def __init__(self, disks: dict[str, tuple[str, str]], root: str = "nvme0n1", **environment: str) -> None:
         super().__init__(environment)
@@ -57,7 +62,7 @@ class Machine(FakeSystem):
     def _blkid(self, command: Sequence[str]) -> str:
         if "LABEL" in command:
             return self.label + "\n"
-        raise CommandError(command, 2, "", "ended with code 2")
+        raise CommandError(command, 2, "", "exited with code 2")
 
     def _mdadm(self, command: Sequence[str]) -> str:
         return f"MD_LEVEL=raid0\nMD_DEVICES={self.members}\nMD_NAME={self.array_name}\nMD_UUID=1:2:3:4\n"
@@ -83,7 +88,7 @@ TWO = {"nvme0n1": (EBS, "vol0a"), "nvme1n1": (MODEL, "AWS2"), "nvme2n1": (MODEL,
 ONE = {"nvme0n1": (EBS, "vol0a"), "nvme1n1": (MODEL, "AWS1")}
 
 
-def test_blank_disks_become_one_file_system_under_the_datasets(tmp_path: Path) -> None:
+def test_blank_disks_become_one_file_system_for_datasets(tmp_path: Path) -> None:
     system, context = scene(tmp_path, TWO)
     run(context)
     create = [line for line in system.ran("mdadm") if line.startswith("--create")]
@@ -101,7 +106,7 @@ def test_one_disk_needs_no_array(tmp_path: Path) -> None:
     assert (system.ran("mdadm"), system.ran("mkfs.xfs")) == ([], ["-q -K -L trainstack /dev/nvme1n1"])
 
 
-def test_in_every_order_of_names_only_blank_disks_of_the_machine_are_taken(tmp_path: Path) -> None:
+def test_only_blank_instance_store_disks_are_used_in_any_order_of_names(tmp_path: Path) -> None:
     kinds = [(EBS, "vol0root"), (EBS, "vol0data"), (MODEL, "AWS1"), (MODEL, "AWS2")]
     for order in itertools.permutations(kinds):
         names = {f"nvme{number}n1": kind for number, kind in enumerate(order)}
@@ -109,22 +114,22 @@ def test_in_every_order_of_names_only_blank_disks_of_the_machine_are_taken(tmp_p
         system, context = scene(tmp_path, names)
         root = system.files[f"/sys/block/{by_serial['vol0root']}/dev"].strip()
         system.files["/proc/self/mountinfo"] = f"20 1 {root} / / rw - xfs /dev/root rw\n"
-        assert [disk.serial for disk in arrange(context).disks] == ["AWS1", "AWS2"]
+        assert [disk.serial for disk in plan_disks(context).disks] == ["AWS1", "AWS2"]
         system.kinds[by_serial["AWS2"]] = "ext4"
-        with pytest.raises(StepError, match=f"{by_serial['AWS2']} .serial AWS2.: holds ext4: is never formatted"):
-            arrange(context)
+        with pytest.raises(StepError, match=f"{by_serial['AWS2']} .serial AWS2.: holds ext4: refusing to format it"):
+            plan_disks(context)
 
 
-def test_the_disk_that_the_system_runs_from_is_never_taken(tmp_path: Path) -> None:
+def test_the_root_disk_is_never_used(tmp_path: Path) -> None:
     system, context = scene(tmp_path, {"nvme0n1": (MODEL, "AWS0"), "nvme1n1": (MODEL, "AWS1")})
     system.files["/sys/block/nvme0n1/nvme0n1p1/dev"] = "259:9"
     system.directories["/sys/block/nvme0n1"].append("nvme0n1p1")
     system.files["/proc/self/mountinfo"] = "20 1 259:9 / / rw - xfs /dev/root rw\n"
-    assert [disk.serial for disk in arrange(context).disks] == ["AWS1"]
+    assert [disk.serial for disk in plan_disks(context).disks] == ["AWS1"]
 
 
 @pytest.mark.parametrize("fault", ["partition", "holder", "bytes", "unreadable", "array of another"])
-def test_a_disk_with_anything_on_it_is_refused(tmp_path: Path, fault: str) -> None:
+def test_a_disk_with_data_is_refused(tmp_path: Path, fault: str) -> None:
     system, context = scene(tmp_path, TWO)
     if fault == "partition":
         system.directories["/sys/block/nvme1n1"].append("nvme1n1p1")
@@ -133,7 +138,7 @@ def test_a_disk_with_anything_on_it_is_refused(tmp_path: Path, fault: str) -> No
     elif fault == "bytes":
         system.edges["/dev/nvme1n1"] = bytes(100) + b"\1"
     elif fault == "unreadable":
-        system.programs["wipefs"] = CommandError(["wipefs"], 1, "Input/output error", "ended with code 1")
+        system.programs["wipefs"] = CommandError(["wipefs"], 1, "Input/output error", "exited with code 1")
     else:
         system.kinds["nvme1n1"], system.array_name = "linux_raid_member", "host:data"
     with pytest.raises(StepError) as caught:
@@ -142,7 +147,7 @@ def test_a_disk_with_anything_on_it_is_refused(tmp_path: Path, fault: str) -> No
     assert not system.ran("mkfs.xfs") and not [line for line in system.ran("mdadm") if "--create" in line]
 
 
-def test_an_array_of_ours_is_assembled_after_a_reboot(tmp_path: Path) -> None:
+def test_the_array_is_assembled_after_a_reboot(tmp_path: Path) -> None:
     system, context = scene(tmp_path, TWO)
     system.kinds = dict.fromkeys(("nvme1n1", "nvme2n1"), "linux_raid_member")
     run(context)
@@ -159,7 +164,7 @@ def test_an_array_that_the_system_assembled_is_mounted(tmp_path: Path) -> None:
     assert not system.ran("mkfs.xfs")
 
 
-def test_an_array_of_ours_that_lacks_a_disk_is_made_anew(tmp_path: Path) -> None:
+def test_an_array_without_one_of_its_disks_is_created_again(tmp_path: Path) -> None:
     system, context = scene(tmp_path, TWO)
     system.kinds["nvme1n1"] = "linux_raid_member"
     run(context)
@@ -167,44 +172,194 @@ def test_an_array_of_ours_that_lacks_a_disk_is_made_anew(tmp_path: Path) -> None
     assert system.ran("mkfs.xfs") == ["-q -f -K -L trainstack /dev/md/trainstack"]
 
 
-def test_disks_that_the_image_mounted_are_used_there(tmp_path: Path) -> None:
+def test_disks_mounted_by_the_image_are_bind_mounted(tmp_path: Path) -> None:
     system, context = scene(tmp_path, TWO)
     for name in ("nvme1n1", "nvme2n1"):
         system.hold(name, "dm-0")
     system.files["/sys/block/dm-0/dev"] = "253:0\n"
     system.mounted("253:0", "/dev/mapper/vg-lv", "/opt/dlami/nvme")
-    assert "the image mounted them at /opt/dlami/nvme" in LocalDisks().intent(context)[0]
+    assert "mounted by the image at /opt/dlami/nvme" in LocalDisks().intent(context)[0]
     assert system.commands == []
     run(context)
     assert system.ran("mount") == [f"--bind /opt/dlami/nvme/trainstack/datasets {tmp_path}/datasets"]
     assert not system.ran("mkfs.xfs")
 
 
-def test_disks_that_the_image_takes_meanwhile_are_left_to_it(tmp_path: Path) -> None:
+def test_disks_mounted_by_the_image_during_the_step_are_bind_mounted(tmp_path: Path) -> None:
     system, context = scene(tmp_path, ONE)
 
     def taken(command: Sequence[str]) -> str:
         system.mounted("259:1", "/dev/nvme1n1", "/opt/dlami/nvme")
-        raise CommandError(command, 1, "Device or resource busy", "ended with code 1")
+        raise CommandError(command, 1, "Device or resource busy", "exited with code 1")
 
     system.programs["mkfs.xfs"] = taken
     run(context)
     assert system.ran("mount") == [f"--bind /opt/dlami/nvme/trainstack/datasets {tmp_path}/datasets"]
 
 
-def test_an_emulated_cloud_s_node_does_not_touch_the_computer_s_disks(tmp_path: Path) -> None:
+def test_an_emulated_node_does_not_touch_disks(tmp_path: Path) -> None:
     system, context = scene(tmp_path, TWO, AWS_EC2_METADATA_SERVICE_ENDPOINT="http://127.0.0.1:1338")
     run(context)
     assert system.commands == []
     system, context = scene(tmp_path, TWO, AWS_EC2_METADATA_SERVICE_ENDPOINT=DEFAULT_ENDPOINT + "/")
-    assert arrange(context).action == "make"
+    assert plan_disks(context).action == "create"
 
 
-def test_the_tools_are_installed_where_they_can_be(tmp_path: Path) -> None:
+def test_missing_tools_are_installed_with_dnf(tmp_path: Path) -> None:
     system, context = scene(tmp_path, TWO)
     del system.programs["mdadm"]
-    with pytest.raises(StepError, match="has no mdadm"):
+    with pytest.raises(StepError, match="mdadm .package mdadm. is not installed"):
         run(context)
     system.programs["dnf"] = lambda command: system.programs.update(mdadm=system._mdadm) or ""
     run(context)
-    assert system.ran("dnf") == ["install --assumeyes mdadm"]
+    assert system.ran("dnf") == ["install --assumeyes --repo=amazonlinux mdadm"]
+
+
+# A service of the image prepares the disks. AWS's unit is a oneshot with RemainAfterExit, WantedBy=multi-user.target,
+# and not ordered before user data. Its script unmounts the disks, runs pvcreate, vgcreate, lvcreate, mkfs and mount,
+# and ends with exit code 0 even if one of these fails. Sources (2026-11): the script in
+# https://github.com/aws/aws-parallelcluster-cookbook/pull/1013, from which AWS's deep learning images derive theirs,
+# and https://github.com/awslabs/awsome-distributed-ai (install_enroot_pyxis.sh waits until the unit is active).
+
+
+class ImageService:
+    """systemctl of an image whose unit combines the disks with LVM and mounts them."""
+
+    def __init__(self, system: Machine, unit: str = "dlami-nvme.service", *, enabled: bool = True) -> None:
+        self.system, self.unit, self.enabled, self.works = system, unit, enabled, True
+        system.programs["systemctl"] = self.systemctl
+
+    def systemctl(self, command: Sequence[str]) -> str:
+        if command[-1] != self.unit or (command[1] == "is-enabled" and not self.enabled):
+            raise CommandError(command, 1, "", "exited with code 1")
+        if command[1] == "start":
+            self.make_volumes()
+            if self.works:
+                self.mount()
+        return ""
+
+    def make_volumes(self) -> None:
+        for name in ("nvme1n1", "nvme2n1"):
+            self.system.kinds[name] = "LVM2_member"
+            self.system.hold(name, "dm-0")
+        self.system.files["/sys/block/dm-0/dev"] = "253:0\n"
+
+    def mount(self) -> None:
+        self.system.mounted("253:0", "/dev/mapper/vg.01-lv_ephemeral", "/opt/dlami/nvme")
+
+
+def changed(system: Machine) -> list[str]:
+    return [command[0] for command in system.commands if command[0] in ("mkfs.xfs", "dnf") or "--create" in command]
+
+
+@pytest.mark.parametrize("unit", IMAGE_SERVICES)
+def test_a_service_of_the_image_ends_before_the_disks_are_inspected(tmp_path: Path, unit: str) -> None:
+    system, context = scene(tmp_path, TWO)
+    ImageService(system, unit)
+    del system.programs["mdadm"], system.programs["mkfs.xfs"]  # not needed, although there are several disks
+    run(context)
+    assert system.ran("mount") == [f"--bind /opt/dlami/nvme/trainstack/datasets {tmp_path}/datasets"]
+    assert changed(system) == [] and system.slept == 0
+
+
+def test_a_disabled_service_is_not_started(tmp_path: Path) -> None:
+    system, context = scene(tmp_path, TWO)
+    ImageService(system, enabled=False)
+    run(context)
+    assert not [line for line in system.ran("systemctl") if line.startswith("start")]
+    assert system.ran("mount") == [f"-t xfs -o noatime /dev/md/trainstack {tmp_path}/datasets"]
+
+
+@pytest.mark.parametrize("seen", ["physical volume", "logical volume", "file system"])
+def test_disks_that_an_unknown_service_is_preparing_are_waited_for(tmp_path: Path, seen: str) -> None:
+    system, context = scene(tmp_path, TWO)
+    service = ImageService(system, enabled=False)
+    if seen == "physical volume":
+        system.kinds["nvme1n1"] = "LVM2_member"
+    elif seen == "logical volume":
+        service.make_volumes()
+    else:
+        system.kinds["nvme1n1"] = "ext4"
+    stages = iter((lambda: None, service.make_volumes, lambda: None, service.mount))
+    system.on_sleep = lambda: next(stages)()
+    run(context)
+    assert system.ran("mount") == [f"--bind /opt/dlami/nvme/trainstack/datasets {tmp_path}/datasets"]
+    assert changed(system) == []
+    (waiting,) = map(json.loads, context.layout.events.read_text().splitlines())
+    assert waiting["event"] == "boot_waiting" and "refusing to format it" in waiting["message"]
+
+
+def test_a_service_that_does_not_mount_the_disks_is_named(tmp_path: Path) -> None:
+    system, context = scene(tmp_path, TWO)
+    ImageService(system).works = False
+    with pytest.raises(StepError, match="dm-0 is on it.*after waiting 60 seconds") as caught:
+        run(context)
+    assert "journalctl --unit dlami-nvme" in caught.value.remedy
+    assert changed(system) == [] and 60 <= system.slept < 70
+
+
+def test_a_disk_in_use_by_a_service_is_waited_for(tmp_path: Path) -> None:
+    system, context = scene(tmp_path, ONE)
+
+    def busy(path: Path, count: int) -> bytes:
+        if system.slept < 5:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return bytes(count)
+
+    system.read_edges = busy  # type: ignore[method-assign]
+    run(context)
+    assert system.ran("mkfs.xfs") == ["-q -K -L trainstack /dev/nvme1n1"]
+
+
+LOCKED = "RPM: error: can't create transaction lock on /var/lib/rpm/.rpm.lock (Resource temporarily unavailable)"
+
+
+def test_a_package_installation_waits_for_the_lock_of_the_package_database(tmp_path: Path) -> None:
+    """The text: https://github.com/masterpointio/terraform-aws-tailscale/pull/44 (Amazon Linux 2023)."""
+    system, context = scene(tmp_path, TWO)
+    del system.programs["mdadm"]
+
+    def dnf(command: Sequence[str]) -> str:
+        if system.slept < 20:
+            raise CommandError(command, 1, LOCKED, "exited with code 1")
+        system.programs["mdadm"] = system._mdadm
+        return ""
+
+    system.programs["dnf"] = dnf
+    run(context)
+    assert 20 <= system.slept < 30
+    assert set(system.ran("dnf")) == {"install --assumeyes --repo=amazonlinux mdadm"}
+
+
+@pytest.mark.parametrize("output", ["Error: Unable to find a match: mdadm", "Error: Unknown repo: 'amazonlinux'"])
+def test_a_package_that_the_repository_does_not_have_is_reported_at_once(tmp_path: Path, output: str) -> None:
+    system, context = scene(tmp_path, TWO)
+    del system.programs["mdadm"]
+    system.programs["dnf"] = CommandError(["dnf"], 1, output, "exited with code 1")
+    with pytest.raises(StepError, match="cannot install mdadm") as caught:
+        run(context)
+    assert caught.value.output_tail == output and system.slept == 0
+
+
+def test_only_one_step_at_a_time_installs_packages(tmp_path: Path) -> None:
+    """dnf and rpm fail if another process holds their locks."""
+    system, context = scene(tmp_path, TWO)
+    running, overlaps = threading.Lock(), []
+
+    def dnf(command: Sequence[str]) -> str:
+        overlaps.append(not running.acquire(blocking=False))
+        os.sched_yield()
+        system.programs[command[-1]] = ""
+        running.release()
+        return ""
+
+    system.programs["dnf"] = dnf
+    threads = [
+        threading.Thread(target=require_program, args=(context, name), kwargs={"package": name})
+        for name in ("a", "b", "c", "a")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps == [False] * 3

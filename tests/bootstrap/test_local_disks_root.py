@@ -1,6 +1,6 @@
-"""The machine's own disks on real block devices: loop devices that say that they are NVMe disks, mdadm and xfs.
+"""Instance store disks on real block devices: loop devices that pose as NVMe disks, mdadm and xfs.
 
-Where this machine's kernel has no arrays, the tests run in a kernel of their own.
+If the kernel of this machine has no md arrays, the tests run in a user-mode Linux kernel.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from bootstrap.boot_steps.local_disks import MODEL, LocalDisks, plan_disks
+from bootstrap.context import Context
 from bootstrap.documents import NodeDocument
 from bootstrap.errors import StepError
-from bootstrap.events import EventLog
+from bootstrap.events.log import EventLog
 from bootstrap.imds import InstanceMetadata
 from bootstrap.layout import Layout
-from bootstrap.plan import Context
-from bootstrap.steps.local_disks import MODEL, LocalDisks, arrange
 from bootstrap.system import System
 from tests.bootstrap import user_mode_linux
 from tests.bootstrap.test_documents import node
@@ -29,14 +29,14 @@ from tests.bootstrap.test_documents import node
 pytestmark = pytest.mark.root
 
 EBS = "Amazon Elastic Block Store"
-DISK_BYTES = 320 * 1024**2  # mkfs.xfs wants 300 MB
+DISK_BYTES = 320 * 1024**2  # mkfs.xfs needs 300 MB
 HAS_ARRAYS = Path("/proc/mdstat").exists()
-TOOLS = ("losetup", "mdadm", "mkfs.xfs", "mkfs.ext4", "wipefs", "blkid")
+TOOLS = ("losetup", "mdadm", "mkfs.xfs", "mkfs.ext4", "wipefs", "blkid", "pvcreate")
 MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
 
 
 class Machine(System):
-    """Loop devices under the names, models and serials of NVMe disks."""
+    """Loop devices with the names, models and serial numbers of NVMe disks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,8 @@ class Machine(System):
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    monkeypatch.setattr("bootstrap.boot_steps.local_disks.SETTLING_SECONDS", 0.0)
     system = Machine()
     made: list[str] = []
 
@@ -101,7 +102,7 @@ def tool(*command: str) -> str:
 
 
 def stop(root: Path) -> None:
-    """What a reboot does to mounts and arrays."""
+    """Unmount and stop arrays, as a reboot does."""
     if os.path.ismount(root / "datasets"):
         tool("umount", str(root / "datasets"))
     if HAS_ARRAYS:
@@ -124,7 +125,7 @@ TWO = [(EBS, "vol0root"), (MODEL, "AWS1"), (MODEL, "AWS2")]
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
-@pytest.mark.skipif(not HAS_ARRAYS, reason="the kernel has no arrays; see the last test")
+@pytest.mark.skipif(not HAS_ARRAYS, reason="the kernel has no md arrays; see the last test")
 class TestArrays:
     def test_blank_disks_to_an_array_and_back_after_a_reboot(self, machine: Machine, tmp_path: Path) -> None:
         machine.plug_in(TWO)  # type: ignore[attr-defined]
@@ -138,22 +139,22 @@ class TestArrays:
         assert not [line for line in machine.commands[done:] if line[0] in ("mkfs.xfs", "mount", "mkdir")]
         stop(tmp_path)
         assert not (datasets / "kept").exists()
-        assert arrange(context).action == "assemble"
+        assert plan_disks(context).action == "assemble"
         boot(context)
         assert (datasets / "kept").read_text() == "data"
 
-    def test_a_lost_disk_makes_the_scratch_anew(self, machine: Machine, tmp_path: Path) -> None:
+    def test_a_lost_disk_leads_to_a_new_array(self, machine: Machine, tmp_path: Path) -> None:
         machine.plug_in(TWO)  # type: ignore[attr-defined]
         context = context_of(machine, tmp_path)
         boot(context)
         (tmp_path / "datasets" / "lost").write_text("data")
         stop(tmp_path)
         machine.plug_in([TWO[0], TWO[1], (MODEL, "AWS3")])  # type: ignore[attr-defined]
-        assert arrange(context).action == "rebuild"
+        assert plan_disks(context).action == "rebuild"
         boot(context)
         assert list((tmp_path / "datasets").iterdir()) == []
 
-    def test_every_order_of_names_touches_only_the_blank_disks(self, machine: Machine, tmp_path: Path) -> None:
+    def test_only_blank_disks_are_changed_in_any_order_of_names(self, machine: Machine, tmp_path: Path) -> None:
         kinds = [(EBS, "vol0root"), (EBS, "vol0data"), (MODEL, "AWS1"), (MODEL, "AWS2")]
         machine.plug_in(kinds)  # type: ignore[attr-defined]
         data = Path("/dev") / machine.loops["nvme1n1"][0]
@@ -161,7 +162,7 @@ class TestArrays:
         before = data.read_bytes()
         for order in itertools.permutations(kinds):
             context = self.numbered(machine, tmp_path, order)
-            assert [disk.serial for disk in arrange(context).disks] == ["AWS1", "AWS2"]
+            assert [disk.serial for disk in plan_disks(context).disks] == ["AWS1", "AWS2"]
         for first in range(len(kinds)):  # each disk under each name once
             boot(self.numbered(machine, tmp_path, (*kinds[first:], *kinds[:first])))
             assert os.path.ismount(tmp_path / "datasets")
@@ -190,10 +191,40 @@ class TestOneDisk:
         boot(context)
         assert (tmp_path / "datasets" / "kept").read_text() == "data"
 
-    @pytest.mark.parametrize("content", ["ext4", "xfs", "end", "start", "root", "partitions"])
-    def test_a_disk_with_data_is_refused_and_left_as_it_is(
-        self, machine: Machine, tmp_path: Path, content: str
+    @pytest.mark.parametrize("first", ["file system", "physical volume"])
+    def test_a_disk_that_the_image_mounts_during_the_step_is_used_there(
+        self, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
     ) -> None:
+        machine.plug_in(TWO[:2])  # type: ignore[attr-defined]
+        disk, point = f"/dev/{machine.loops['nvme1n1'][0]}", tmp_path / "nvme"
+        point.mkdir()
+        if first == "physical volume":
+            tool("pvcreate", "--yes", disk)
+        else:
+            tool("mkfs.ext4", "-q", disk)
+        looked: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            """Prepare the disk further between two looks at it, as a service in the image does."""
+            looked.append(seconds)
+            if len(looked) == 2 and first == "physical volume":
+                tool("wipefs", "--all", disk)
+                tool("mkfs.ext4", "-q", disk)
+            if len(looked) == 3:
+                tool("mount", disk, str(point))
+
+        monkeypatch.setattr("bootstrap.boot_steps.local_disks.SETTLING_SECONDS", 60.0)
+        monkeypatch.setattr(machine, "sleep", sleep)
+        try:
+            boot(context_of(machine, tmp_path))
+            assert (point / "trainstack" / "datasets").samefile(tmp_path / "datasets")
+            assert not [line for line in machine.commands if line[0] == "mkfs.xfs"]
+        finally:
+            stop(tmp_path)
+            tool("umount", str(point))
+
+    @pytest.mark.parametrize("content", ["ext4", "xfs", "end", "start", "root", "partitions"])
+    def test_a_disk_with_data_is_refused_and_unchanged(self, machine: Machine, tmp_path: Path, content: str) -> None:
         machine.plug_in(TWO[:2])  # type: ignore[attr-defined]
         disk = Path("/dev") / machine.loops["nvme1n1"][0]
         if content in ("ext4", "xfs"):
@@ -214,13 +245,13 @@ class TestOneDisk:
         if content == "root":
             boot(context)
         else:
-            with pytest.raises(StepError, match="is never formatted"):
+            with pytest.raises(StepError, match="refusing to format it"):
                 boot(context)
         assert disk.read_bytes() == before and not os.path.ismount(tmp_path / "datasets")
 
 
-@pytest.mark.skipif(HAS_ARRAYS, reason="the tests before ran on this machine's own kernel")
-@pytest.mark.skipif(not user_mode_linux.is_there(), reason="not installed: user-mode-linux")
+@pytest.mark.skipif(HAS_ARRAYS, reason="the other tests ran on this kernel")
+@pytest.mark.skipif(not user_mode_linux.is_installed(), reason="not installed: user-mode-linux")
 def test_the_same_in_a_kernel_with_arrays(tmp_path: Path) -> None:
     exit_code, output = user_mode_linux.run_tests(tmp_path, "-m", "root", f"{Path(__file__)}::TestArrays")
     assert exit_code == 0, output

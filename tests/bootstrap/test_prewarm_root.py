@@ -1,4 +1,4 @@
-"""Pre-warm on real file systems: what is read from the disk is what the files hold, and nothing else."""
+"""Pre-warm on real file systems: the pieces read from the disk are exactly the contents of the files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tool(*command: str) -> str:
 
 @pytest.fixture(params=["ext4", "xfs"])
 def volume(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """A mounted file system and its device."""
+    """Yield a mounted file system and its device."""
     image, mount = tmp_path / "image", tmp_path / "mount"
     image.touch()
     os.truncate(image, 320 * MIB)
@@ -41,7 +41,7 @@ def volume(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pat
         tool("losetup", "--detach", device)
 
 
-def test_the_pieces_of_the_disk_are_the_bytes_of_the_files(volume: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_pieces_on_disk_are_the_contents_of_the_files(volume: tuple[Path, Path], tmp_path: Path) -> None:
     mount, device = volume
     contents = {"b": os.urandom(5 * MIB + 4096), "a": os.urandom(4096), "c": os.urandom(MIB)}
     for name, content in contents.items():

@@ -1,4 +1,4 @@
-"""The supervisor as a systemd service: what the unit says, when it is written, and what it starts after a restart."""
+"""The supervisor as a systemd service: text of the unit, when it is written, and the boot after a restart."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from bootstrap import service
+from bootstrap.__main__ import main
 from bootstrap.errors import CommandError
 from bootstrap.layout import Layout
-from bootstrap.service import UNIT, hand_over, has_booted, note_boot, unit_text
-from bootstrap.system import HttpAnswer, System
+from bootstrap.service import UNIT, has_booted, install_service, record_boot, start_service, unit_text
+from bootstrap.system import BOOT_ID, HttpAnswer, System
 from tests.bootstrap.fake_system import FakeSystem
 
 ENVIRONMENT = {
@@ -28,12 +29,12 @@ ENVIRONMENT = {
 
 @pytest.fixture
 def units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Be a machine that systemd runs on."""
-    folder = tmp_path / "system"
-    folder.mkdir()
-    monkeypatch.setattr(service, "UNITS", folder)
+    """Simulate a machine with systemd."""
+    directory = tmp_path / "system"
+    directory.mkdir()
+    monkeypatch.setattr(service, "UNITS", directory)
     monkeypatch.setattr(service, "RUNNING", tmp_path)
-    return folder
+    return directory
 
 
 def text() -> str:
@@ -42,7 +43,7 @@ def text() -> str:
     )
 
 
-def test_what_the_unit_says() -> None:
+def test_the_text_of_the_unit() -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(text())
@@ -54,32 +55,34 @@ def test_what_the_unit_says() -> None:
     assert "never" not in text() and "HOME" not in text()
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd itself judges the unit")
-def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     (tmp_path / UNIT).write_text(text().replace("/opt/x", "/tmp").replace("/usr/bin/python3", "/bin/sh"))
-    judged = subprocess.run(["systemd-analyze", "verify", tmp_path / UNIT], capture_output=True, text=True)
-    assert UNIT not in judged.stderr, judged.stderr
+    done = subprocess.run(["systemd-analyze", "verify", tmp_path / UNIT], capture_output=True, text=True)
+    assert UNIT not in done.stderr, done.stderr
 
 
-def test_systemd_takes_the_supervisor_over(tmp_path: Path, units: Path) -> None:
+def test_the_unit_is_written_and_started(tmp_path: Path, units: Path) -> None:
     system = FakeSystem(ENVIRONMENT)
     system.programs["systemctl"] = ""
-    assert hand_over(system, Layout(tmp_path))
-    assert [command[1] for command in system.commands] == ["daemon-reload", "enable", "start"]
+    assert install_service(system, Layout(tmp_path))
+    assert [command[1] for command in system.commands] == ["daemon-reload", "enable"]
+    assert start_service(system, Layout(tmp_path))
+    assert system.commands[-1] == ["systemctl", "start", UNIT]
     assert f"--root {tmp_path}" in (units / UNIT).read_text()
 
 
-def test_a_systemd_that_refuses_is_said_and_the_node_trains(tmp_path: Path, units: Path) -> None:
+def test_a_failure_of_systemd_is_reported_and_the_node_trains(tmp_path: Path, units: Path) -> None:
     system = FakeSystem(ENVIRONMENT)
 
     def systemctl(command: Sequence[str]) -> str:
         if command[1] == "start":
-            raise CommandError(command, 1, "Unit trainstack.service has a bad unit file setting.", "ended with code 1")
+            raise CommandError(command, 1, "Unit trainstack.service has a bad unit file setting.", "exited with code 1")
         return ""
 
     system.programs["systemctl"] = systemctl
     system.answers = [HttpAnswer(200, "i-1")]
-    assert not hand_over(system, Layout(tmp_path))
+    assert install_service(system, Layout(tmp_path)) and not start_service(system, Layout(tmp_path))
     assert '"instance_id": "i-1"' in Layout(tmp_path).events.read_text()
     assert "bad unit file setting" in Layout(tmp_path).events.read_text()
 
@@ -88,24 +91,22 @@ def test_no_unit_without_systemd_or_on_an_emulated_node(
     tmp_path: Path, units: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emulated = FakeSystem({"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:1338"})
-    assert not hand_over(emulated, Layout(tmp_path))
+    assert not install_service(emulated, Layout(tmp_path))
     monkeypatch.setattr(service, "RUNNING", tmp_path / "absent")
-    assert not hand_over(FakeSystem(), Layout(tmp_path))
+    assert not install_service(FakeSystem(), Layout(tmp_path))
     assert list(units.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("said", "refused"),
+    ("output", "refused"),
     [
         ("Call to PowerOff failed: There's already a shutdown or sleep operation in progress\n", False),
         ("Failed to talk to init daemon.\n", True),
     ],
 )
-def test_a_machine_that_goes_down_already_has_not_refused(
-    monkeypatch: pytest.MonkeyPatch, said: str, refused: bool
-) -> None:
+def test_a_shutdown_in_progress_is_not_a_failure(monkeypatch: pytest.MonkeyPatch, output: str, refused: bool) -> None:
     def run(command: Sequence[str], *, timeout_seconds: float) -> str:
-        raise CommandError(command, 1, said, "ended with code 1")
+        raise CommandError(command, 1, output, "exited with code 1")
 
     system = System()
     monkeypatch.setattr(system, "run", run)
@@ -116,11 +117,28 @@ def test_a_machine_that_goes_down_already_has_not_refused(
         system.shut_down()
 
 
-def test_the_steps_are_run_again_after_a_restart(tmp_path: Path) -> None:
+def test_the_boot_steps_run_again_after_a_restart(tmp_path: Path) -> None:
     system, layout = FakeSystem(), Layout(tmp_path)
-    system.files[str(service.BOOT_ID)] = "d4f0\n"
+    system.files[str(BOOT_ID)] = "d4f0\n"
     assert not has_booted(system, layout)
-    note_boot(system, layout)
+    record_boot(system, layout)
     assert has_booted(system, layout)
-    system.files[str(service.BOOT_ID)] = "e5a1\n"
+    system.files[str(BOOT_ID)] = "e5a1\n"
     assert not has_booted(system, layout)
+
+
+def test_the_unit_is_enabled_before_the_boot_steps(
+    tmp_path: Path, units: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart of the machine during the boot steps would otherwise leave an idle instance."""
+    system, done = FakeSystem(ENVIRONMENT), list[str]()
+    system.programs["systemctl"] = lambda command: done.append(command[1]) or ""
+
+    def boot(system: System, layout: Layout) -> bool:
+        done.append("boot steps")
+        return True
+
+    monkeypatch.setattr("bootstrap.system.System", lambda: system)
+    monkeypatch.setattr("bootstrap.boot_main.boot", boot)
+    assert main(["boot", "--root", str(tmp_path)]) == 0
+    assert done == ["daemon-reload", "enable", "boot steps", "start"]

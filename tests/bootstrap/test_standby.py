@@ -1,4 +1,4 @@
-"""The warm standby: real processes around a program that stands in for the trainer's."""
+"""The warm standby: real processes with a stand-in for the trainer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import pytest
 from bootstrap.aws import Aws
 from bootstrap.imds import InstanceIdentity
 from bootstrap.supervise.actor import Actor
-from bootstrap.supervise.control import ControlStore, Observation
-from bootstrap.supervise.launch import torchrun_command
-from bootstrap.supervise.memory import Memory
+from bootstrap.supervise.membership.control import ControlStore, Observation
+from bootstrap.supervise.membership.records import GenerationRecord, Heartbeat, Member
+from bootstrap.supervise.membership.scope import RunScope
 from bootstrap.supervise.monitors import Board
-from bootstrap.supervise.preparation import Preparation
-from bootstrap.supervise.records import GenerationRecord, Heartbeat, Member
-from bootstrap.supervise.scope import RunScope
-from bootstrap.supervise.standby import Kind, Standby
+from bootstrap.supervise.run_loading import RunLoader
+from bootstrap.supervise.saved_state import SavedState
+from bootstrap.supervise.trainers.launch import torchrun_command
+from bootstrap.supervise.trainers.standby import Kind, Standby
 from tests.bootstrap import waiting
 from tests.bootstrap.account import REGION, Account
 from tests.bootstrap.test_steps import real
@@ -51,22 +51,22 @@ def standby(tmp_path: Path) -> Iterator[Standby]:
     made.end()
 
 
-def make(standby: Standby, folder: Path, program: str) -> None:
-    package = folder / "training"
+def create(standby: Standby, directory: Path, program: str) -> None:
+    package = directory / "training"
     package.mkdir(exist_ok=True)
     (package / "__main__.py").write_text(program)
-    standby.make(KIND, sys.executable, {**os.environ, "PYTHONPATH": str(folder)}, folder)
+    standby.create(KIND, sys.executable, {**os.environ, "PYTHONPATH": str(directory)}, directory)
 
 
 wait = partial(waiting.wait, limit_seconds=60)
 
 
-def test_it_is_told_what_to_become_once(standby: Standby, tmp_path: Path) -> None:
-    assert standby.lacks(KIND)
-    make(standby, tmp_path, WAITS)
-    assert not standby.lacks(KIND)
+def test_a_standby_is_started_once_with_the_given_arguments(standby: Standby, tmp_path: Path) -> None:
+    assert standby.needs(KIND)
+    create(standby, tmp_path, WAITS)
+    assert not standby.needs(KIND)
     wait(lambda: not standby.is_warming())
-    assert (standby.news() or 0) > 0 and standby.news() is None
+    assert (standby.take_import_seconds() or 0) > 0 and standby.take_import_seconds() is None
 
     process = standby.start(KIND, ["--nnodes=1"], {"RUN": "x"}, tmp_path, tmp_path / "log")
 
@@ -80,23 +80,23 @@ def test_it_is_told_what_to_become_once(standby: Standby, tmp_path: Path) -> Non
         "log": str(tmp_path / "log"),
     }
     assert standby.start(KIND, [], {}, tmp_path, tmp_path / "log") is None
-    assert standby.lacks(KIND)
+    assert standby.needs(KIND)
 
 
-def test_one_that_still_imports_starts_when_it_has(standby: Standby, tmp_path: Path) -> None:
+def test_an_importing_standby_starts_after_its_imports(standby: Standby, tmp_path: Path) -> None:
     (tmp_path / "slow").touch()
-    make(standby, tmp_path, WAITS)
+    create(standby, tmp_path, WAITS)
     wait(lambda: (tmp_path / "pid").exists())
     started: list[subprocess.Popen[bytes]] = []
 
-    def takes_it() -> bool:
+    def start_it() -> bool:
         process = standby.start(KIND, ["--nnodes=1"], {}, tmp_path, tmp_path / "log")
         started.extend([process] if process is not None else [])
         return process is not None
 
-    wait(takes_it)  # as soon as it has said that it imports
+    wait(start_it)  # as soon as it has sent its first byte
     before = time.monotonic()
-    assert standby.imported_at() >= before  # so that no other one competes with it
+    assert standby.imported_at() >= before  # no other standby competes with it
     (tmp_path / "slow").unlink()
     wait(lambda: standby.imported_at() == standby.imported_at())
 
@@ -104,16 +104,16 @@ def test_one_that_still_imports_starts_when_it_has(standby: Standby, tmp_path: P
     assert json.loads((tmp_path / "got").read_text())["arguments"] == ["--nnodes=1"]
 
 
-def test_one_that_was_started_may_still_import_when_the_next_is_made(standby: Standby, tmp_path: Path) -> None:
+def test_a_started_standby_may_still_import_when_the_next_is_created(standby: Standby, tmp_path: Path) -> None:
     generation = tmp_path / "gen-1"
     generation.mkdir()
     (tmp_path / "slow").touch()
-    make(standby, tmp_path, 'print("imports", flush=True)\n' + WAITS)
+    create(standby, tmp_path, 'print("imports", flush=True)\n' + WAITS)
     wait(lambda: standby._hear() != b"")
     process = standby.start(KIND, ["--nnodes=1"], {}, generation, generation / "log")
     assert process is not None
 
-    make(standby, tmp_path, "import time\ntime.sleep(60)\n")
+    create(standby, tmp_path, "import time\ntime.sleep(60)\n")
     (tmp_path / "slow").unlink()
 
     assert process.wait(20) == 0, (generation / "standby.log").read_text()
@@ -121,30 +121,30 @@ def test_one_that_was_started_may_still_import_when_the_next_is_made(standby: St
     assert (generation / "standby.log").read_text() == "imports\n"
 
 
-def test_one_of_other_code_is_no_use(standby: Standby, tmp_path: Path) -> None:
-    make(standby, tmp_path, WAITS)
+def test_a_standby_of_other_code_is_not_used(standby: Standby, tmp_path: Path) -> None:
+    create(standby, tmp_path, WAITS)
     wait(lambda: not standby.is_warming())
 
     assert standby.start(Kind("b" * 64, 1), [], {}, tmp_path, tmp_path / "log") is None
-    assert standby.lacks(Kind("b" * 64, 1))
+    assert standby.needs(Kind("b" * 64, 1))
     assert not (tmp_path / "got").exists()
 
 
-def test_code_without_a_standby_starts_cold_and_is_not_asked_again(standby: Standby, tmp_path: Path) -> None:
-    make(standby, tmp_path, "raise SystemExit('invalid choice: standby')")
+def test_code_without_a_standby_starts_cold_and_is_not_retried(standby: Standby, tmp_path: Path) -> None:
+    create(standby, tmp_path, "raise SystemExit('invalid choice: standby')")
 
-    assert standby.start(KIND, [], {}, tmp_path, tmp_path / "log") is None  # whether it has ended yet or not
-    wait(lambda: not standby.lacks(KIND) and not standby.is_warming())
+    assert standby.start(KIND, [], {}, tmp_path, tmp_path / "log") is None  # exited or not
+    wait(lambda: not standby.needs(KIND) and not standby.is_warming())
     assert "invalid choice" in (tmp_path / "standby.log").read_text()
 
 
-def test_it_ends_without_a_word_when_nobody_needs_it(standby: Standby, tmp_path: Path) -> None:
-    make(standby, tmp_path, WAITS)
+def test_an_unused_standby_is_ended(standby: Standby, tmp_path: Path) -> None:
+    create(standby, tmp_path, WAITS)
     wait(lambda: not standby.is_warming())
 
     standby.end()
 
-    assert standby.lacks(KIND)
+    assert standby.needs(KIND)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
@@ -157,40 +157,40 @@ def generation(number: int, *members: Member) -> GenerationRecord:
     return GenerationRecord(number, "d", members, members[0].address, 29500, members[0].instance_id)
 
 
-def test_only_who_joins_a_gang_that_trains_waits_for_the_imports(account: Account, tmp_path: Path) -> None:
+def test_only_a_node_that_joins_a_training_gang_waits_for_the_imports(account: Account, tmp_path: Path) -> None:
     context = real(account, tmp_path)
     run, board, root = context.run, Board(), context.layout.root
     assert run is not None
     context.identity = InstanceIdentity(ME.instance_id, "c7i.2xlarge", "us-east-1a", ME.address, "spot", None)
-    scope = RunScope(ControlStore(Aws(REGION).client("s3"), bucket=account.checkpoints, run=run.run), ME.instance_id)
+    scope = RunScope(ControlStore(Aws(REGION).client("s3"), **account.scope(run.run)), ME.instance_id)
     board.run = run
-    preparation = Preparation(context, board.wake)
-    preparation.prepared_digest = run.digest()
+    loader = RunLoader(context, board.wake)
+    loader.loaded_digest = run.digest()
     package = context.layout.code(run.code.sha256) / "training"
     package.mkdir(parents=True)
     (package / "__main__.py").write_text(WAITS)
     for name in ("mute", "slow"):
         (root / name).touch()
-    actor = Actor(context, board, context.identity, Memory(ME.instance_id, 5.0), preparation, torchrun_command)
+    actor = Actor(context, board, context.identity, SavedState(ME.instance_id, 5.0), loader, torchrun_command)
 
     def see(record: GenerationRecord | None, heartbeats: dict[str, Heartbeat]) -> None:
         now = context.system.monotonic_seconds()
-        scope.take(Observation(heartbeats, record, None), now, now)
+        scope.update(Observation(heartbeats, record, None), now, now)
 
     try:
         see(None, {})
-        assert actor.is_warming(scope)  # one is still to be made
+        assert actor.is_warming(scope)  # a standby is about to be created
         actor.keep_standby()
         wait(lambda: (root / "pid").exists())
-        assert actor.is_warming(scope)  # it has not said a word: the start would be cold
+        assert actor.is_warming(scope)  # no first byte yet: the start would be cold
         (root / "mute").unlink()
-        wait(lambda: not actor.is_warming(scope))  # nobody trains: it can be started while it imports
-        assert actor.is_warming(None)  # who trains is not known
+        wait(lambda: not actor.is_warming(scope))  # no node trains: it can be started while it imports
+        assert actor.is_warming(None)  # no observation yet
         see(generation(1, YOU), TRAINS)
         assert actor.is_warming(scope)
-        see(generation(1, YOU), {})  # they are gone
+        see(generation(1, YOU), {})  # no peers
         assert not actor.is_warming(scope)
-        see(generation(2, YOU, ME), TRAINS)  # it is one of them
+        see(generation(2, YOU, ME), TRAINS)  # this node is a member
         assert not actor.is_warming(scope)
         see(generation(3, YOU), TRAINS)
         assert actor.is_warming(scope)

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from bootstrap.aws import Aws
+from bootstrap.boot_steps.code import Code, remove_other_code
+from bootstrap.boot_steps.python_env import PythonEnv
+from bootstrap.boot_steps.run_document import FetchRunDocument
+from bootstrap.boot_steps.staging import Staging, stage_dataset
+from bootstrap.boot_steps.trainer_ready import TrainerReady
+from bootstrap.context import Context
 from bootstrap.documents import NodeDocument, RunDocument
 from bootstrap.errors import CommandError, DocumentError, StepError
-from bootstrap.events import EventLog
+from bootstrap.events.log import EventLog
+from bootstrap.fetch.transfer import Settings, settings_for
 from bootstrap.imds import InstanceMetadata
 from bootstrap.layout import Layout
-from bootstrap.plan import Context
-from bootstrap.steps.code import Code, remove_other_code
-from bootstrap.steps.python_env import PythonEnv
-from bootstrap.steps.run_document import FetchRunDocument
-from bootstrap.steps.staging import Staging, stage_dataset
-from bootstrap.steps.trainer_ready import TrainerReady
-from bootstrap.steps.transfer import Settings, settings_for
 from bootstrap.system import System
 from tests.bootstrap.account import REGION, Account
 from tests.bootstrap.fake_system import FakeSystem
@@ -56,29 +56,29 @@ def failure(step: Any, context: Context) -> StepError:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "answer", "words"),
+    ("gpus", "output", "expected"),
     [
         (0, {"missing": {"flash_attn": "ModuleNotFoundError: no"}, "versions": {}, "gpus": None}, "flash_attn"),
         (
             8,
             {"missing": {}, "versions": {}, "gpus": 0, "cuda": "13.0"},
-            "torch sees 0 GPUs, the node document says 8",
+            "torch found 0 GPUs, expected 8",
         ),
-        (8, {"missing": {}, "versions": {}, "gpus": 0, "cuda": None}, "torch was built without CUDA"),
+        (8, {"missing": {}, "versions": {}, "gpus": 0, "cuda": None}, "torch is built without CUDA"),
     ],
 )
-def test_python_env_names_what_is_missing(tmp_path: Path, gpus: int, answer: Any, words: str) -> None:
+def test_python_env_names_what_is_missing(tmp_path: Path, gpus: int, output: Any, expected: str) -> None:
     system, context = machine(tmp_path, gpus=gpus)
-    system.programs["python3"] = "a warning on standard output\n" + json.dumps(answer)
-    assert words in failure(PythonEnv(), context).message
+    system.programs["python3"] = "a warning on standard output\n" + json.dumps(output)
+    assert expected in failure(PythonEnv(), context).message
 
 
-def test_python_env_failures_in_words(tmp_path: Path) -> None:
+def test_python_env_reports_each_failure(tmp_path: Path) -> None:
     system, context = machine(tmp_path)
-    assert "python.interpreter: python3: is not on PATH" in failure(PythonEnv(), context).message
+    assert "python.interpreter: python3: not found on PATH" in failure(PythonEnv(), context).message
     system.programs["python3"] = "hello"
-    assert "something else than JSON" in failure(PythonEnv(), context).message
-    system.programs["python3"] = CommandError(["python3"], -11, "Segmentation fault", "ended with code -11")
+    assert "output of the import check is not JSON" in failure(PythonEnv(), context).message
+    system.programs["python3"] = CommandError(["python3"], -11, "Segmentation fault", "exited with code -11")
     error = failure(PythonEnv(), context)
     assert (error.exit_code, error.output_tail) == (-11, "Segmentation fault")
 
@@ -94,48 +94,48 @@ def test_run_document_is_read_and_checked(account: Account, tmp_path: Path) -> N
     step.verify(context)
     assert context.run == wanted
     account.put_run({**wanted.to_json(), "deployment": "other"})
-    assert "is for deployment other" in failure(step, context).message
+    assert "found deployment other" in failure(step, context).message
     account.put_run({**wanted.to_json(), "nodes": 0, "extra": 1})
     with pytest.raises(DocumentError, match="2 problems"):
         step.act(context)
 
 
-def test_code_is_fetched_verified_and_unpacked_once(account: Account, tmp_path: Path) -> None:
+def test_code_is_downloaded_verified_and_unpacked_once(account: Account, tmp_path: Path) -> None:
     code = account.put_code({"training/__main__.py": "print('hello')", "training/__init__.py": ""})
     context, step = real(account, tmp_path, code=code), Code()
-    assert not step.look(context)
+    assert not step.is_done(context)
     step.act(context)
     step.verify(context)
-    assert step.look(context)
+    assert step.is_done(context)
     assert (context.layout.code(code["sha256"]) / "training" / "__main__.py").read_text() == "print('hello')"
     account.s3.delete_object(Bucket=account.checkpoints, Key=code["key"])
-    step.act(context)  # it is there: nothing is fetched
+    step.act(context)  # it exists: no download
     TrainerReady().verify(context)
     remove_other_code(context, frozenset())
     assert context.system.list_directory(tmp_path / "code") == []
 
 
 @pytest.mark.parametrize(
-    ("body", "sha256", "words"),
+    ("body", "sha256", "expected"),
     [
-        (None, "0" * 64, "cannot be fetched"),
-        (b"changed", "0" * 64, f"has SHA-256 {hashlib.sha256(b'changed').hexdigest()}"),
-        (b"no zip", hashlib.sha256(b"no zip").hexdigest(), "is no zip archive"),
+        (None, "0" * 64, "cannot download"),
+        (b"changed", "0" * 64, f"found SHA-256 {hashlib.sha256(b'changed').hexdigest()}"),
+        (b"no zip", hashlib.sha256(b"no zip").hexdigest(), "not a zip archive"),
     ],
 )
 def test_bad_code_bundle_is_refused(
-    account: Account, tmp_path: Path, body: bytes | None, sha256: str, words: str
+    account: Account, tmp_path: Path, body: bytes | None, sha256: str, expected: str
 ) -> None:
     if body is not None:
         account.s3.put_object(Bucket=account.checkpoints, Key="c.zip", Body=body)
     context = real(account, tmp_path, code={"bucket": account.checkpoints, "key": "c.zip", "sha256": sha256})
-    assert words in failure(Code(), context).message
+    assert expected in failure(Code(), context).message
     assert list((tmp_path / "code").iterdir()) == []
 
 
 def test_bundle_without_trainer_is_refused(account: Account, tmp_path: Path) -> None:
     context = real(account, tmp_path, code=account.put_code({"train.py": ""}))
-    assert "holds no `training` package" in failure(Code(), context).message
+    assert "no `training` package" in failure(Code(), context).message
 
 
 def test_trainer_that_cannot_be_imported(account: Account, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_of_a_streamed_dataset_only_the_tokenizer_is_staged(account: Account, tm
     assert {name: (directory / name).read_bytes() for name in SHARDS} == SHARDS
 
 
-def test_files_of_ones_own_are_staged_without_a_tokenizer(account: Account, tmp_path: Path) -> None:
+def test_published_files_are_staged_without_a_tokenizer(account: Account, tmp_path: Path) -> None:
     from training.__main__ import main
 
     folder = tmp_path / "images"
@@ -204,7 +204,7 @@ def test_files_of_ones_own_are_staged_without_a_tokenizer(account: Account, tmp_
         assert (directory / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_changed_index_keeps_the_files_that_it_has_too(account: Account, tmp_path: Path) -> None:
+def test_a_changed_index_keeps_unchanged_files(account: Account, tmp_path: Path) -> None:
     account.put_dataset({**SHARDS, "train-00002.bin": b"\4\0"})
     context, step = real(account, tmp_path), Staging()
     step.act(context)
@@ -218,14 +218,14 @@ def test_a_changed_index_keeps_the_files_that_it_has_too(account: Account, tmp_p
     assert not (directory / "train-00002.bin").exists()
 
 
-def test_what_an_interrupted_staging_copied_whole_is_kept(account: Account, tmp_path: Path) -> None:
+def test_complete_files_of_an_interrupted_staging_are_kept(account: Account, tmp_path: Path) -> None:
     account.put_dataset(SHARDS)
     context, step = real(account, tmp_path), Staging()
     directory = context.layout.dataset("words")
     directory.mkdir(parents=True)
     (directory / ".train-00000.bin.part").write_bytes(SHARDS["train-00000.bin"])
     kept = (directory / ".train-00000.bin.part").stat().st_ino
-    (directory / ".train-00001.bin.part").write_bytes(rb"\9" * 140000)  # its size, not its bytes
+    (directory / ".train-00001.bin.part").write_bytes(rb"\9" * 140000)  # the right size, wrong contents
     (directory / ".train-00001.bin.part123456").write_bytes(b"\2\0")
     step.act(context)
     step.verify(context)
@@ -239,7 +239,7 @@ def test_what_an_interrupted_staging_copied_whole_is_kept(account: Account, tmp_
     [
         (0.25, 2000, 2, Settings(64, 1, 16)),
         (1024, 1, 2, Settings(1, 64, 8)),
-        (256, 1, 96, Settings(1, 32, 8)),  # no more requests than it has parts
+        (256, 1, 96, Settings(1, 32, 8)),  # at most one request per part
         (100, 8, 8, Settings(8, 13, 8)),
         (100, 5000, 192, Settings(64, 4, 8)),
         (0.01, 3, 64, Settings(3, 1, 16)),
@@ -255,14 +255,25 @@ def failure_of_verify(step: Staging, context: Context) -> str:
     return caught.value.message
 
 
-def test_staging_hashes_in_the_training_interpreter_where_need_be(
+def test_without_blake3_staging_hashes_in_the_training_interpreter(
     account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    calls, interpreter = tmp_path / "calls", tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\necho "$1" >> {calls}\nexec {sys.executable} "$@"\n')
+    interpreter.chmod(0o755)
     account.put_dataset(SHARDS)
-    context = real(account, tmp_path)
+    context = real(account, tmp_path / "root")
+    python = {"interpreter": str(interpreter), "packages": []}
+    context.node = NodeDocument.from_json({**context.node.to_json(), "python": python})
     monkeypatch.setitem(sys.modules, "blake3", None)
     Staging().act(context)
     Staging().verify(context)
+    assert set(calls.read_text().split()) == {"-c"}
+    calls.unlink()
+    account.put_dataset({**SHARDS, "train-00001.bin": b"\5\0" * 70000})
+    monkeypatch.delitem(sys.modules, "blake3")
+    Staging().act(context)
+    assert not calls.exists()
 
 
 def test_role_credentials_come_from_instance_metadata(
@@ -292,36 +303,44 @@ def test_damaged_dataset_is_refused(account: Account, tmp_path: Path) -> None:
     account.s3.put_object(Bucket=bucket, Key=f"{prefix}/train-00001.bin", Body=b"short")
     context = real(account, tmp_path)
     message = failure(Staging(), context).message
-    assert "train-00000.bin: BLAKE3" in message and "train-00001.bin: 5 bytes, the index says 140000" in message
+    assert "train-00000.bin: found BLAKE3" in message
+    assert "train-00001.bin: found 5 bytes, expected 140000" in message
     assert not (context.layout.dataset("words") / "dataset.json").exists()
     account.s3.delete_object(Bucket=bucket, Key=f"{prefix}/train-00001.bin")
-    assert "cannot be copied" in failure(Staging(), context).message
+    assert "cannot download" in failure(Staging(), context).message
 
 
-def test_missing_dataset_and_bad_index_in_words(account: Account, tmp_path: Path) -> None:
+BAD_SIZES = ("1e999", "-1", "true", "null", '"1"', "[]", "9" * 400, "NaN")
+
+
+def test_a_missing_dataset_and_an_invalid_index_are_reported(account: Account, tmp_path: Path) -> None:
     context = real(account, tmp_path)
     error = failure(Staging(), context)
     assert "training.dataset: words" in error.message and "training tokenize" in error.remedy
     key = "datasets/words/dataset.json"
-    evil = {"splits": {"train": {"shards": [{"file": "../x", "bytes": 1, "blake3": "0"}]}}}
+    traversal = {"splits": {"train": {"shards": [{"file": "../x", "bytes": 1, "blake3": "0"}]}}}
     tokenizer = {"tokenizer": {"file": "t", "sha256": "0"}}
-    for index, words in [
-        ("{", "is not JSON"),
-        ("{}", "no dataset index"),
-        (json.dumps({**evil, **tokenizer}), "plain"),
+    for index, expected in [
+        ("{", "not JSON"),
+        ("{}", "not a dataset index"),
+        ("[" * 100_000, "not JSON"),
+        ("\udcff", "not a dataset index (invalid start byte)"),
+        *((json.dumps(traversal).replace(": 1,", f": {size},"), "not a dataset index") for size in BAD_SIZES),
+        (json.dumps({**traversal, **tokenizer}), "without a directory"),
+        (json.dumps({**traversal, **tokenizer}).replace("../x", "a\\u0000"), "without a directory"),
     ]:
-        account.s3.put_object(Bucket=account.datasets, Key=key, Body=index.encode())
-        assert words in failure(Staging(), context).message
+        account.s3.put_object(Bucket=account.datasets, Key=key, Body=index.encode(errors="surrogateescape"))
+        assert expected in failure(Staging(), context).message
 
 
-def test_too_small_a_disk_is_said_before_the_copy(
+def test_a_small_disk_is_reported_before_the_download(
     account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.put_dataset(SHARDS)
     context = real(account, tmp_path)
     monkeypatch.setattr(context.system, "free_bytes", lambda path: 1000)
     assert context.run is not None
-    with pytest.raises(StepError, match="the disk is too small: .* bytes needed, 1000 free"):
+    with pytest.raises(StepError, match="not enough disk space: 1000 bytes free, .* needed"):
         stage_dataset(context, context.run)
 
 
@@ -332,7 +351,7 @@ def on_a_volume(context: Context, mount: Path, *, warm: bool) -> Context:
 
 
 def test_a_dataset_on_a_volume_is_linked_not_copied(account: Account, tmp_path: Path) -> None:
-    """Nothing of it is in the bucket; when the volume lacks it, S3 is asked as ever."""
+    """The bucket has no such dataset; without it on the volume, staging falls back to S3."""
     source = tmp_path / "mnt" / "datasets" / "tiny"
     source.mkdir(parents=True)
     shard, tokenizer = b"\1\0" * 40, b"{}"

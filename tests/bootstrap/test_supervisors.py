@@ -1,7 +1,8 @@
-"""Supervisors as real processes, each with its own root and metadata service, around one S3, SSM and Logs."""
+"""Supervisors as real processes, each with its own root and metadata service, sharing one S3, SSM and Logs."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from bootstrap.documents.desired_state import DesiredState, Restart
 from tests.bootstrap.account import Account
 from tests.bootstrap.metadata_server import MetadataServer
 
@@ -34,7 +36,7 @@ COPIED_VOLUME = {
 
 
 class Node:
-    """One supervisor process and its machine."""
+    """A supervisor process and its simulated machine."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Node:
 
 
 class Fleet:
-    """Starts nodes, and ends them after the test."""
+    """Starts nodes and kills them after the test."""
 
     def __init__(self, account: Account, directory: Path, code: dict[str, str]) -> None:
         self.account, self.code = account, code
@@ -94,7 +96,7 @@ class Fleet:
         self.nodes: list[Node] = []
 
     def launch(self, *arguments: str, **timings: float) -> Node:
-        """Start a node; where a checkpoint volume would be mounted, something is that no save was ever written to."""
+        """Start a node; the mount point of its checkpoint volume is a file system without saves."""
         number = len(self.nodes) + 1
         node = Node(self.account, self._directory, self._shared, number, *arguments, timings=timings)
         self.nodes.append(node)
@@ -158,19 +160,24 @@ def test_run_finishes_and_nodes_wait_for_scale_in(fleet: Fleet) -> None:
     assert record["members"][0]["instance_id"] == master.instance_id
     assert record["master_address"] == master.metadata.paths["local-ipv4"]
     fleet.wait(lambda: master.events("run_finished"), "the event")
+    status = fleet.account.control("status.json")
+    last = fleet.account.control(f"generations/{status['generation']:08d}.json")
+    assert (status["run"], status["members"]) == ("first", [member["instance_id"] for member in last["members"]])
+    sent = "".join(each["text"] for each in master.events("trainer_output") if each["generation"] == 1)
+    assert sent == (master.root / "runs" / "first" / "gen-1" / "trainer.log").read_text()
     assert [each["step"] for each in master.trainer("step")] == list(range(1, 21))
     (uploaded,) = fleet.wait(lambda: master.events("results_uploaded"), "the results")
-    assert uploaded["place"].endswith("runs/first/results/gen-1/node-0/") and uploaded["bytes"] > 0
+    assert uploaded["url"].endswith("/first/results/gen-1/node-0/") and uploaded["bytes"] > 0
     second.metadata.paths["autoscaling/target-lifecycle-state"] = "Terminated"
     assert second.process.wait(DEADLINE_SECONDS) == 0
     assert (second.root / "shut-down").exists()
     assert first.process.poll() is None
-    assert not second.events("checkpoint_snapshot"), "the run is over: nobody needs what this node has"
+    assert not second.events("checkpoint_snapshot"), "the run has ended: no snapshot"
     stream = fleet.account.logs.get_log_events(logGroupName=fleet.account.log_group, logStreamName="i-0002")
     assert "node_leaving" in [json.loads(event["message"])["event"] for event in stream["events"]]
 
 
-def test_notice_saves_and_the_replacement_goes_on(fleet: Fleet) -> None:
+def test_a_notice_saves_and_the_replacement_resumes(fleet: Fleet) -> None:
     fleet.run(training={"steps": 400, "step_seconds": 0.01, "save_every": 1000})
     fleet.launch(), fleet.launch()
     fleet.wait(lambda: any(len(node.trainer("step")) > 20 for node in fleet.nodes), "steps")
@@ -178,11 +185,11 @@ def test_notice_saves_and_the_replacement_goes_on(fleet: Fleet) -> None:
     leaving.metadata.notice(60)
     assert leaving.process.wait(DEADLINE_SECONDS) == 0
     assert (leaving.root / "shut-down").exists()
-    beside = ("trainer", "results_uploaded")
-    names = [event["event"] for event in leaving.events() if event["event"] not in beside]
+    concurrent = ("trainer", "results_uploaded")
+    names = [event["event"] for event in leaving.events() if event["event"] not in concurrent]
     assert names[-4:] == ["interruption_notice", "generation_ended", "node_leaving", "checkpoint_snapshot"]
     (snapshot,) = leaving.events("checkpoint_snapshot")
-    assert (snapshot["outcome"], snapshot["message"]) == ("not_needed", "no save is on the volume")
+    assert (snapshot["outcome"], snapshot["message"]) == ("not_needed", "the volume does not contain a save")
     assert leaving.events("generation_ended")[0]["outcome"] == "stopped"
     saved = fleet.saved_step
     assert saved > 20
@@ -194,11 +201,11 @@ def test_notice_saves_and_the_replacement_goes_on(fleet: Fleet) -> None:
         saved,
     ]
     assert fleet.outcome()["step"] == 400
-    # The survivor has been there longest, so it leads the second gang.
+    # The survivor joined first, so it is the master of the second generation.
     assert fleet.account.control("generations/00000002.json")["members"][0]["instance_id"] == "i-0001"
 
 
-def test_silent_node_is_noticed_and_its_trainers_die_with_it(fleet: Fleet) -> None:
+def test_a_silent_node_is_detected_and_its_trainers_are_killed(fleet: Fleet) -> None:
     fleet.run(training={"steps": 300, "step_seconds": 0.01})
     fleet.launch(), fleet.launch()
     fleet.wait(lambda: any(len(node.trainer("checkpoint")) > 1 for node in fleet.nodes), "checkpoints")
@@ -208,13 +215,13 @@ def test_silent_node_is_noticed_and_its_trainers_die_with_it(fleet: Fleet) -> No
     lost.process.wait()
     fleet.wait(lambda: survivor.events("generation_ended"), "the end of the generation")
     assert survivor.events("generation_ended")[0]["outcome"] == "lost_peer"
-    fleet.wait(lambda: not any(map(alive, pids)), "the trainers to be gone")
+    fleet.wait(lambda: not any(map(alive, pids)), "the trainers to exit")
     fleet.launch()
     fleet.wait(lambda: fleet.outcome(), "the outcome")
     assert fleet.outcome()["outcome"] == "finished"
 
 
-def test_a_node_that_neither_beats_nor_answers_is_lost_before_the_time_out(fleet: Fleet) -> None:
+def test_a_node_without_heart_beats_and_pongs_is_lost_before_the_time_out(fleet: Fleet) -> None:
     fleet.run(min_nodes=1, training={"steps": 100_000, "step_seconds": 0.01, "save_every": 1000})
     survivor, frozen = [fleet.launch(heartbeat_timeout_seconds=12) for _ in range(2)]
     fleet.wait(lambda: any(node.trainer("step") for node in fleet.nodes), "steps")
@@ -222,10 +229,13 @@ def test_a_node_that_neither_beats_nor_answers_is_lost_before_the_time_out(fleet
     frozen.process.send_signal(signal.SIGSTOP)
     (event,) = fleet.wait(lambda: survivor.events("generation_ended"), "the end of the generation")
     frozen.process.send_signal(signal.SIGCONT)
-    assert (event["outcome"], event["message"]) == ("lost_peer", "i-0002 is silent, and does not answer")
+    assert (event["outcome"], event["message"]) == (
+        "lost_peer",
+        "i-0002 does not send heartbeats or respond to pings",
+    )
 
 
-def test_changed_run_document_restarts_in_place(fleet: Fleet, stand_in: str) -> None:
+def test_a_changed_run_document_restarts_in_place(fleet: Fleet, stand_in: str) -> None:
     fleet.run(training={"steps": 10000, "step_seconds": 0.01})
     first, second = fleet.launch(), fleet.launch()
     fleet.wait(lambda: any(len(node.trainer("step")) > 10 for node in fleet.nodes), "steps")
@@ -240,7 +250,31 @@ def test_changed_run_document_restarts_in_place(fleet: Fleet, stand_in: str) -> 
         assert (node.root / "code" / changed["sha256"]).is_dir()
 
 
-def test_restarted_supervisor_ends_left_over_trainers_and_rejoins(fleet: Fleet) -> None:
+def test_a_restart_keeps_the_instances_and_a_stop_ends_them(fleet: Fleet) -> None:
+    fleet.run(training={"steps": 100_000, "step_seconds": 0.01})
+    nodes = [fleet.launch(), fleet.launch()]
+    fleet.wait(lambda: any(node.trainer("step") for node in nodes), "the first step")
+    restart = DesiredState(restart=Restart("first", 1), requested_by="arn:aws:iam::1:user/ada", unix_seconds=1.0)
+    fleet.account.put_desired(restart)
+    fleet.wait(lambda: all(len(node.events("generation_started")) == 2 for node in nodes), "the second generation")
+    ended = [node.events("generation_ended")[0] for node in nodes]
+    assert {each["outcome"] for each in ended} == {"stopped"}
+    resumed = fleet.wait(
+        lambda: [one["resumed_from_step"] for node in nodes for one in node.trainer("start") if one["step"]], "a resume"
+    )
+    assert resumed == [ended[0]["step"]]
+    fleet.account.put_desired(dataclasses.replace(restart, state="stopped"))
+    for node in nodes:
+        assert node.process.wait(timeout=DEADLINE_SECONDS) == 0
+    last = [node.events("generation_ended")[1] for node in nodes]
+    assert {(each["generation"], each["outcome"]) for each in last} == {(2, "stopped")}
+    assert last[0]["step"] == fleet.saved_step
+    assert fleet.outcome() is None
+    assert all(node.events("node_leaving")[0]["reason"] == "an operator stopped the run" for node in nodes)
+    assert [each["state"] for each in nodes[0].events("desired_state_changed")] == ["running", "stopped"]
+
+
+def test_a_restarted_supervisor_kills_old_trainers_and_rejoins(fleet: Fleet) -> None:
     fleet.run(nodes=1, min_nodes=1, training={"steps": 200, "step_seconds": 0.01})
     node = fleet.launch()
     fleet.wait(lambda: node.trainer("checkpoint"), "a checkpoint")
@@ -252,14 +286,14 @@ def test_restarted_supervisor_ends_left_over_trainers_and_rejoins(fleet: Fleet) 
     assert not any(map(alive, fleet.trainer_pids(1)))
 
 
-def test_failing_trainer_is_given_up_after_three_tries(fleet: Fleet) -> None:
+def test_a_run_fails_after_three_tries(fleet: Fleet) -> None:
     fleet.run(training={"steps": 100, "step_seconds": 0.01, "fail_at": 15})
     fleet.launch(), fleet.launch()
     fleet.wait(lambda: fleet.outcome(), "the outcome")
     outcome = fleet.outcome()
     assert outcome["outcome"] == "failed"
     assert "the loss is not a number" in outcome["message"]
-    prefix = f"runs/{fleet.account.run()['run']}/results/gen-1/"
+    prefix = f"runs/{fleet.account.name}/{fleet.account.run()['run']}/results/gen-1/"
     logs = fleet.account.s3.list_objects_v2(Bucket=fleet.account.checkpoints, Prefix=prefix)["Contents"]
     assert sorted(item["Key"] for item in logs if item["Key"].endswith("/trainer.log")) == [
         f"{prefix}node-{rank}/trainer.log" for rank in (0, 1)
@@ -273,13 +307,13 @@ def test_a_real_torchrun_on_each_node(fleet: Fleet) -> None:
     assert len(fleet.trainer_pids(1)) == 4
     fleet.run(processes_per_node=2, training={"steps": 1, "step_seconds": 0.01})
     fleet.wait(lambda: fleet.outcome(), "the outcome")
-    for node in (first, second):  # rank 0 records the outcome while torchrun still ends on the other node
+    for node in (first, second):  # rank 0 records the outcome while torchrun still exits on the other node
         fleet.wait(lambda node=node: len(node.events("generation_ended")) == 2, "both generations to end")
         assert [event["outcome"] for event in node.events("generation_ended")] == ["stopped", "finished"]
     assert not any(map(alive, fleet.trainer_pids(1) + fleet.trainer_pids(2)))
 
 
-def test_bad_configuration_is_not_tried_again(fleet: Fleet) -> None:
+def test_a_bad_configuration_is_not_retried(fleet: Fleet) -> None:
     fleet.run(nodes=1, min_nodes=1, training={"steps": 1, "step_seconds": 0.01, "bad": True})
     node = fleet.launch()
     fleet.wait(lambda: fleet.outcome(), "the outcome")

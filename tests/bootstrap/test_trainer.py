@@ -1,4 +1,4 @@
-"""Trainer processes: started, watched, ended whole; and how they are launched."""
+"""Trainer processes: launch, monitoring and termination."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from bootstrap.collectives import collective_variables
 from bootstrap.documents import NodeDocument, RunDocument
+from bootstrap.gpus.collectives import collective_variables
 from bootstrap.layout import Layout
-from bootstrap.supervise import guardian, trainer
-from bootstrap.supervise.launch import (
+from bootstrap.supervise.membership.records import GenerationRecord, Member
+from bootstrap.supervise.situation import Result
+from bootstrap.supervise.trainers import guardian, trainer
+from bootstrap.supervise.trainers.launch import (
     Launch,
     checkpoint_store,
     free_port,
@@ -26,9 +28,7 @@ from bootstrap.supervise.launch import (
     torchrun_command,
     trainer_environment,
 )
-from bootstrap.supervise.records import GenerationRecord, Member
-from bootstrap.supervise.situation import Result
-from bootstrap.supervise.trainer import Trainer, kill_left_over, remove_old_directories
+from bootstrap.supervise.trainers.trainer import Trainer, kill_left_over, remove_old_directories
 from bootstrap.system import System
 from tests.bootstrap.test_documents import node, run
 
@@ -52,7 +52,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-# Starts a child in a session of its own that starts another; writes the ids of all three.
+# Starts a child in a new session that starts another; writes the process ids of all three.
 TREE = """
 import os, subprocess, sys, time
 depth = int(sys.argv[1])
@@ -78,7 +78,7 @@ def guard(directory: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("how", ["input ends", "terminated"])
-def test_guardian_leaves_nothing(tmp_path: Path, how: str) -> None:
+def test_guardian_kills_all_descendants(tmp_path: Path, how: str) -> None:
     process = guard(tmp_path, "2")
     tree = wait(lambda: len(pids(tmp_path)) == 3 and pids(tmp_path), "three processes")
     assert all(map(alive, tree))
@@ -91,7 +91,7 @@ def test_guardian_leaves_nothing(tmp_path: Path, how: str) -> None:
     assert not any(map(alive, tree))
 
 
-def test_guardian_ends_stragglers_and_passes_the_exit_code_on(tmp_path: Path) -> None:
+def test_guardian_kills_stragglers_and_returns_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "leaves.py").write_text(
         "import subprocess, sys\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
         "open('pid-0', 'w').write(str(child.pid))\nsys.exit(75)\n"
@@ -102,11 +102,11 @@ def test_guardian_ends_stragglers_and_passes_the_exit_code_on(tmp_path: Path) ->
     assert not alive(pids(tmp_path)[0])
 
 
-def test_guardian_says_what_cannot_be_started(tmp_path: Path) -> None:
+def test_guardian_reports_a_program_that_cannot_start(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-S", guardian.__file__, "/no/such/program"]
     done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=DEADLINE_SECONDS)
     assert done.returncode == 127
-    assert b"/no/such/program: cannot be started" in done.stderr
+    assert b"/no/such/program: cannot start" in done.stderr
 
 
 def make(directory: Path, *ranks: int) -> Trainer:
@@ -117,10 +117,8 @@ def begin(trainer: Trainer, script: str) -> None:
     trainer.start([sys.executable, "-c", script], os.environ, {"steps": 5})
 
 
-OVERTAKEN = Result("lost_peer", 7, "superseded: rank 3: because superseded")
-
-# What a rank does at its end: argument 1 is a list of [rank, outcome, step, checkpoint_step].
-SAY = """
+# Writes outcome files as ranks do at their end, from a list of [rank, outcome, step, checkpoint_step].
+REPORT = """
 import json, os, sys
 os.makedirs("outcomes", exist_ok=True)
 for rank, outcome, step, saved in %s:
@@ -131,7 +129,7 @@ for rank, outcome, step, saved in %s:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("outcomes", "expected"),
     [
         ([[2, "finished", 9, 9], [3, "finished", 9, 9]], Result("finished", 9, "")),
         ([[2, "stopped", 8, 8], [3, "stopped", 8, 8]], Result("stopped", 8, "rank 2: because stopped")),
@@ -147,41 +145,41 @@ for rank, outcome, step, saved in %s:
         ),
     ],
 )
-def test_outcome_files_count(tmp_path: Path, said: list[Any], expected: Result) -> None:
+def test_outcome_files_decide_the_result(tmp_path: Path, outcomes: list[Any], expected: Result) -> None:
     trainer = make(tmp_path, 2, 3)
-    begin(trainer, SAY % said)
+    begin(trainer, REPORT % outcomes)
     assert wait(trainer.poll, "the end") == expected
 
 
-def test_a_rank_without_a_word_is_a_failure_with_its_last_lines(tmp_path: Path) -> None:
+def test_a_rank_without_an_outcome_is_a_failure_with_the_end_of_the_log(tmp_path: Path) -> None:
     trainer = make(tmp_path, 0, 1)
-    begin(trainer, SAY % [[0, "stopped", 4, 4]] + "print('out of memory', flush=True); sys.exit(9)")
+    begin(trainer, REPORT % [[0, "stopped", 4, 4]] + "print('out of memory', flush=True); sys.exit(9)")
     result = wait(trainer.poll, "the end")
     assert (result.outcome, result.step) == ("failed", 4)
-    assert "ranks [1] ended without a word (exit code 9)" in result.message and "out of memory" in result.message
+    assert "ranks [1] exited without an outcome (exit code 9)" in result.message and "out of memory" in result.message
 
 
-def test_a_standby_that_fails_before_it_is_torchrun_is_quoted(tmp_path: Path) -> None:
+def test_the_log_of_a_failed_standby_is_quoted(tmp_path: Path) -> None:
     trainer = make(tmp_path, 0)
     begin(trainer, "import pathlib; pathlib.Path('standby.log').write_text('no module named torch'); exit(1)")
     result = wait(trainer.poll, "the end")
-    assert "ranks [0] ended without a word (exit code 1): no module named torch" in result.message
+    assert "ranks [0] exited without an outcome (exit code 1): no module named torch" in result.message
 
 
-def test_outcomes_of_an_older_generation_do_not_count(tmp_path: Path) -> None:
+def test_outcomes_of_an_older_generation_are_ignored(tmp_path: Path) -> None:
     trainer = make(tmp_path)
-    begin(trainer, (SAY % [[0, "finished", 4, 4]]).replace("generation=3", "generation=2"))
+    begin(trainer, (REPORT % [[0, "finished", 4, 4]]).replace("generation=3", "generation=2"))
     assert wait(trainer.poll, "the end").outcome == "failed"
 
 
-def test_processes_that_linger_after_their_last_word_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_run_on_after_their_outcome_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "EXIT_GRACE_SECONDS", 0.2)
     lingering = make(tmp_path)
-    begin(lingering, SAY % [[0, "finished", 9, 9]] + "import time; time.sleep(600)")
+    begin(lingering, REPORT % [[0, "finished", 9, 9]] + "import time; time.sleep(600)")
     assert wait(lingering.poll, "the end") == Result("finished", 9, "")
 
 
-def test_requests_are_files_and_a_fresh_generation_has_none(tmp_path: Path) -> None:
+def test_requests_are_files_and_a_new_generation_starts_without_them(tmp_path: Path) -> None:
     first = make(tmp_path)
     begin(first, "import time; time.sleep(600)")
     first.request_stop("scale-in", 12.5, train_on=False)
@@ -189,8 +187,8 @@ def test_requests_are_files_and_a_fresh_generation_has_none(tmp_path: Path) -> N
     stop = json.loads((tmp_path / "gen-3" / "stop").read_text())
     assert stop == {"reason": "scale-in", "deadline_unix_seconds": 12.5, "train_on": False}
     assert (tmp_path / "gen-3" / "save").exists()
-    first.kill("lost_peer", "i-2 is silent")
-    assert first.poll() == Result("lost_peer", 0, "i-2 is silent")
+    first.kill("lost_peer", "i-2 is lost")
+    assert first.poll() == Result("lost_peer", 0, "i-2 is lost")
     second = make(tmp_path)
     begin(second, "")
     assert sorted(path.name for path in (tmp_path / "gen-3").iterdir()) == ["run.json", "trainer.log"]
@@ -198,15 +196,15 @@ def test_requests_are_files_and_a_fresh_generation_has_none(tmp_path: Path) -> N
     wait(second.poll, "the end")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="whose a process is, is read from /proc")
-def test_ranks_that_hang_say_where_before_they_are_killed(tmp_path: Path) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_hanging_ranks_dump_their_stacks_before_they_are_killed(tmp_path: Path) -> None:
     trainer = make(tmp_path)
     script = """
 import pathlib, threading
-from training.stack_dump import answer_with_stacks
+from training.process.stack_dump import dump_stacks_on_signal
 def waits_for_a_peer():
     threading.Event().wait()
-answer_with_stacks(pathlib.Path("."), 0)
+dump_stacks_on_signal(pathlib.Path("."), 0)
 pathlib.Path("ready").touch()
 waits_for_a_peer()
 """
@@ -214,13 +212,13 @@ waits_for_a_peer()
     trainer.start([sys.executable, "-c", script], environment, {})
     wait(lambda: (tmp_path / "gen-3" / "ready").exists(), "the rank")
 
-    trainer.kill("lost_peer", "somebody is silent")
+    trainer.kill("lost_peer", "a peer is lost")
 
     (stacks,) = (tmp_path / "gen-3" / "stacks").iterdir()
     assert "in waits_for_a_peer" in stacks.read_text()
 
 
-# What ProcessGroupNCCL.hpp's DumpPipe does of torch 2.13, and the records as long as those of many collectives.
+# Simulates DumpPipe of ProcessGroupNCCL.hpp (torch 2.13), with records of the size of many collectives.
 NCCL = """
 import os, pathlib, sys, time
 pipes = []
@@ -240,21 +238,21 @@ while True:
 
 
 @pytest.mark.parametrize("silent", [[], ["7"]])
-def test_nccl_is_asked_for_its_records_before_the_ranks_are_killed(tmp_path: Path, silent: list[str]) -> None:
+def test_nccl_dumps_its_records_before_the_ranks_are_killed(tmp_path: Path, silent: list[str]) -> None:
     trainer = make(tmp_path)
     directory = tmp_path / "gen-3"
     variables = collective_variables(fabric="tcp", run_directory=directory, interface=None)
     trainer.start([sys.executable, "-c", NCCL, "0", "1", *silent], {**os.environ, **variables}, {})
     wait(lambda: (directory / "ready").exists(), "the rank")
-    os.mkfifo(directory / "collectives-pipe-2.pipe")  # of a rank that has ended: nobody reads it
+    os.mkfifo(directory / "collectives-pipe-2.pipe")  # of a rank that has exited: no reader
 
-    trainer.kill("lost_peer", "somebody is silent")
+    trainer.kill("lost_peer", "a peer is lost")
 
     sizes = {path.name: path.stat().st_size for path in directory.glob("collectives-rank-*")}
     assert sizes == {"collectives-rank-0": 5_000_000, "collectives-rank-1": 5_000_000}
 
 
-def test_metrics_are_tailed_by_whole_lines(tmp_path: Path) -> None:
+def test_metrics_are_read_line_by_line(tmp_path: Path) -> None:
     trainer = make(tmp_path)
     (tmp_path / "gen-3").mkdir()
     path = tmp_path / "gen-3" / "metrics.jsonl"
@@ -267,13 +265,13 @@ def test_metrics_are_tailed_by_whole_lines(tmp_path: Path) -> None:
     assert (trainer.step, trainer.saved_step) == (2, 2)
     assert trainer.new_records() == []
     with path.open("a") as stream:
-        stream.write('{"record": "start", "step": 7, "resumed_from_step": 7}\n{"record": "start", "step": 0}\n')
-    assert len(trainer.new_records()) == 2
-    assert trainer.saved_step == 7, "a writer that outlived its trainers saved it, and told nobody"
+        stream.write('{"record": "start", "step": 7, "resumed_from_step": 7}\n')
+    assert len(trainer.new_records()) == 1
+    assert trainer.saved_step == 7, "a writer that outlived its trainers saved it without a record"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="environments are read from /proc")
-def test_left_over_trainers_are_known_by_their_mark(tmp_path: Path) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_left_over_trainers_are_identified_by_their_environment(tmp_path: Path) -> None:
     environment = {**os.environ, "TRAINSTACK_TRAINER_OF": str(tmp_path)}
     mine = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
     other = subprocess.Popen(["sleep", "600"], env={**environment, "TRAINSTACK_TRAINER_OF": f"{tmp_path}x"})
@@ -288,7 +286,7 @@ def test_left_over_trainers_are_known_by_their_mark(tmp_path: Path) -> None:
             process.wait()
 
 
-def test_old_run_directories_go_in_order_of_their_numbers(tmp_path: Path) -> None:
+def test_the_oldest_run_directories_are_removed(tmp_path: Path) -> None:
     for number in (1, 2, 9, 10, 11):
         (tmp_path / f"gen-{number}").mkdir()
     remove_old_directories(tmp_path, 2)
@@ -305,26 +303,26 @@ def launch(root: Path, address: str = "127.0.0.9", **changes: Any) -> Launch:
     )
 
 
-def test_command_line_is_the_one_of_the_architecture(tmp_path: Path) -> None:
+def test_the_command_line_matches_the_architecture(tmp_path: Path) -> None:
     command = torchrun_command(launch(tmp_path))
     directory = tmp_path / "runs" / "first" / "gen-7"
     assert " ".join(command) == (
-        "/usr/bin/py -m torch.distributed.run --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=10.0.0.1 "
+        "/usr/bin/py -m training.process.torchrun --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=10.0.0.1 "
         "--master-port=4321 --max-restarts=0 --rdzv-conf=timeout=90 -m training train "
         f"--config {directory}/run.json --dataset {tmp_path}/datasets/stdlib "
         "--dataset-url s3://data/datasets/stdlib "
-        f"--checkpoints s3://checkpoints/runs/first/checkpoints --run-directory {directory} --generation 7"
+        f"--checkpoints s3://checkpoints/runs/demo/first/checkpoints --run-directory {directory} --generation 7"
     )
     assert list(launch(tmp_path).global_ranks) == list(range(8, 16))
     assert launch(tmp_path).world_size == 16
 
 
-def test_checkpoints_are_also_kept_on_the_volume_where_it_is_mounted(tmp_path: Path) -> None:
+def test_checkpoints_also_go_to_the_mounted_volume(tmp_path: Path) -> None:
     kept = {"kind": "checkpoint", "device": "/dev/sdg", "mount": "/mnt/kept", "read_only": False, "warm": False}
     made = {**kept, "kind": "dataset", "mount": "/mnt/dataset", "read_only": True}
     with_volume = launch(tmp_path, volumes=[made, kept])
-    durable = "s3://checkpoints/runs/first/checkpoints"
-    assert checkpoint_store(with_volume, lambda path: True) == f"/mnt/kept/runs/first/checkpoints,{durable}"
+    durable = "s3://checkpoints/runs/demo/first/checkpoints"
+    assert checkpoint_store(with_volume, lambda path: True) == f"/mnt/kept/runs/demo/first/checkpoints,{durable}"
     assert checkpoint_store(with_volume, lambda path: path != "/mnt/kept") == durable
 
 
@@ -338,7 +336,7 @@ def test_environment_of_the_trainers(tmp_path: Path) -> None:
     assert "FI_PROVIDER" not in trainer_environment(launch(tmp_path, fabric="tcp"), {})
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="interfaces are asked of Linux")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
 def test_interface_of_an_address() -> None:
     assert interface_of("127.64.3.9") == "lo"
     assert interface_of("192.0.2.1") is None
@@ -348,4 +346,4 @@ def test_free_port_can_be_bound() -> None:
     import socket
 
     with socket.socket() as probe:
-        probe.bind(("", free_port()))
+        probe.bind(("127.64.0.9", free_port("127.64.0.9")))

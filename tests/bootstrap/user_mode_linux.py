@@ -1,6 +1,6 @@
-"""Runs tests in a kernel of their own (User Mode Linux), where this machine's kernel lacks what they need.
+"""Runs tests in a user-mode Linux kernel, for features missing from the kernel of this machine.
 
-The guest sees this machine's file system, has its own block devices, mounts and /tmp, and ends with the tests.
+The guest uses the file system of this machine, with separate block devices, mounts and /tmp, and exits with the tests.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ sleep 60
 """
 
 
-def is_there() -> bool:
+def is_installed() -> bool:
     return shutil.which("linux.uml") is not None
 
 
-def run_tests(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run pytest in the guest; return its exit code and what it printed."""
+def run_tests(directory: Path, *arguments: str) -> tuple[int, str]:
+    """Run pytest in the guest; return its exit code and its output."""
     command = shlex.join([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments])
     path = f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
-    init = folder / "init"
+    init = directory / "init"
     init.write_text(_INIT.format(path=path, repository=shlex.quote(str(REPOSITORY)), command=command))
     init.chmod(0o755)
     kernel = ["linux.uml", f"mem={MEMORY}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", "quiet"]
@@ -56,7 +56,7 @@ def run_tests(folder: Path, *arguments: str) -> tuple[int, str]:
     try:
         output, _ = guest.communicate(timeout=TIMEOUT_SECONDS)
     finally:
-        with contextlib.suppress(ProcessLookupError):  # its processes are of this machine, and outlive their parent
+        with contextlib.suppress(ProcessLookupError):  # its processes run on this machine and outlive their parent
             os.killpg(guest.pid, signal.SIGKILL)
     ended = re.search(r"^exit code (\d+)", output, re.MULTILINE)
     return int(ended[1]) if ended else -1, output

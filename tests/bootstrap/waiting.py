@@ -1,4 +1,4 @@
-"""Waits for what other threads and processes do."""
+"""Waiting for other threads and processes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def wait(condition: Callable[[], T], limit_seconds: float) -> T:
-    """Return what the condition gives as soon as that is true; fail when it is not in time."""
+    """Return the value of the condition once it is true; fail after the time limit."""
     deadline = time.monotonic() + limit_seconds
     while not (found := condition()):
         assert time.monotonic() < deadline
-        time.sleep(0.01)  # between two looks at what tells nobody when it comes about
+        time.sleep(0.01)  # polling: the condition has no notification
     return found

@@ -1,4 +1,4 @@
-"""Wheels of a few lines, and wheelhouses of them, as `python -m stacks bundle` makes them of the real ones."""
+"""Minimal wheels and wheelhouses in the format of `python -m stacks bundle`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def wheel(name: str, release: str, requires: Sequence[str] = (), tag: str = "py3-none-any") -> tuple[str, bytes]:
-    """Return file name and bytes of a wheel with one module, whose RELEASE says its version."""
+    """Return file name and bytes of a wheel with one module whose RELEASE is its version."""
     return _packed(name, release, {f"{name}.py": f"RELEASE = {release!r}\n".encode()}, requires, tag)
 
 
@@ -43,7 +43,7 @@ def _encoded(content: bytes) -> str:
 
 @cache
 def pip_wheel() -> tuple[str, bytes]:
-    """Pack this interpreter's pip as a wheel: it runs from there as the one of the index does."""
+    """Return this interpreter's pip as a wheel, from which it can run."""
     import pip
 
     package = Path(pip.__file__).parent
@@ -58,7 +58,7 @@ def pip_wheel() -> tuple[str, bytes]:
 def wheelhouse(
     wheels: Sequence[tuple[str, bytes]], *, python: str = PYTHON, image: str = "", locked: dict[str, str] | None = None
 ) -> bytes:
-    """Return the archive of a wheelhouse with pip in it; `locked` says other SHA-256 than the wheels', by name."""
+    """Return the archive of a wheelhouse with pip; `locked` overrides SHA-256 hashes by name."""
     requirements = ""
     for file, body in [*wheels, pip_wheel()]:
         name, release, *_ = file.split("-")

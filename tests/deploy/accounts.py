@@ -1,4 +1,4 @@
-"""What an example expects to be in the account already: made first, and its ids written into the file."""
+"""Creates the resources that an example expects in the account, and sets their IDs in its configuration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FLEET_ROLES = {
     "ec2_fleet": ("ec2fleet.amazonaws.com", "spot.amazonaws.com"),
     "spot_fleet": ("spotfleet.amazonaws.com", "spot.amazonaws.com"),
 }
-"""Services whose roles an account has that had such a fleet before."""
+"""Services whose service-linked roles exist in an account that has used such a fleet."""
 
 
 def prepare(name: str, config: Mapping[str, Any], workplace: Workplace) -> Config:
-    """Make what the example refers to; return the file with the ids of this account."""
+    """Create the resources of an example; return its configuration with their IDs."""
     prepared = copy.deepcopy(dict(config))
     if "existing" in prepared.get("network", {}):
         _vpc(prepared, workplace)
@@ -67,7 +67,7 @@ def _reservation(config: Config, workplace: Workplace) -> None:
         InstanceMatchCriteria="targeted",
     )
     reservation = capacity["reservation"]["id"] = made["CapacityReservation"]["CapacityReservationId"]
-    # Somebody else's machines are in it: what is deployed is looked at, nothing is booted.
+    # Other instances use the reservation: the test checks the deployment without booting nodes.
     workplace.cloud.client("ec2").run_instances(
         ImageId="ami-0123456789abcdef0",
         InstanceType=capacity["instance_types"][0],

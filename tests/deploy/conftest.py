@@ -1,4 +1,4 @@
-"""A person's copy of the project beside an empty cloud without machines, and the unmodified CDK CLI."""
+"""A copy of the project with an empty cloud without instances, and the unmodified CDK CLI."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
-from stacks.config import read
-from stacks.execution_policy.ceiling import NAME as CEILING_NAME
-from stacks.execution_policy.ceiling import ceiling
+from localcloud.state import read_cloud_file
+from localcloud.tokens import TOKEN_HEADER
+from stacks.execution_policy.boundary import NAME as BOUNDARY_NAME
+from stacks.execution_policy.boundary import execution_boundary
 from stacks.execution_policy.documents import Deployments, documents
 from stacks.execution_policy.needed import needed
+from stacks.loading import read
 from tests.deploy.edits import IN_PLACE
 from tests.localcloud.core.command_line import NO_MARK, ROOT, Cli
 from tests.stacks.conftest import synthesis
@@ -33,7 +35,7 @@ DEADLINE_SECONDS = 300.0
 
 @dataclass
 class Outcome:
-    """How a command ended, and what it said."""
+    """The exit code and the output of a command."""
 
     exit_code: int
     output: str
@@ -41,14 +43,14 @@ class Outcome:
 
 @dataclass
 class Workplace:
-    """The project, a deployment file that changes, and the cloud; `context` goes with every command of the CDK."""
+    """The project, its deployment file, and the cloud; `context` is passed to every CDK command."""
 
     project: Path
     cloud: Cli
     context: Mapping[str, str] = field(default_factory=lambda: {"allow-destroy": "true"})
 
     def cdk(self, verb: str, *arguments: str, synthesise: bool = True) -> Outcome:
-        """Run the CDK on the deployment file as it is now, or on what was synthesised of it last."""
+        """Run the CDK on the current deployment file, or on the last synthesized assembly."""
         reach = json.loads(self.cloud.good("env", "--json"))
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**NO_MARK, **reach, "PATH": path, "CDK_DISABLE_CLI_TELEMETRY": "true", "NO_COLOR": "1"}
@@ -67,12 +69,12 @@ class Workplace:
         return Outcome(done.returncode, done.stdout)
 
     def deploy(self, config: Mapping[str, Any]) -> Outcome:
-        """Write the deployment file and deploy every stack of it."""
+        """Write the deployment file and deploy all its stacks."""
         (self.project / "config" / "deployed.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
         return self.cdk("deploy", "--all", "--require-approval", "never", "--concurrency", "2")
 
     def destroy(self) -> Outcome:
-        """Destroy every stack, the buckets emptied in between as a person has to, once nothing writes to them."""
+        """Destroy every stack; empty the buckets first, as a user must, once nothing writes to them."""
         first = self.cdk("destroy", "ObservabilityStack", "TrainingStack", "--force", synthesise=False)
         if first.exit_code != 0:
             return first
@@ -86,20 +88,22 @@ class Workplace:
         return self.cdk("destroy", "--all", "--force", synthesise=False)
 
     def no_machines(self, instance_types: list[str], region: str) -> None:
-        """Take the capacity of these types away: what is deployed is looked at, nothing is booted."""
-        endpoint = json.loads((self.cloud.state / "cloud.json").read_text())["endpoint_url"]
+        """Remove the capacity of these types: the test checks the deployment without booting nodes."""
+        running = read_cloud_file(self.cloud.state)
+        assert running is not None
+        headers = {TOKEN_HEADER: running.control_token}
         for name in instance_types:
             for letter in "abcdef":
                 for market in ("spot", "on-demand"):
                     order = {"instance_type": name, "zone": region + letter, "market": market, "available": 0}
                     request = urllib.request.Request(
-                        f"{endpoint}/_localcloud/compute/capacity", json.dumps(order).encode(), method="POST"
+                        f"{running.endpoint_url}/_localcloud/compute/capacity", json.dumps(order).encode(), headers
                     )
                     with urllib.request.urlopen(request, timeout=10) as answer:
                         assert answer.status == 200
 
     def physical_ids(self, stack: str) -> dict[str, tuple[str, str]]:
-        """Return type and physical id of each resource of a stack, by logical id."""
+        """Return type and physical ID of each resource of a stack, by logical ID."""
         pages = self.cloud.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)
         return {
             each["LogicalResourceId"]: (each["ResourceType"], each["PhysicalResourceId"])
@@ -108,12 +112,12 @@ class Workplace:
         }
 
     def stacks(self) -> list[str]:
-        """Return the names of the stacks that are there, without the toolkit's."""
+        """Return the names of the existing stacks, except the toolkit's."""
         described = self.cloud.client("cloudformation").describe_stacks()["Stacks"]
         return sorted(stack["StackName"] for stack in described if stack["StackName"] != "CDKToolkit")
 
     def template_versions(self) -> dict[str, int]:
-        """Return the latest version of each launch template: a new one replaces nodes."""
+        """Return the latest version of each launch template; a new version replaces nodes."""
         described = self.cloud.client("ec2").describe_launch_templates()["LaunchTemplates"]
         return {each["LaunchTemplateId"]: each["LatestVersionNumber"] for each in described}
 
@@ -123,30 +127,30 @@ class Workplace:
 
 
 def execution_policies(cloud: Cli) -> list[str]:
-    """Make the policies of CloudFormation's role; return the options of `cdk bootstrap`, as the runbook has them.
+    """Create the policies of CloudFormation's role; return the options of `cdk bootstrap`, as in the runbook.
 
-    They are the committed ones but for one ceiling more: an edit puts another one over the roles.
+    They are the committed policies with one more boundary, which an edit sets on the roles.
     """
     files = sorted((ROOT / "config").rglob("*.yaml"))
     deployments = Deployments.of(read(path) for path in files)
-    deployments = replace(deployments, ceilings=(*deployments.ceilings, IN_PLACE["node.permissions_boundary"]))
+    deployments = replace(deployments, boundaries=(*deployments.boundaries, IN_PLACE["node.permissions_boundary"]))
     iam, arns = cloud.client("iam"), []
     for number, document in enumerate(documents(needed(), deployments), start=1):
         name = f"trainstack-execution-policy-{number}"
         arns.append(iam.create_policy(PolicyName=name, PolicyDocument=json.dumps(document))["Policy"]["Arn"])
-    boundary = ceiling(list(needed()), deployments)
-    iam.create_policy(PolicyName=CEILING_NAME, PolicyDocument=json.dumps(boundary))
-    return ["--cloudformation-execution-policies", ",".join(arns), "--custom-permissions-boundary", CEILING_NAME]
+    boundary = execution_boundary(list(needed()), deployments)
+    iam.create_policy(PolicyName=BOUNDARY_NAME, PolicyDocument=json.dumps(boundary))
+    return ["--cloudformation-execution-policies", ",".join(arns), "--custom-permissions-boundary", BOUNDARY_NAME]
 
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Iterator[Workplace]:
-    """The project in a folder of its own, and one empty, bootstrapped cloud."""
+    """A copy of the project and an empty, bootstrapped cloud."""
     project = tmp_path / "project"
     (project / "config").mkdir(parents=True)
     for name in ("app.py", "cdk.json"):
         shutil.copy(ROOT / name, project)
-    for name in ("bootstrap", "stacks", "training"):
+    for name in ("bootstrap", "hardware", "stacks", "training"):
         shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "config", project / "config", dirs_exist_ok=True)
     shutil.copy(ROOT / "config" / "demo.yaml", project / "config" / "deployed.yaml")

@@ -1,4 +1,4 @@
-"""Another value for each key that claims to change in place, and the way to write one into a deployment file."""
+"""Edited values of the keys that change in place, and the function that applies them to a configuration."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from stacks.config import DeploymentConfig
-from stacks.reference import fields
+from stacks.config.reference import fields
 
 IN_PLACE: dict[str, Any] = {
     "network.existing.cidr": "10.0.0.0/15",
-    "network.existing.route_table_ids": None,  # what there is depends on the account: see the example's preparation
+    "network.existing.route_table_ids": None,  # depends on the account, see `accounts.prepare`
     "network.existing.create_endpoints": None,
     "network.nat": True,
     "network.flow_log_retention_days": 14,
     "storage.transfer_acceleration": True,
     "storage.archive_after_days": 60,
     "storage.access_log_days": 45,
+    "storage.noncurrent_version_days": 7,
     "storage.node_report_days": 20,
     "storage.checkpoint_volume.gib": 300,
     "storage.checkpoint_volume.iops": 4000,
@@ -40,23 +41,28 @@ IN_PLACE: dict[str, Any] = {
     "observability.dashboard": False,
     "observability.emails": ["team@example.com"],
     "observability.alarms.heartbeat_missing_minutes": 20,
+    "observability.alarms.too_few_nodes_minutes": 90,
     "observability.alarms.gpu_utilization_below_percent": 20,
     "observability.alarms.gpu_idle_minutes": 60,
     "observability.alarms.boot_failures": 3,
     "observability.alarms.interruptions_per_hour": 8,
+    "observability.alarms.usd_per_hour": 250.0,
+    "limits.usd": 9000.0,
+    "limits.run_hours": 300.0,
+    "limits.warn_at_percent": 70,
     "budget.monthly_usd": 900.0,
     "budget.warn_at_percent": [60, 90],
 }
-"""Every key that claims to change in place, with another value than the examples have; None: edited by nobody here."""
+"""All keys that are documented to change in place, with a value different from the examples'; None: not edited here."""
 
 
 def in_place_keys() -> set[str]:
-    """Return the dotted paths of all keys whose edit claims to be in place."""
+    """Return the dotted paths of all keys that are documented to change in place."""
     return {path for path, _, edit in fields(DeploymentConfig) if edit == "in place"}
 
 
 def edited(config: Mapping[str, Any], edits: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the file with these keys changed, and which were: not those of optional sections that it leaves out."""
+    """Return the configuration with the edits, and the edited keys; keys of absent optional sections are skipped."""
     result = copy.deepcopy(dict(config))
     done = []
     for path, value in edits.items():

@@ -1,4 +1,4 @@
-"""Every example: deployed, changed in place, destroyed, by the unmodified CDK CLI; and a deploy that fails half-way."""
+"""Deployment, in-place changes and destruction of every example with the unmodified CDK CLI; a failed deployment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stacks.config import load
+from stacks.loading import load
 from tests.deploy.accounts import prepare
 from tests.deploy.conftest import CDK, ROOT, Workplace
 from tests.deploy.edits import IN_PLACE, edited, in_place_keys
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def example(name: str) -> dict[str, Any]:
-    """Return an example as a person would keep it who deletes all at the end."""
+    """Return an example that allows the deletion of its data."""
     config: dict[str, Any] = yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
     config.setdefault("storage", {})["deletion"] = "destroy"
     return config
@@ -34,19 +34,19 @@ def types_of(name: str) -> list[str]:
     return list(load(ROOT / "config" / f"{name}.yaml").capacity.instance_types)
 
 
-def test_each_key_that_claims_to_change_in_place_is_edited() -> None:
+def test_every_in_place_key_has_an_edit() -> None:
     assert set(IN_PLACE) == in_place_keys()
 
 
-def test_each_edit_is_carried_by_an_example() -> None:
-    carried = {path for name in EXAMPLES for path in edited(example(name), IN_PLACE)[1]}
-    assert carried == {path for path, value in IN_PLACE.items() if value is not None}
+def test_every_edit_applies_to_an_example() -> None:
+    applied = {path for name in EXAMPLES for path in edited(example(name), IN_PLACE)[1]}
+    assert applied == {path for path, value in IN_PLACE.items() if value is not None}
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == SAMPLE else pytest.mark.deploy) for name in EXAMPLES]
 )
-def test_an_example_is_deployed_changed_in_place_and_destroyed(name: str, workplace: Workplace) -> None:
+def test_example_is_deployed_changed_in_place_and_destroyed(name: str, workplace: Workplace) -> None:
     config = prepare(name, example(name), workplace)
     workplace.no_machines(types_of(name), config.get("region", "us-east-1"))
     created = workplace.deploy(config)
@@ -63,15 +63,15 @@ def test_an_example_is_deployed_changed_in_place_and_destroyed(name: str, workpl
         kept = {name for name, (kind, _) in before[stack].items() if kind not in REPLACED_BY_DESIGN and name in after}
         assert {name: after[name] for name in kept} == {name: before[stack][name] for name in kept}
     assert workplace.template_versions() == versions, "an edit in place would replace nodes"
-    gone = workplace.destroy()
-    assert gone.exit_code == 0, gone.output
+    destroyed = workplace.destroy()
+    assert destroyed.exit_code == 0, destroyed.output
     assert workplace.stacks() == []
     assert workplace.denied() == []
 
 
 @pytest.mark.deploy
-def test_a_deploy_that_fails_half_way_leaves_what_was_there(workplace: Workplace) -> None:
-    """Somebody else's parameter has the name of the run's: the stack that trains cannot be made."""
+def test_failed_deployment_leaves_existing_resources_unchanged(workplace: Workplace) -> None:
+    """A foreign parameter with the name of the run's parameter makes the training stack fail."""
     config = example(SAMPLE)
     workplace.no_machines(types_of(SAMPLE), config.get("region", "us-east-1"))
     ssm, ec2, iam = (workplace.cloud.client(name) for name in ("ssm", "ec2", "iam"))
@@ -89,7 +89,7 @@ def test_a_deploy_that_fails_half_way_leaves_what_was_there(workplace: Workplace
     assert again.exit_code == 0, again.output
 
 
-def test_an_edited_file_still_loads(tmp_path: Path) -> None:
+def test_edited_file_loads(tmp_path: Path) -> None:
     for name in EXAMPLES:
         config, _ = edited(example(name), IN_PLACE)
         path = tmp_path / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""Raw text in the bucket, prepared by the nodes themselves, on the embedded cloud with every right evaluated."""
+"""Raw text in the bucket is prepared by the nodes, on the embedded cloud with enforced permissions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 class FromRawText(Demo):
-    """The demo's way, without a dataset: what is uploaded is text."""
+    """The demo with raw text instead of a dataset."""
 
     events: list[dict[str, Any]]
 
@@ -38,7 +38,7 @@ class FromRawText(Demo):
         return log
 
     def _tokenize_options(self) -> list[str]:
-        # Made and left alone: the demo waits for it.
+        # Unused; the demo waits for the tokenization.
         return ["--output", str(self.build / "unused"), "--name", "unused", "--vocabulary-size", "300"]
 
     def _upload(self, environment: Mapping[str, str], outputs: Mapping[str, str]) -> None:
@@ -53,27 +53,32 @@ def config(tmp_path: Path) -> Path:
     document.update(CHANGES)
     document["training"]["dataset"] = "text"
     document["training"]["prepare"] = {
-        "function": "training.data.preparation:tokenize",
+        "function": "training.data.prepare:tokenize",
         "source": "raw/text",
         "options": {"vocabulary_size": 300},
     }
     document["training"]["config"]["steps"] = STEPS
-    document["training"]["config"]["model"] = {"layers": 2, "heads": 2, "embedding": 64, "context": 64}
+    document["training"]["config"]["model"] = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "hidden_size": 64,
+        "sequence_length": 64,
+    }
     path = tmp_path / "prepared.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return path
 
 
-def test_one_node_prepares_for_both_and_none_is_denied(
+def test_one_node_prepares_the_data_for_both_without_denied_calls(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     text = tmp_path / "text"
     write_text(text)
-    demo = FromRawText(config, tmp_path / "build", text, "none", lambda when, who, what: None)
+    demo = FromRawText(config, tmp_path / "build", text, "none", lambda unix_seconds, source, line: None)
     report = demo.run()
     assert report["iam_denied_calls"] == []
     assert report["series"]["train"][-1]["step"] == STEPS
     prepared = [event for event in demo.events if event["event"] == "data_preparation"]
     assert [event["state"] for event in prepared].count("finished") == 1, prepared
-    assert {event["state"] for event in prepared} & {"waiting", "found"}, "the other node did not do it too"
+    assert {event["state"] for event in prepared} & {"waiting", "found"}, "the other node also prepared the data"

@@ -1,4 +1,4 @@
-"""A tiny dataset, and the commands as a person runs them: as processes, with what they said."""
+"""A tiny dataset, and helpers that run the commands as processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.training.conftest import TINY, write_text
 def command(
     *arguments: str, environment: dict[str, str] | None = None, largest_file_bytes: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m ...` to its end; a limit on files stands for a disk that is full."""
+    """Run `python -m ...`; a file size limit simulates a full disk."""
 
     def limit() -> None:
         if largest_file_bytes is not None:
@@ -46,7 +46,7 @@ def tokenize(source: Path, target: Path, **options: Any) -> subprocess.Completed
 
 @dataclass
 class Ended:
-    """A trainer that has ended."""
+    """The result of a trainer process."""
 
     exit_code: int
     outcome: dict[str, Any]
@@ -69,8 +69,8 @@ def dataset(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(dataset: Path, directory: Path, checkpoints: str, interval_steps: int = 5, **options: Any) -> Ended:
-    """Train a tiny model in a process of its own."""
-    directory.mkdir()
+    """Train a tiny model in a separate process."""
+    directory.mkdir(exist_ok=True)
     settings = {**TINY, "checkpoint": {"interval_steps": interval_steps}}
     (directory / "config.json").write_text(json.dumps(settings))
     arguments = ["--config", str(directory / "config.json"), "--dataset", str(dataset), "--checkpoints", checkpoints]

@@ -1,4 +1,4 @@
-"""A learning rate edited while a run is going: diff, deploy, restart in place, destroy, by the unmodified CDK CLI."""
+"""An edit to the learning rate during a run, with the unmodified CDK CLI: diff, deploy, restart in place, destroy."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ import psutil
 import pytest
 import yaml
 
+from bootstrap.documents.object_keys import run_prefix
 from localcloud.demo.watch import EventLog
-from tests.flow.rights import UNEXERCISED, Right, held, needed
+from tests.flow.permissions import UNEXERCISED, Permission, granted, needed
 from tests.localcloud.core.command_line import NO_MARK, ROOT, Cli
 from tests.training.conftest import write_text
 
 CDK = ROOT / "node_modules" / ".bin" / "cdk"
 STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
-DEADLINE_SECONDS = 150.0  # of what takes a few seconds on an idle machine
-TROUBLES = {"not_implemented", "function_failed", "function_not_run", "event_refused"}
+DEADLINE_SECONDS = 150.0  # for steps that take a few seconds on an idle machine
+PROBLEMS = {"not_implemented", "function_failed", "function_not_run", "event_refused"}
 RATE, NEW_RATE = 0.0015, 0.0007
 NODES = 2
 CHANGES = {
-    # Addresses of its own, so that a demo on this machine does not take the trainers' ports.
+    # Separate addresses, so that the trainers' ports do not conflict with a demo on this machine.
     "network": {"cidr": "127.93.0.0/16", "zones": ["a", "b"]},
     "training": {
         "run": "change",
         "dataset": "tiny",
         "processes_per_node": 1,
         "config": {
-            "steps": 500_000,  # far more than this test waits for: the run is going whenever it looks
+            "steps": 500_000,  # more than the test waits for, so that the run does not finish
             "log_interval_steps": 50,
-            "global_batch_sequences": 4,
-            "micro_batch_sequences": 2,
+            "global_batch_size": 4,
+            "micro_batch_size": 2,
             "threads": 1,
-            "model": {"layers": 2, "heads": 2, "embedding": 64, "context": 64},
+            "model": {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64, "sequence_length": 64},
             "optimizer": {"learning_rate": RATE},
             "schedule": {"kind": "constant", "warmup_steps": 10},
             "checkpoint": {"interval_steps": 100},
@@ -53,7 +54,7 @@ CHANGES = {
 
 pytestmark = [
     pytest.mark.flow,
-    pytest.mark.timeout(900),  # the first test waits for the whole deployment, also on a machine that does other work
+    pytest.mark.timeout(900),  # the first test includes the deployment, possibly on a busy machine
     pytest.mark.xdist_group("flow_change"),
     pytest.mark.skipif(not CDK.exists(), reason="node_modules is absent: npm ci"),
 ]
@@ -61,7 +62,7 @@ pytestmark = [
 
 @dataclass
 class Workplace:
-    """A person's copy of the project, and the cloud that the tools are pointed at."""
+    """A copy of the project, and the cloud used by the tools."""
 
     project: Path
     cloud: Cli
@@ -71,7 +72,7 @@ class Workplace:
         return self.project / "config" / "change.yaml"
 
     def run(self, *command: str) -> str:
-        """Run a command to its good end; return what it said."""
+        """Run a command that must succeed; return its output."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         reach = json.loads(self.cloud.good("env", "--json"))
         environment = {**NO_MARK, **reach, "PATH": path, "CDK_DISABLE_CLI_TELEMETRY": "true", "NO_COLOR": "1"}
@@ -92,13 +93,13 @@ class Workplace:
         return output
 
     def cdk(self, verb: str, *arguments: str, synthesise: bool = False) -> str:
-        """Run the CDK on the deployment file, or on what was synthesised of it last."""
+        """Run the CDK on the deployment file, or on the last synthesized assembly."""
         app = ["--context", "config=config/change.yaml"] if synthesise else ["--app", "build/cdk.out"]
         return self.run(str(CDK), verb, *arguments, *app)
 
     def write_config(self, learning_rate: float) -> None:
         document = {**yaml.safe_load((ROOT / "config" / "demo.yaml").read_text()), **CHANGES}
-        # A node that is slow on a busy machine is not a lost one: it would make a generation more.
+        # A node that is slow on a busy machine must not count as lost: this would start another generation.
         document["node"]["supervise"]["heartbeat_timeout_seconds"] = 30.0
         document["training"]["config"]["optimizer"]["learning_rate"] = learning_rate
         self.config.write_text(yaml.safe_dump(document))
@@ -108,7 +109,7 @@ class Workplace:
         return str({entry["OutputKey"]: entry["OutputValue"] for entry in described["Outputs"]}[name])
 
     def instances(self) -> dict[str, str]:
-        """Return every instance that ever was, with its state."""
+        """Return the state of each instance, including terminated ones."""
         reservations = self.cloud.client("ec2").describe_instances()["Reservations"]
         return {i["InstanceId"]: i["State"]["Name"] for each in reservations for i in each["Instances"]}
 
@@ -122,20 +123,20 @@ class Workplace:
 
 @dataclass
 class Run:
-    """What the nodes have told so far."""
+    """The nodes' events so far."""
 
     log: EventLog
 
     def wait_for(self, what: str, found: Callable[[], Any]) -> Any:
-        """Read events until there is what is looked for; a node that cannot boot ends the wait."""
+        """Read events until `found` returns a true value; a failed boot ends the wait."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while True:
             list(self.log.poll())
             if value := found():
                 return value
             assert not self.of("boot_failed"), self.of("boot_failed")
-            told = json.dumps(self.log.events[-8:], indent=1)
-            assert time.monotonic() < deadline, f"{what}: not in {DEADLINE_SECONDS} s; last events: {told}"
+            last = json.dumps(self.log.events[-8:], indent=1)
+            assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS} s for {what}; last events: {last}"
             time.sleep(0.2)
 
     def of(self, event: str) -> list[dict[str, Any]]:
@@ -148,13 +149,13 @@ class Run:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
-    """The project in a folder of its own (assets do not change under the test), and one empty cloud."""
+    """A copy of the project, so that assets do not change during the test, and an empty cloud."""
     folder = tmp_path_factory.mktemp("change")
     project = folder / "project"
     (project / "config").mkdir(parents=True)
     for name in ("app.py", "cdk.json"):
         shutil.copy(ROOT / name, project)
-    for name in ("bootstrap", "stacks", "training"):
+    for name in ("bootstrap", "hardware", "stacks", "training"):
         shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
     cloud = Cli(folder / "cloud")
     cloud.good("up", "--port", "0")
@@ -166,7 +167,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
 
 @pytest.fixture(scope="module")
 def run(workplace: Workplace) -> Run:
-    """The deployment, up from nothing, once it has checkpoints."""
+    """A new deployment whose run has a checkpoint."""
     write_text(workplace.project / "text")
     workplace.write_config(RATE)
     workplace.cdk("bootstrap", synthesise=True)
@@ -185,7 +186,7 @@ def run(workplace: Workplace) -> Run:
 
 @dataclass
 class Change:
-    """What a deploy of another learning rate did."""
+    """The effect of a deployment with another learning rate."""
 
     diff: str
     instances: set[str]
@@ -202,7 +203,7 @@ def unchanged(workplace: Workplace, run: Run) -> str:
 
 @pytest.fixture(scope="module")
 def change(workplace: Workplace, run: Run, unchanged: str) -> Change:
-    """The edit, its diff, its deploy, and the new generation once it trains on."""
+    """The edit, its diff, its deployment, and the new generation after its first steps."""
     instances = workplace.running()
     first = run.of("generation_started")
     workplace.write_config(NEW_RATE)
@@ -220,30 +221,30 @@ def change(workplace: Workplace, run: Run, unchanged: str) -> Change:
 
 @pytest.fixture(scope="module")
 def interrupted(workplace: Workplace, run: Run, change: Change) -> set[str]:
-    """A machine that is taken back with notice, and the generation that its successor is in; the nodes of that."""
+    """An instance interrupted with notice; return the nodes of the generation with its replacement."""
     (victim, *_) = sorted(workplace.running())
     workplace.cloud.good("interrupt", victim, "--notice-seconds", "20")
     last = max(each["generation"] for each in change.second)
 
-    def whole() -> set[str]:
+    def complete() -> set[str]:
         later = [each for each in run.of("generation_started") if each["generation"] > last]
         newest = max((each["generation"] for each in later), default=0)
         nodes = {each["instance_id"] for each in later if each["generation"] == newest}
         return nodes if len(nodes) == NODES and victim not in nodes else set()
 
-    found: set[str] = run.wait_for("every node in a generation without the machine that was taken back", whole)
+    found: set[str] = run.wait_for("every node in a generation without the interrupted instance", complete)
     return found
 
 
 @dataclass
 class Destroyed:
-    """What was there before `cdk destroy`, and is there after."""
+    """The state before and after `cdk destroy`."""
 
     before: set[str]
     after: set[str]
     checkpoints: str
-    troubles_before: list[dict[str, Any]]
-    rights: set[Right]
+    problems_before: list[dict[str, Any]]
+    permissions: set[Permission]
 
 
 @pytest.fixture(scope="module")
@@ -254,40 +255,40 @@ def destroyed(workplace: Workplace, interrupted: set[str]) -> Destroyed:
         return {bucket["Name"] for bucket in s3.list_buckets()["Buckets"]}
 
     before, checkpoints = buckets(), workplace.output("StorageStack", "CheckpointBucket")
-    troubles = workplace.lines_of("calls.jsonl")
-    troubles += [each for each in workplace.lines_of("records.jsonl") if each["kind"] in TROUBLES]
-    rights = held(workplace.cloud, "demo-TrainingStack")
+    problems = workplace.lines_of("calls.jsonl")
+    problems += [each for each in workplace.lines_of("records.jsonl") if each["kind"] in PROBLEMS]
+    permissions = granted(workplace.cloud, "demo-TrainingStack")
     workplace.cdk("destroy", "--all", "--force")
-    return Destroyed(before, buckets(), checkpoints, troubles, rights)
+    return Destroyed(before, buckets(), checkpoints, problems, permissions)
 
 
 def changed_resources(diff: str) -> list[str]:
-    """Return type and logical id of each resource that a diff names; what is inside of them is indented."""
+    """Return type and logical ID of each resource of a diff; details of resources are indented."""
     return re.findall(r"^\[[-+~]\] (\S+ \S+)", diff, re.MULTILINE)
 
 
-def test_a_deployed_run_has_no_differences(unchanged: str) -> None:
+def test_deployed_run_has_no_differences(unchanged: str) -> None:
     assert changed_resources(unchanged) == []
     assert unchanged.count("There were no differences") == len(STACKS)
     assert unchanged.count("create a read-only change set") == len(STACKS)
 
 
-def test_another_learning_rate_is_a_change_of_the_run_parameter_alone(change: Change) -> None:
+def test_learning_rate_changes_the_run_parameter_only(change: Change) -> None:
     assert changed_resources(change.diff) == ["AWS::SSM::Parameter Run"]
     assert "Number of stacks with differences: 1" in change.diff
     assert str(RATE) in change.diff
     assert str(NEW_RATE) in change.diff
 
 
-def test_the_trainer_restarts_in_place(workplace: Workplace, change: Change) -> None:
+def test_trainer_restarts_in_place(workplace: Workplace, change: Change) -> None:
     assert len(change.instances) == NODES
-    assert set(workplace.instances()) == change.instances  # nothing was launched beside them or in their place
+    assert set(workplace.instances()) == change.instances  # no other instance was launched
     assert {each["instance_id"] for each in change.first} == change.instances
     assert {each["instance_id"] for each in change.second} == change.instances
     assert {each["generation"] for each in change.second} == {change.first[-1]["generation"] + 1}
 
 
-def test_the_changed_run_goes_on_where_the_former_was(run: Run, change: Change) -> None:
+def test_changed_run_resumes_at_the_last_step(run: Run, change: Change) -> None:
     ended = [each for each in run.of("generation_ended") if each["generation"] == change.first[-1]["generation"]]
     assert {each["outcome"] for each in ended} == {"stopped"}
     assert change.start["resumed_from_step"] == ended[0]["step"] > 0
@@ -295,7 +296,7 @@ def test_the_changed_run_goes_on_where_the_former_was(run: Run, change: Change) 
     assert change.step["learning_rate"] == pytest.approx(NEW_RATE)
 
 
-def test_destroy_ends_the_machines_and_removes_the_stacks(workplace: Workplace, destroyed: Destroyed) -> None:
+def test_destroy_terminates_the_instances_and_deletes_the_stacks(workplace: Workplace, destroyed: Destroyed) -> None:
     described = workplace.cloud.client("cloudformation").describe_stacks()["Stacks"]
     assert [stack["StackName"] for stack in described] == ["CDKToolkit"]
     assert set(workplace.instances().values()) == {"terminated"}
@@ -305,25 +306,25 @@ def test_destroy_ends_the_machines_and_removes_the_stacks(workplace: Workplace, 
     assert psutil.pid_exists(daemon)
 
 
-def test_destroy_keeps_the_data_for_want_of_the_second_key(workplace: Workplace, destroyed: Destroyed) -> None:
+def test_destroy_keeps_the_data_without_the_context_flag(workplace: Workplace, destroyed: Destroyed) -> None:
     assert destroyed.after == destroyed.before
     kept = workplace.cloud.client("s3").list_objects_v2(
-        Bucket=destroyed.checkpoints, Prefix="runs/change/checkpoints/log/"
+        Bucket=destroyed.checkpoints, Prefix=f"{run_prefix('demo', 'change')}/checkpoints/log/"
     )
     assert kept["KeyCount"] > 0
 
 
-def test_nothing_was_denied_missing_or_undelivered(destroyed: Destroyed) -> None:
-    assert destroyed.troubles_before == []
+def test_no_call_was_denied_or_missing_and_every_event_was_delivered(destroyed: Destroyed) -> None:
+    assert destroyed.problems_before == []
 
 
-def test_nodes_keep_their_rights_until_they_have_left(workplace: Workplace, destroyed: Destroyed) -> None:
+def test_nodes_keep_their_permissions_until_they_are_terminated(workplace: Workplace, destroyed: Destroyed) -> None:
     denied = workplace.lines_of("calls.jsonl")
     assert [each for each in denied if "-NodeRole" in each["principal"]] == []
 
 
-def test_every_right_of_nodes_and_controller_is_needed_or_has_a_reason(
+def test_every_permission_of_nodes_and_controller_is_needed_or_has_a_reason(
     workplace: Workplace, destroyed: Destroyed
 ) -> None:
-    """Without any one of them some call of this run is refused; a new one needs a call here, or a reason."""
-    assert destroyed.rights - needed(workplace.cloud) == set(UNEXERCISED)
+    """Without any needed permission a call of this run is denied; a new permission needs a call here or a reason."""
+    assert destroyed.permissions - needed(workplace.cloud) == set(UNEXERCISED)

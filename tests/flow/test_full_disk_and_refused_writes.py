@@ -1,4 +1,4 @@
-"""A store that takes nothing: the run ends as failed, and says where, why, and what to do."""
+"""A store that refuses writes: the run fails with the path, the cause and a remedy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from tests.localcloud.core.conftest import denied_calls, make_role
 from tests.training.conftest import TINY
 
 FULL_BYTES = 6000
+CHUNK_BYTES = 250_000
+"""More than a chunk of the tiny model, which the trainer writes before the first step, and less than its state."""
 
 
 def test_checkpoints_on_a_full_disk(dataset: Path, tmp_path: Path) -> None:
-    """After a first checkpoint, the process that writes them can write no more."""
+    """The checkpoint process cannot write any more after the first checkpoint."""
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text(json.dumps({**TINY, "steps": 1_000_000, "checkpoint": {"interval_steps": 5}}))
@@ -49,22 +51,26 @@ def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_a_state_for_which_there_is_no_memory(dataset: Path, tmp_path: Path) -> None:
-    ended = train(dataset, tmp_path / "run", str(tmp_path / "store"), largest_file_bytes=FULL_BYTES)
+def test_no_memory_for_the_checkpoint_buffer(dataset: Path, tmp_path: Path) -> None:
+    ended = train(dataset, tmp_path / "run", str(tmp_path / "store"), largest_file_bytes=CHUNK_BYTES)
     assert (ended.exit_code, ended.outcome["outcome"]) == (1, "failed")
-    assert "of shared memory, to hold a copy of the state while it is saved, cannot be had" in ended.outcome["message"]
+    assert "bytes of shared memory for the checkpoint buffer" in ended.outcome["message"]
 
 
 def test_metrics_on_a_full_disk(dataset: Path, tmp_path: Path) -> None:
-    ended = train(dataset, tmp_path / "run", str(tmp_path / "store"), 100_000, largest_file_bytes=FULL_BYTES)
+    """The file of an earlier start has almost the largest size."""
+    (tmp_path / "run").mkdir()
+    earlier = json.dumps({"record": "start", "padding": "x" * (CHUNK_BYTES - 2000)})
+    (tmp_path / "run" / "metrics.jsonl").write_text(earlier + "\n")
+    ended = train(dataset, tmp_path / "run", str(tmp_path / "store"), 100_000, largest_file_bytes=CHUNK_BYTES)
     assert (ended.exit_code, ended.outcome["outcome"]) == (1, "failed")
     assert f"{tmp_path}/run/metrics.jsonl: cannot be written: File too large; free space" in ended.outcome["message"]
 
 
-def test_a_dataset_on_a_full_disk(text: Path, tmp_path: Path) -> None:
+def test_dataset_on_a_full_disk(text: Path, tmp_path: Path) -> None:
     done = tokenize(text, tmp_path / "out", largest_file_bytes=FULL_BYTES)
     assert done.returncode == 2
-    assert "File too large; what is done is kept" in done.stderr and "run the same command again" in done.stderr
+    assert "File too large; unfinished work is kept in" in done.stderr and "run the same command again" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "tiny").exists()
     again = tokenize(text, tmp_path / "out")
@@ -80,7 +86,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
     running.close()
 
 
-def test_a_bucket_that_refuses_chunks(cloud: LocalCloud, dataset: Path, tmp_path: Path) -> None:
+def test_bucket_that_denies_chunks(cloud: LocalCloud, dataset: Path, tmp_path: Path) -> None:
     s3 = cloud.clients.client("s3")
     s3.create_bucket(Bucket="sealed")
     resource = "arn:aws:s3:::sealed/runs/x/chunks/*"
@@ -100,7 +106,7 @@ def test_a_bucket_that_refuses_chunks(cloud: LocalCloud, dataset: Path, tmp_path
     assert (ended.exit_code, ended.outcome["outcome"]) == (1, "failed")
     message = ended.outcome["message"]
     assert message.startswith("s3://sealed/runs/x/chunks/")
-    assert "s3:PutObject was answered with AccessDenied; allow s3:PutObject there in the policies" in message
+    assert "s3:PutObject failed with AccessDenied; allow s3:PutObject there in the role" in message
     assert {call["action"] for call in denied_calls(cloud)} == {"s3:PutObject"}
     kept = [item["Key"] for item in s3.list_objects_v2(Bucket="sealed")["Contents"]]
     assert kept == ["runs/x/log/00000000.json"]

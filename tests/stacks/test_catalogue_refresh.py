@@ -1,9 +1,9 @@
-"""Rebuilding the catalogue from what a cloud answers: the embedded one, and stubbed Savings Plans, which it lacks."""
+"""Refresh of the catalogue, from the embedded cloud and from stubbed Savings Plans, which it does not emulate."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ import pytest
 from botocore.stub import ANY, Stubber
 
 from localcloud.cloud import LocalCloud
-from stacks.catalogue_refresh import RefreshError, refresh, write_catalogue
-from stacks.instance_types import CATALOGUE_PATH, Catalogue, read_catalogue
+from stacks.capacity.catalogue import read_catalogue
+from stacks.capacity.refresh import Files, RefreshError, refresh, write_catalogue
 
 REGION = "us-east-1"
 TYPES = ("g6.xlarge", "p5.48xlarge", "c7i.2xlarge")
@@ -30,28 +30,27 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def files(tmp_path: Path) -> Files:
     """A catalogue of three types and two regions."""
-    known = read_catalogue(CATALOGUE_PATH)
-    small = Catalogue(
-        currency=known.currency,
-        facts=known.facts,
-        region_names=known.region_names,
-        types={name: known.types[name] for name in TYPES},
+    known = read_catalogue()
+    small = replace(
+        known,
+        hardware=replace(known.hardware, types={name: known.types[name] for name in TYPES}),
         regions={
             name: type(prices)(prices.sources, {one: row for one, row in prices.types.items() if one in TYPES})
             for name, prices in known.regions.items()
             if name in (REGION, "eu-west-1")
         },
     )
-    target = tmp_path / "instance_types.json"
-    target.write_bytes(CATALOGUE_PATH.read_bytes())
-    write_catalogue(target, small)
-    return target
+    copied = Files(tmp_path / "hardware.json", tmp_path / "prices.json")
+    copied.hardware.write_bytes(Files().hardware.read_bytes())
+    copied.prices.write_bytes(Files().prices.read_bytes())
+    write_catalogue(copied, small)
+    return copied
 
 
 class Clients:
-    """Clients of the cloud, with Savings Plans that answer in two pages."""
+    """Clients of the cloud, with Savings Plans that return two pages."""
 
     def __init__(self, cloud: LocalCloud) -> None:
         self._cloud = cloud
@@ -73,7 +72,7 @@ class Clients:
 
 
 def rates(instance_type: str, rate: str, token: str = "") -> dict[str, Any]:
-    """Return a page of offering rates: one of a year, and one of three that must be passed over."""
+    """Return a page of offering rates: one for a year, and one for three years, which must be ignored."""
 
     def one(seconds: int, amount: str) -> dict[str, Any]:
         return {
@@ -86,14 +85,20 @@ def rates(instance_type: str, rate: str, token: str = "") -> dict[str, Any]:
     return {"searchResults": [one(3 * year, "0.01"), one(year, rate)], "nextToken": token}
 
 
-def test_facts_and_prices_of_one_region_are_rebuilt_and_those_of_others_stay(cloud: LocalCloud, path: Path) -> None:
-    before = read_catalogue(path)
+def contents(files: Files) -> tuple[bytes, bytes]:
+    return files.hardware.read_bytes(), files.prices.read_bytes()
+
+
+def test_refresh_rebuilds_one_region_and_keeps_the_others(cloud: LocalCloud, files: Files) -> None:
+    before = files.read()
     clients = Clients(cloud)
-    changes = refresh(path, regions=[REGION], added_types=["g6.4xlarge"], client_of=clients, today=TODAY)
-    after = read_catalogue(path)
+    changes = refresh(files, regions=[REGION], added_types=["g6.4xlarge"], client_of=clients, today=TODAY)
+    after = files.read()
     prices = after.regions[REGION]
     assert after.regions["eu-west-1"] == before.regions["eu-west-1"]
-    assert after.types["p5.48xlarge"] == before.types["p5.48xlarge"], "the embedded cloud tells AWS's own facts"
+    assert after.types["p5.48xlarge"] == before.types["p5.48xlarge"], "the embedded cloud has AWS's facts"
+    assert after.types["p5.48xlarge"].network_gbps == 3200, "a fact that no API returns is kept"
+    assert after.hardware.facts.date == TODAY
     assert {"g6.4xlarge", *TYPES} == set(after.types)
     assert {source.date for source in prices.sources.values()} == {TODAY}
     for name in TYPES:
@@ -109,35 +114,48 @@ def test_facts_and_prices_of_one_region_are_rebuilt_and_those_of_others_stay(clo
     assert any(line.startswith(f"{REGION}: g6.xlarge: on_demand: 0.8048 USD/h -> ") for line in changes)
     assert not any(line.startswith("eu-west-1") for line in changes)
     assert {region for service, region in clients.asked if service == "pricing"} == {"us-east-1"}
-    # A second look at the same cloud finds nothing new.
-    assert refresh(path, regions=[REGION], client_of=Clients(cloud), today=TODAY) == []
+    # A second refresh from the same cloud changes nothing.
+    assert refresh(files, regions=[REGION], client_of=Clients(cloud), today=TODAY) == []
 
 
-def test_a_dry_run_tells_the_same_and_writes_nothing(cloud: LocalCloud, path: Path) -> None:
-    before = path.read_bytes()
-    planned = refresh(path, regions=[REGION], dry_run=True, client_of=Clients(cloud), today=TODAY)
-    assert path.read_bytes() == before
-    assert planned == refresh(path, regions=[REGION], client_of=Clients(cloud), today=TODAY)
-    assert path.read_bytes() != before
-    assert list(path.parent.iterdir()) == [path], "no half-written file stays"
+def test_new_prices_leave_the_bundled_facts_unchanged(cloud: LocalCloud, files: Files) -> None:
+    facts, prices = contents(files)
+    assert refresh(files, regions=[REGION], client_of=Clients(cloud), today=TODAY)
+    assert files.hardware.read_bytes() == facts
+    assert files.prices.read_bytes() != prices
 
 
-def test_a_call_that_fails_leaves_the_file_as_it_was(cloud: LocalCloud, path: Path) -> None:
-    before = path.read_bytes()
+def test_dry_run_returns_the_same_changes_and_writes_nothing(cloud: LocalCloud, files: Files) -> None:
+    before = contents(files)
+    planned = refresh(files, regions=[REGION], dry_run=True, client_of=Clients(cloud), today=TODAY)
+    assert contents(files) == before
+    assert planned == refresh(files, regions=[REGION], client_of=Clients(cloud), today=TODAY)
+    assert contents(files) != before
+    assert sorted(files.prices.parent.iterdir()) == [files.hardware, files.prices], "no temporary file is left"
+
+
+def test_failed_call_leaves_the_files_unchanged(cloud: LocalCloud, files: Files) -> None:
+    before = contents(files)
 
     def clients(service: str, region: str) -> Any:
-        return cloud.clients.client(service)  # Savings Plans are not emulated: the call is refused
+        return cloud.clients.client(service)  # Savings Plans are not emulated, so this call fails
 
     with pytest.raises(RefreshError, match="nothing is written"):
-        refresh(path, regions=[REGION], client_of=clients)
+        refresh(files, regions=[REGION], client_of=clients)
     with pytest.raises(RefreshError, match=r"p9\.huge: not offered in us-east-1"):
-        refresh(path, regions=[REGION], added_types=["p9.huge"], client_of=Clients(cloud))
-    assert path.read_bytes() == before
+        refresh(files, regions=[REGION], added_types=["p9.huge"], client_of=Clients(cloud))
+    assert contents(files) == before
 
 
-def test_writing_what_was_read_changes_no_byte(path: Path) -> None:
-    before = path.read_bytes()
-    write_catalogue(path, read_catalogue(path))
-    assert path.read_bytes() == before
-    write_catalogue(path, read_catalogue(CATALOGUE_PATH))
-    assert json.loads(path.read_text()) == json.loads(CATALOGUE_PATH.read_text())
+def test_type_of_an_unknown_family_is_reported(cloud: LocalCloud, files: Files) -> None:
+    changes = refresh(files, regions=[REGION], added_types=["t3.micro"], client_of=Clients(cloud), today=TODAY)
+    assert "families: t3: not in hardware.json: add its quotas and NVLinks" in changes
+    assert files.read().types["t3.micro"].quota_code(spot=True) is None
+
+
+def test_write_after_read_changes_no_byte(files: Files) -> None:
+    before = contents(files)
+    write_catalogue(files, files.read())
+    assert contents(files) == before
+    write_catalogue(files, read_catalogue())
+    assert contents(files) == contents(Files())

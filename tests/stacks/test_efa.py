@@ -1,11 +1,11 @@
-"""EFA: which interfaces a type gets, when it is used, and one launch template for each layout."""
+"""EFA: the interfaces of a type, the choice of the fabric, and one launch template per layout."""
 
 from __future__ import annotations
 
 import pytest
 
-from stacks.efa_layouts import PLAIN, efa_layout
-from stacks.instance_types import catalogue
+from stacks.capacity.catalogue import catalogue
+from stacks.capacity.efa_layouts import PLAIN, efa_layout
 
 from .conftest import Assembly, Synthesis
 from .test_training_stack import STACK, flat
@@ -23,8 +23,8 @@ def interfaces(assembly: Assembly) -> dict[str, list[tuple[int, int, str]]]:
 
 
 @pytest.mark.parametrize("name", sorted(catalogue().types))
-def test_a_layout_fits_the_type(name: str) -> None:
-    """An ENA interface first, each EFA card used once, as many as the type has."""
+def test_layout_matches_the_type(name: str) -> None:
+    """An ENA interface first, then one interface per EFA card, as many as the type has."""
     facts, layout = catalogue().types[name], efa_layout(name)
     assert layout[0] == PLAIN[0]
     fast = layout[1:]
@@ -35,12 +35,12 @@ def test_a_layout_fits_the_type(name: str) -> None:
     assert len({(one.card, one.device) for one in layout}) == len(layout)
 
 
-def test_a_card_for_ip_traffic_alone_stays_without_efa() -> None:
+def test_card_for_ip_traffic_has_no_efa_interface() -> None:
     assert [(one.card, one.device) for one in efa_layout("p6-b300.48xlarge")][:3] == [(0, 0), (1, 0), (2, 0)]
     assert [(one.card, one.device) for one in efa_layout("p5.48xlarge")][:3] == [(0, 0), (0, 1), (1, 0)]
 
 
-def test_several_cards_and_no_word_of_public_addresses(synthesis: Synthesis) -> None:
+def test_several_interfaces_leave_public_addresses_unset(synthesis: Synthesis) -> None:
     assembly = synthesis.of("multi-node-spot-efa")
     (found,) = interfaces(assembly).values()
     assert found == [
@@ -57,25 +57,28 @@ def test_several_cards_and_no_word_of_public_addresses(synthesis: Synthesis) -> 
     assert '"fabric":"efa"' in flat(data["UserData"])
 
 
-def test_one_card_is_kept_from_public_addresses(demo: Assembly) -> None:
+def test_single_interface_has_no_public_address(demo: Assembly) -> None:
     (template,) = demo.of_type(STACK, "AWS::EC2::LaunchTemplate").values()
     (interface,) = template["Properties"]["LaunchTemplateData"]["NetworkInterfaces"]
     assert interface["AssociatePublicIpAddress"] is False
     assert '"fabric":"tcp"' in flat(template["Properties"]["LaunchTemplateData"]["UserData"])
 
 
-def test_types_of_different_layouts_get_templates_of_their_own(synthesis: Synthesis) -> None:
+def test_each_layout_has_a_launch_template(synthesis: Synthesis) -> None:
     assembly = synthesis.variant(
         "layouts", {"capacity.instance_types": ["g6e.12xlarge", "g6e.24xlarge"]}, base="multi-node-spot-efa"
     )
     templates = interfaces(assembly)
     assert sorted(len(found) for found in templates.values()) == [2, 3]
-    mixed = assembly.one(STACK, "AWS::AutoScaling::AutoScalingGroup")["Properties"]["MixedInstancesPolicy"]
-    named = [item.get("LaunchTemplateSpecification") for item in mixed["LaunchTemplate"]["Overrides"]]
-    assert named[0] is None
-    assert named[1]["LaunchTemplateId"]["Ref"] in templates
+    groups = assembly.of_type(STACK, "AWS::AutoScaling::AutoScalingGroup").values()
+    assert len(groups) == 3  # one per zone
+    for group in groups:
+        mixed = group["Properties"]["MixedInstancesPolicy"]
+        named = [item.get("LaunchTemplateSpecification") for item in mixed["LaunchTemplate"]["Overrides"]]
+        assert named[0] is None
+        assert named[1]["LaunchTemplateId"]["Ref"] in templates
 
 
-def test_one_node_alone_needs_no_fabric(synthesis: Synthesis) -> None:
+def test_single_node_has_no_efa_interface(synthesis: Synthesis) -> None:
     (found,) = interfaces(synthesis.of("single-node-8-gpu")).values()
     assert found == [(0, 0, "interface")]

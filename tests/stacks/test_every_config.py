@@ -1,4 +1,4 @@
-"""What must hold of the templates of every deployment in config/."""
+"""Invariants of the templates of every deployment in config/."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def test_cfn_lint_finds_nothing(synthesis: Synthesis) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_nothing_that_trains_has_a_way_out_or_in(synthesis: Synthesis, name: str) -> None:
+def test_no_network_has_internet_access(synthesis: Synthesis, name: str) -> None:
     kinds = {item["Type"] for item in synthesis.of(name).resources("NetworkStack").values()}
     assert not kinds & {"AWS::EC2::InternetGateway", "AWS::EC2::NatGateway", "AWS::EC2::EIP", "AWS::EC2::Route"}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_no_custom_resources(synthesis: Synthesis, name: str) -> None:
-    """A custom resource is a Lambda function that somebody else wrote, with rights in the account."""
+    """A custom resource is a third-party Lambda function with permissions in the account."""
     for stack in STACKS:
         for item in synthesis.of(name).resources(stack).values():
             assert not item["Type"].startswith("Custom::")
             assert item["Type"] != "AWS::CloudFormation::CustomResource"
 
 
-def test_another_process_of_another_user_gets_the_same_and_prints_nothing(synthesis: Synthesis, tmp_path: Path) -> None:
-    """Templates are a function of file and source alone; and the CDK has nothing to warn of."""
+def test_synthesis_is_reproducible_and_prints_nothing(synthesis: Synthesis, tmp_path: Path) -> None:
+    """Templates depend on the file and the sources only, and the CDK prints no warning."""
     config = ROOT / "config" / "demo.yaml"
     environment = {
         **os.environ,
@@ -54,7 +54,7 @@ def test_another_process_of_another_user_gets_the_same_and_prints_nothing(synthe
         assert Assembly(tmp_path).text(stack) == synthesis.of("demo").text(stack)
 
 
-def test_a_wrong_file_is_answered_in_words(tmp_path: Path) -> None:
+def test_invalid_file_exits_with_a_message(tmp_path: Path) -> None:
     config = tmp_path / "wrong.yaml"
     config.write_text("name: x\n")
     environment = {**os.environ, "CDK_OUTDIR": str(tmp_path), "CDK_CONTEXT_JSON": json.dumps(cdk_context(config))}

@@ -1,4 +1,4 @@
-"""The policy of CloudFormation's role: written from the schemas, small enough, scoped, and no way to become more."""
+"""Policy of CloudFormation's execution role: completeness, size, scope, and no privilege escalation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import pytest
 
 from localcloud.iam.policy import Access, verdict
 from stacks.__main__ import main
-from stacks.changes.schemas import schema
-from stacks.config import DeploymentConfig, read
-from stacks.execution_policy.documents import MAXIMUM_CHARACTERS, MAXIMUM_DOCUMENTS, Deployments, documents
+from stacks.changes.updates.schemas import schema
+from stacks.config import DeploymentConfig
+from stacks.constructs.cdk_bootstrap_roles import QUALIFIER_KEY, project_qualifier
+from stacks.errors import ConfigError
+from stacks.execution_policy.documents import MAX_CHARACTERS, MAX_DOCUMENTS, Deployments, documents
 from stacks.execution_policy.kept import KEPT
-from stacks.execution_policy.needed import TYPES, WITHOUT_HANDLERS, needed, trimmed_because
+from stacks.execution_policy.needed import TYPES, WITHOUT_HANDLERS, needed, trim_reason
 from stacks.execution_policy.trimmed import TRIMMED
+from stacks.loading import read
 
 from .conftest import CONFIGS, ROOT, Synthesis
 from .test_permissions_boundary import stacks_of
@@ -31,7 +34,7 @@ def load(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def test_the_committed_documents_are_those_of_the_examples(tmp_path: Path) -> None:
+def test_committed_documents_match_the_examples(tmp_path: Path) -> None:
     configs = sorted((ROOT / "config").rglob("*.yaml"))
     assert main(["execution-policy", *map(str, configs), "--output", str(tmp_path)]) == 0
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -39,20 +42,20 @@ def test_the_committed_documents_are_those_of_the_examples(tmp_path: Path) -> No
     assert written == committed, "stale: python -m stacks execution-policy --output policy"
 
 
-def test_they_fit_into_a_role() -> None:
-    assert 0 < len(POLICIES) <= MAXIMUM_DOCUMENTS
+def test_documents_fit_into_a_role() -> None:
+    assert 0 < len(POLICIES) <= MAX_DOCUMENTS
     for path in (*POLICIES, BOUNDARY):
-        assert len(json.dumps(load(path), separators=(",", ":"))) <= MAXIMUM_CHARACTERS
+        assert len(json.dumps(load(path), separators=(",", ":"))) <= MAX_CHARACTERS
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_type_that_an_example_holds_is_known(synthesis: Synthesis, name: str) -> None:
+def test_each_resource_type_of_an_example_is_known(synthesis: Synthesis, name: str) -> None:
     assembly = synthesis.of(name)
     held = {item["Type"] for stack in stacks_of(assembly) for item in assembly.resources(stack).values()}
-    assert held <= set(TYPES), "add the type to stacks/execution_policy/needed.py and write the policies anew"
+    assert held <= set(TYPES), "add the type to stacks/execution_policy/needed.py, and write the policies again"
 
 
-def test_types_of_optional_parts_are_known_too(synthesis: Synthesis) -> None:
+def test_each_resource_type_of_optional_parts_is_known(synthesis: Synthesis) -> None:
     variants = {
         "policy-nat": {"network.nat": True, "budget.monthly_usd": 100.0},
         "policy-reservation": {
@@ -67,23 +70,23 @@ def test_types_of_optional_parts_are_known_too(synthesis: Synthesis) -> None:
         assert held <= set(TYPES)
 
 
-def test_what_the_schemas_name_is_in_the_policy_or_is_left_out_for_a_reason() -> None:
+def test_each_permission_of_a_schema_is_allowed_or_trimmed() -> None:
     found = needed()
     for name in TYPES:
         handlers = schema(name).get("handlers", {})
-        assert handlers or name in WITHOUT_HANDLERS, f"{name}: no schema says what it needs"
+        assert handlers or name in WITHOUT_HANDLERS, f"{name}: its schema has no permissions"
         for handler, described in handlers.items():
             for action in described.get("permissions", []) if handler != "list" else []:
-                assert action in found or trimmed_because(action), (name, action)
+                assert action in found or trim_reason(action), (name, action)
 
 
-def test_nothing_that_deletes_or_reads_a_resource_of_ours_is_trimmed_but_for_the_listed_reasons() -> None:
-    """What is left out must not leave a resource behind: of delete handlers only what the reasons cover."""
+def test_trimmed_permissions_of_delete_handlers() -> None:
+    """A trimmed permission must not leave a resource behind."""
     left = {
         action
         for name in TYPES
         for action in schema(name).get("handlers", {}).get("delete", {}).get("permissions", [])
-        if trimmed_because(action)
+        if trim_reason(action)
     }
     assert left <= {
         *("iam:DeleteGroupPolicy", "iam:DeleteUserPolicy", "iam:GetGroupPolicy", "iam:GetUserPolicy"),
@@ -91,11 +94,11 @@ def test_nothing_that_deletes_or_reads_a_resource_of_ours_is_trimmed_but_for_the
         *("iam:GetServiceLinkedRoleDeletionStatus", "iam:DeleteRolePermissionsBoundary", "ec2:CreateSnapshot"),
         *("managed-fleets:DeleteAutoScalingGroup", "managed-fleets:Get*", "s3:DeleteObject"),
         *("vpc-lattice:DescribeServiceNetworkVpcEndpointAssociation", "vpce:AllowMultiRegion", "ec2:DetachVpnGateway"),
-        "ec2:DescribeVpnGateways",
+        *("ec2:DescribeVpnGateways", "logs:DeleteLogDelivery"),
     }
 
 
-def test_each_reason_for_leaving_out_applies_to_something() -> None:
+def test_each_trimmed_pattern_matches_an_action() -> None:
     named = {
         action
         for name in TYPES
@@ -106,7 +109,7 @@ def test_each_reason_for_leaving_out_applies_to_something() -> None:
     assert idle == []
 
 
-def test_what_no_deploy_used_is_kept_for_a_reason_and_each_reason_keeps_something() -> None:
+def test_each_unexercised_action_has_a_reason_and_each_reason_an_action() -> None:
     exercised = json.loads((ROOT / "policy" / "exercised.json").read_text())
     found = needed()
     beyond = [action for action in exercised if not any(fnmatchcase(action, pattern) for pattern in found)]
@@ -128,27 +131,47 @@ def iam(resource: str) -> str:
     return f"arn:aws:iam::{ACCOUNT}:{resource}"
 
 
-CEILING = iam("policy/trainstack-minimal-us-east-1-boundary")
+DEPLOYMENT_BOUNDARY = iam("policy/trainstack-minimal-us-east-1-boundary")
+FILE_SYSTEM_ROLE = iam(
+    "role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-0123456789abcdef0"
+)
 ROLE = iam("role/minimal-TrainingStack-NodeRole-x")
 
 
 @pytest.mark.parametrize(
     ("action", "resource", "context", "expected"),
     [
-        ("iam:CreateRole", ROLE, {"iam_permissionsboundary": CEILING}, True),
+        ("iam:CreateRole", ROLE, {"iam_permissionsboundary": DEPLOYMENT_BOUNDARY}, True),
         ("iam:CreateRole", ROLE, {}, False),
         ("iam:CreateRole", ROLE, {"iam_permissionsboundary": iam("policy/AdministratorAccess")}, False),
-        ("iam:CreateRole", iam("role/Administrator"), {"iam_permissionsboundary": CEILING}, False),
-        ("iam:PutRolePolicy", ROLE, {"iam_permissionsboundary": CEILING}, True),
+        ("iam:CreateRole", iam("role/Administrator"), {"iam_permissionsboundary": DEPLOYMENT_BOUNDARY}, False),
+        ("iam:PutRolePolicy", ROLE, {"iam_permissionsboundary": DEPLOYMENT_BOUNDARY}, True),
         ("iam:PutRolePolicy", ROLE, {}, False),
         ("iam:AttachRolePolicy", iam("role/Administrator"), {}, False),
+        # The permissions in https://docs.aws.amazon.com/fsx/latest/LustreGuide/setting-up.html (2026-11)
+        ("iam:AttachRolePolicy", FILE_SYSTEM_ROLE, {}, True),
+        ("iam:PutRolePolicy", FILE_SYSTEM_ROLE, {}, True),
+        (
+            *("iam:CreateServiceLinkedRole", FILE_SYSTEM_ROLE),
+            *({"iam_awsservicename": "s3.data-source.lustre.fsx.amazonaws.com"}, True),
+        ),
+        ("iam:CreateRole", FILE_SYSTEM_ROLE, {}, False),
+        ("iam:PutRolePolicy", iam("role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"), {}, False),
+        # A dependent action of ec2:CreateVpcEndpoint with private DNS names. Route 53's requests have no other region
+        # than us-east-1: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+        ("route53:AssociateVPCWithHostedZone", "arn:aws:route53:::hostedzone/Z1", {}, True),
+        (
+            *("route53:AssociateVPCWithHostedZone", "arn:aws:route53:::hostedzone/Z1"),
+            *({"aws_requestedregion": "eu-central-1"}, True),
+        ),
+        ("ec2:GetSecurityGroupsForVpc", f"arn:aws:ec2:us-east-1:{ACCOUNT}:vpc/vpc-1", {}, True),
         ("iam:UpdateAssumeRolePolicy", iam("role/Administrator"), {}, False),
         ("iam:UpdateAssumeRolePolicy", iam("role/cdk-hnb659fds-deploy-role-x"), {}, False),
-        ("iam:DeleteRolePermissionsBoundary", ROLE, {"iam_permissionsboundary": CEILING}, False),
+        ("iam:DeleteRolePermissionsBoundary", ROLE, {"iam_permissionsboundary": DEPLOYMENT_BOUNDARY}, False),
         ("iam:PassRole", ROLE, {"iam_passedtoservice": "ec2.amazonaws.com"}, True),
         ("iam:PassRole", ROLE, {"iam_passedtoservice": "glue.amazonaws.com"}, False),
         ("iam:PassRole", iam("role/Administrator"), {"iam_passedtoservice": "ec2.amazonaws.com"}, False),
-        ("iam:CreatePolicyVersion", CEILING, {}, True),
+        ("iam:CreatePolicyVersion", DEPLOYMENT_BOUNDARY, {}, True),
         ("iam:CreatePolicyVersion", iam("policy/trainstack-execution-policy-1"), {}, False),
         ("iam:CreatePolicyVersion", iam("policy/trainstack-execution-boundary"), {}, False),
         ("iam:CreateUser", iam("user/x"), {}, False),
@@ -167,17 +190,17 @@ ROLE = iam("role/minimal-TrainingStack-NodeRole-x")
         ),
         ("sts:AssumeRole", iam("role/Administrator"), {}, False),
         ("s3:DeleteBucket", "arn:aws:s3:::minimal-storagestack-checkpoints-x", {}, True),
-        ("s3:DeleteBucket", "arn:aws:s3:::somebody-elses", {}, False),
+        ("s3:DeleteBucket", "arn:aws:s3:::of-another-owner", {}, False),
         ("s3:GetObject", "arn:aws:s3:::minimal-storagestack-checkpoints-x/runs/1", {}, False),
         ("s3:GetObject", f"arn:aws:s3:::cdk-hnb659fds-assets-{ACCOUNT}-us-east-1/x.zip", {}, True),
         ("ssm:PutParameter", f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/password", {}, False),
-        ("lambda:UpdateFunctionCode", f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:somebody-elses", {}, False),
+        ("lambda:UpdateFunctionCode", f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:of-another-owner", {}, False),
         ("ec2:DeleteVpc", f"arn:aws:ec2:us-east-1:{ACCOUNT}:vpc/vpc-1", {}, True),
         ("ec2:DeleteVpc", f"arn:aws:ec2:eu-west-1:{ACCOUNT}:vpc/vpc-1", {"aws_requestedregion": "eu-west-1"}, False),
         ("organizations:LeaveOrganization", "*", {}, False),
     ],
 )
-def test_what_the_role_may_do(action: str, resource: str, context: dict[str, str], expected: bool) -> None:
+def test_decision_for_a_call(action: str, resource: str, context: dict[str, str], expected: bool) -> None:
     assert allowed(action, resource, **context) is expected
 
 
@@ -185,8 +208,23 @@ def config(name: str) -> DeploymentConfig:
     return read(ROOT / "config" / "minimal.yaml").model_copy(update={"name": name})
 
 
-def test_too_many_deployments_are_refused_in_words() -> None:
+def test_function_code_comes_from_the_bucket_of_the_qualifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names follow `cdk bootstrap --qualifier`: aws/aws-cdk issue 18453."""
+    project = json.loads((ROOT / "cdk.json").read_text())
+    project["context"][QUALIFIER_KEY] = "mine"
+    (tmp_path / "cdk.json").write_text(json.dumps(project))
+    monkeypatch.chdir(tmp_path)
+    assert main(["execution-policy", str(ROOT / "config" / "minimal.yaml"), "--output", "policy"]) == 0
+    written = [json.loads(path.read_text()) for path in Path("policy").iterdir()]
+    code = [s["Resource"] for one in written for s in one["Statement"] if s["Sid"] == "FunctionCode"]
+    assert code == [["arn:aws:s3:::cdk-mine-assets-*/*"]]
+    (tmp_path / "cdk.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"cdk\.json: 1 problem"):
+        project_qualifier()
+
+
+def test_rejects_too_many_deployments() -> None:
     few = documents(needed(), Deployments.of([config("one")]))
     assert len(few) <= 3
-    with pytest.raises(ValueError, match="name fewer deployment files"):
+    with pytest.raises(ValueError, match="pass fewer deployment files"):
         documents(needed(), Deployments.of([config(f"deployment-number-{number:03}") for number in range(200)]))

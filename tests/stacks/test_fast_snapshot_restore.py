@@ -1,4 +1,4 @@
-"""The custom resource of fast snapshot restore: enables, waits over invocations, disables, and always answers."""
+"""The custom resource of fast snapshot restore: enable, wait across invocations, disable, and always respond."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from stacks.functions.fast_snapshot_restore.handler import (
-    HAND_ON_SECONDS,
+    CONTINUE_BEFORE_END_SECONDS,
     LONGEST_WAIT_SECONDS,
     POLL_SECONDS,
     WAITING_SINCE,
-    Surroundings,
+    Context,
     respond,
 )
 
@@ -20,7 +20,7 @@ SNAPSHOT, OTHER = "snap-0123456789abcdef0", "snap-0aaaaaaaaaaaaaaaa"
 
 
 class Ec2:
-    """EC2's fast restores: a zone is enabled some seconds after it was asked for."""
+    """A fake EC2 in which a zone is enabled some seconds after the request."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -60,7 +60,7 @@ class Ec2:
 
 
 class World:
-    """Clock, CloudFormation and Lambda: a handed-on event is invoked again, with a whole quarter of an hour."""
+    """Fake clock, CloudFormation and Lambda. A self-invocation gets another 15 minutes."""
 
     def __init__(self, *, seconds: float = 60.0) -> None:
         self.seconds = seconds
@@ -90,36 +90,36 @@ class World:
         def sleep(seconds: float) -> None:
             self.now += seconds
 
-        here = Surroundings(
+        context = Context(
             ec2=self.ec2,
             send=lambda url, answer: self.answers.append(answer),
-            hand_on=later.append,
+            invoke_self=later.append,
             remaining_seconds=lambda: ends - self.now,
             unix_seconds=lambda: self.now,
             sleep=sleep,
         )
-        respond(event, here)
-        assert ends - self.now >= HAND_ON_SECONDS - POLL_SECONDS, "the invocation would have been killed"
+        respond(event, context)
+        assert ends - self.now >= CONTINUE_BEFORE_END_SECONDS - POLL_SECONDS, "the invocation would have timed out"
         return later[0] if later else None
 
 
-def test_create_waits_until_it_is_enabled_and_says_so() -> None:
+def test_create_waits_until_enabled() -> None:
     world = World(seconds=60)
     answer = world.ask("Create", ["us-east-1a", "us-east-1b"])
     assert (answer["Status"], answer["PhysicalResourceId"]) == ("SUCCESS", SNAPSHOT)
     assert world.now >= 1060 and world.invocations == 1
     again = world.ask("Create", ["us-east-1a", "us-east-1b"])
     assert again["Status"] == "SUCCESS"
-    assert [call[0] for call in world.ec2.calls] == ["enable"], "what is on is not asked for again"
+    assert [call[0] for call in world.ec2.calls] == ["enable"], "an enabled zone needs no further request"
 
 
-def test_a_long_wait_is_handed_on() -> None:
+def test_long_wait_continues_in_another_invocation() -> None:
     world = World(seconds=40 * 60)
     assert world.ask("Create", ["us-east-1a"])["Status"] == "SUCCESS"
     assert world.invocations == 3
 
 
-def test_a_wait_that_cloudformation_would_not_see_the_end_of_fails_in_words() -> None:
+def test_wait_beyond_cloudformations_timeout_fails_with_a_remedy() -> None:
     world = World(seconds=10 * 3600)
     answer = world.ask("Create", ["us-east-1a"])
     assert answer["Status"] == "FAILED"
@@ -128,7 +128,7 @@ def test_a_wait_that_cloudformation_would_not_see_the_end_of_fails_in_words() ->
     assert world.now - 1000 <= LONGEST_WAIT_SECONDS + POLL_SECONDS
 
 
-def test_update_turns_off_what_is_no_longer_wanted() -> None:
+def test_update_disables_removed_zones() -> None:
     world = World()
     world.ask("Create", ["us-east-1a", "us-east-1b"])
     old = {"SnapshotId": SNAPSHOT, "AvailabilityZones": ["us-east-1a", "us-east-1b"]}
@@ -138,7 +138,7 @@ def test_update_turns_off_what_is_no_longer_wanted() -> None:
 
 
 def test_another_snapshot_is_another_resource() -> None:
-    """CloudFormation deletes the old one when it sees another id, and not before the rest of the update is done."""
+    """CloudFormation deletes the old resource itself, after the rest of the update."""
     world = World()
     world.ask("Create", ["us-east-1a"])
     old = {"SnapshotId": SNAPSHOT, "AvailabilityZones": ["us-east-1a"]}
@@ -149,13 +149,13 @@ def test_another_snapshot_is_another_resource() -> None:
     assert set(world.ec2.asked) == {(OTHER, "us-east-1a")}
 
 
-def test_delete_of_what_is_off_succeeds() -> None:
+def test_delete_of_a_disabled_zone_succeeds() -> None:
     world = World()
     assert world.ask("Delete", ["us-east-1a"])["Status"] == "SUCCESS"
     assert world.ec2.calls == []
 
 
-def test_a_refusal_is_answered() -> None:
+def test_rejected_call_sends_a_response() -> None:
     world = World()
     world.ec2.refusal = "SnapshotLimitExceeded"
     answer = world.ask("Create", ["us-east-1a"])
@@ -163,7 +163,7 @@ def test_a_refusal_is_answered() -> None:
     assert "us-east-1a: SnapshotLimitExceeded: too many" in answer["Reason"]
 
 
-def test_what_nobody_foresaw_is_answered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_sends_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     monkeypatch.setattr(world.ec2, "get_paginator", lambda name: 1 / 0)
     answer = world.ask("Delete", ["us-east-1a"], **{WAITING_SINCE: 1})

@@ -1,4 +1,4 @@
-"""The catalogue: complete enough for the deployments that ship, and without slips of the pen."""
+"""The catalogue covers the examples, and its figures are plausible."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from hardware import InstanceType
 from stacks.__main__ import main
-from stacks.config import load
-from stacks.instance_types import InstanceType, Purchase, catalogue
+from stacks.capacity.catalogue import Purchase, catalogue
+from stacks.loading import load
 
 from .conftest import CONFIGS, ROOT
 
@@ -35,7 +36,7 @@ def prices() -> Iterator[tuple[str, str, Mapping[Purchase, float]]]:
             yield region, name, row
 
 
-def test_prices_are_plausible_and_of_known_types() -> None:
+def test_prices_are_plausible_and_for_known_types() -> None:
     for region, name, row in prices():
         assert name in catalogue().types
         assert set(row) <= set(catalogue().regions[region].sources)
@@ -45,21 +46,21 @@ def test_prices_are_plausible_and_of_known_types() -> None:
             assert 0 < row.get(way, 0.001) < row.get("on_demand", 1), (region, name)
 
 
-def test_a_larger_size_costs_more() -> None:
+def test_larger_size_costs_more() -> None:
     by_family: dict[tuple[str, str, int], list[tuple[int, float]]] = {}
     for region, name, row in prices():
         one = catalogue().types[name]
         if row:
-            by_family.setdefault((region, one.family, one.gpus), []).append((one.vcpus, row["on_demand"]))
+            by_family.setdefault((region, one.family.name, one.gpus), []).append((one.vcpus, row["on_demand"]))
     assert len(by_family) > 40
     for sizes in by_family.values():
         ordered = [price for _, price in sorted(sizes)]
         assert ordered == sorted(ordered)
 
 
-def test_regions_types_and_dates_of_the_catalogue() -> None:
+def test_catalogue_has_regions_families_and_dates() -> None:
     assert {"us-east-1", "us-east-2", "us-west-2", "eu-west-1"} <= set(catalogue().regions)
-    families = {one.family for one in TYPES}
+    families = {one.family.name for one in TYPES}
     assert {"g4dn", "g5", "g6", "g6e", "gr6", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200"} <= families
     for known in catalogue().regions.values():
         assert {"on_demand", "spot"} <= set(known.sources)
@@ -69,27 +70,47 @@ def test_regions_types_and_dates_of_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "efa", "cards", "gib_of_a_gpu"),
+    ("name", "efa", "cards", "gib_per_gpu"),
     [
         ("p4d.24xlarge", 4, 4, 40),
         ("p5.48xlarge", 32, 32, 80),
         ("p5en.48xlarge", 16, 16, 141),
         ("g6e.48xlarge", 4, 4, 44.7),
+        # https://github.com/aws/karpenter-provider-aws, pkg/fake/zz_generated.describe_instance_types.go (2026-08)
+        ("g7.48xlarge", 2, 2, 32),
+        ("g7e.24xlarge", 2, 2, 96),
+        ("g7e.48xlarge", 4, 4, 96),
     ],
 )
-def test_facts_that_are_published_elsewhere_too(name: str, efa: int, cards: int, gib_of_a_gpu: float) -> None:
+def test_facts_match_other_publications(name: str, efa: int, cards: int, gib_per_gpu: float) -> None:
     one = catalogue().types[name]
     assert (one.efa_interfaces, one.network_cards) == (efa, cards)
-    assert one.gib_of_a_gpu == pytest.approx(gib_of_a_gpu, abs=0.1)
+    assert one.gib_per_gpu == pytest.approx(gib_per_gpu, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "usd_per_hour"),
+    [
+        ("p4de.24xlarge", 27.44705),
+        ("p5.4xlarge", 6.88),
+        ("p5en.48xlarge", 63.296),
+        ("p6-b200.48xlarge", 113.9328),
+        ("p6-b300.48xlarge", 142.416),
+        ("g7e.48xlarge", 33.14432),
+    ],
+)
+def test_prices_match_another_publication(name: str, usd_per_hour: float) -> None:
+    """Source: https://github.com/aws/karpenter-provider-aws, pkg/providers/pricing, us-east-1 on 2026-07-20."""
+    assert catalogue().usd_per_hour("us-east-1", name, "on_demand") == usd_per_hour
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_shipped_deployments_use_known_types(name: str) -> None:
+def test_examples_use_known_types(name: str) -> None:
     config = load(ROOT / "config" / f"{name}.yaml")
     assert set(config.capacity.instance_types) <= set(catalogue().types)
 
 
-def test_command_prints_what_a_report_reads() -> None:
+def test_command_prints_prices_as_json() -> None:
     command = [sys.executable, "-m", "stacks", "catalogue", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     prices = json.loads(done.stdout)
@@ -97,6 +118,6 @@ def test_command_prints_what_a_report_reads() -> None:
     assert {"on_demand", "spot"} <= set(prices["hourly"]["c7i.2xlarge"])
 
 
-def test_a_region_without_prices_is_answered_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_rejects_a_region_without_prices(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["catalogue", "--region", "sa-east-1"]) == 2
     assert "refresh --regions sa-east-1" in capsys.readouterr().err

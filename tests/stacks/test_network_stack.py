@@ -1,11 +1,11 @@
-"""NetworkStack: no way out, and exactly the doors that the nodes' calls need."""
+"""NetworkStack: no internet access, and exactly the endpoints that the nodes' calls need."""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import Any
 
-from stacks.constructs.endpoints import INTERFACES
+from stacks.constructs.network.vpc_endpoints import INTERFACES
 
 from .conftest import ROOT, Assembly, Synthesis
 
@@ -13,7 +13,7 @@ STACK = "NetworkStack"
 
 
 def test_security_group_has_self_rules_in_both_directions(demo: Assembly) -> None:
-    """EFA's traffic needs both; a group that only lets everything out drops the egress rule to itself."""
+    """EFA needs both; the CDK drops the egress rule to the group itself if all outbound traffic is allowed."""
     (ingress,) = demo.of_type(STACK, "AWS::EC2::SecurityGroupIngress").values()
     (egress,) = demo.of_type(STACK, "AWS::EC2::SecurityGroupEgress").values()
     inward, outward = ingress["Properties"], egress["Properties"]
@@ -31,31 +31,31 @@ def test_nodes_reach_tls_only(demo: Assembly) -> None:
 
 
 def services(assembly: Assembly, kind: str) -> dict[str, dict[str, Any]]:
-    """Return the properties of the endpoints of a kind by the service's name."""
+    """Return the properties of the endpoints of one kind by service name."""
     endpoints = [item["Properties"] for item in assembly.of_type(STACK, "AWS::EC2::VPCEndpoint").values()]
     return {item["ServiceName"].rsplit(".", 1)[1]: item for item in endpoints if item["VpcEndpointType"] == kind}
 
 
-def test_interface_endpoints_are_those_of_the_nodes_calls(demo: Assembly) -> None:
+def test_interface_endpoints_match_the_nodes_calls(demo: Assembly) -> None:
     interfaces = services(demo, "Interface")
     assert set(interfaces) == {"ssm", "ssmmessages", "logs", "autoscaling"}
     assert all(item["PrivateDnsEnabled"] for item in interfaces.values())
 
 
-def test_every_interface_endpoint_has_its_source() -> None:
-    """A file of the project, or a page with the date of reading."""
+def test_each_interface_endpoint_has_a_source() -> None:
+    """A file of the project, or a URL with the date of reading."""
     for interface in INTERFACES:
         for source in interface.source.split("; "):
             assert source.endswith("(2026-11)") or (ROOT / source).is_file(), source
 
 
-def test_endpoints_follow_what_the_nodes_do(synthesis: Synthesis) -> None:
+def test_endpoints_depend_on_the_features_in_use(synthesis: Synthesis) -> None:
     volume = {"snapshot_id": "snap-0123456789abcdef0", "gib": 10}
     changed = synthesis.variant("volumes", {"storage.dataset_volume": volume, "node.session_manager": False})
     assert set(services(changed, "Interface")) == {"ssm", "logs", "autoscaling", "ec2"}
 
 
-def test_s3_endpoint_admits_the_own_account_and_aws_reads(demo: Assembly) -> None:
+def test_s3_endpoint_allows_the_account_and_reads_from_aws(demo: Assembly) -> None:
     own, from_aws = services(demo, "Gateway")["s3"]["PolicyDocument"]["Statement"]
     assert own["Condition"] == {"StringEquals": {"aws:ResourceAccount": {"Ref": "AWS::AccountId"}}}
     assert {"s3:GetObject", "s3:PutObject", "s3:ListBucket"} < set(own["Action"])
@@ -66,13 +66,13 @@ def test_s3_endpoint_admits_the_own_account_and_aws_reads(demo: Assembly) -> Non
         assert "*" not in name.removesuffix("/*"), "a bucket of AWS's is named, not guessed at"
 
 
-def test_dynamodb_endpoint_admits_own_tables_only(demo: Assembly) -> None:
+def test_dynamodb_endpoint_allows_tables_of_the_account_only(demo: Assembly) -> None:
     (statement,) = services(demo, "Gateway")["dynamodb"]["PolicyDocument"]["Statement"]
     assert {"Ref": "AWS::AccountId"} in statement["Resource"]["Fn::Join"][1]
     assert not any(action.endswith("*") for action in statement["Action"])
 
 
-def test_one_private_subnet_a_zone(demo: Assembly) -> None:
+def test_one_private_subnet_per_zone(demo: Assembly) -> None:
     subnets = [item["Properties"] for item in demo.of_type(STACK, "AWS::EC2::Subnet").values()]
     zones = [item["AvailabilityZone"]["Fn::Join"][1] for item in subnets]
     assert zones == [[{"Ref": "AWS::Region"}, "a"], [{"Ref": "AWS::Region"}, "b"]]
@@ -81,7 +81,7 @@ def test_one_private_subnet_a_zone(demo: Assembly) -> None:
     assert vpc.prefixlen == 16
 
 
-def test_flow_logs_are_kept_encrypted(demo: Assembly) -> None:
+def test_flow_logs_are_encrypted(demo: Assembly) -> None:
     flow: dict[str, Any] = demo.one(STACK, "AWS::EC2::FlowLog")["Properties"]
     assert flow["ResourceType"] == "VPC"
     group = demo.one(STACK, "AWS::Logs::LogGroup")["Properties"]
@@ -90,8 +90,8 @@ def test_flow_logs_are_kept_encrypted(demo: Assembly) -> None:
     assert group["KmsKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
 
 
-def test_a_way_out_is_made_when_asked_for(synthesis: Synthesis) -> None:
-    """One gateway, in a subnet of its own; and no flow logs, nor their key, for 0 days of them."""
+def test_nat_creates_internet_access(synthesis: Synthesis) -> None:
+    """One gateway in a separate subnet; 0 days of flow logs create neither logs nor their key."""
     out = synthesis.variant("nat", {"network.nat": True, "network.flow_log_retention_days": 0})
     routes = [item["Properties"] for item in out.of_type(STACK, "AWS::EC2::Route").values()]
     assert {item["DestinationCidrBlock"] for item in routes} == {"0.0.0.0/0"}
@@ -103,7 +103,7 @@ def test_a_way_out_is_made_when_asked_for(synthesis: Synthesis) -> None:
     assert not kinds & {"AWS::EC2::FlowLog", "AWS::Logs::LogGroup", "AWS::KMS::Key"}
 
 
-def test_an_existing_vpc_gets_groups_and_endpoints_only(synthesis: Synthesis) -> None:
+def test_existing_vpc_gets_groups_and_endpoints_only(synthesis: Synthesis) -> None:
     existing = {
         "id": "vpc-0123456789abcdef0",
         "cidr": "10.0.0.0/16",
@@ -121,3 +121,29 @@ def test_an_existing_vpc_gets_groups_and_endpoints_only(synthesis: Synthesis) ->
         assert "subnet-0123456789abcdef0" in assembly.text("TrainingStack")
     assert services(made, "Gateway")["s3"]["RouteTableIds"] == ["rtb-0123456789abcdef0"]
     assert services(made, "Interface")["logs"]["SubnetIds"] == ["subnet-0123456789abcdef0"]
+
+
+def test_existing_vpc_gets_only_the_listed_endpoints(synthesis: Synthesis) -> None:
+    """Two gateways for a service in a route table, or two private DNS names, make the stack fail."""
+    existing = {
+        "id": "vpc-0123456789abcdef0",
+        "cidr": "10.0.0.0/16",
+        "subnets": [{"id": "subnet-0123456789abcdef0", "zone": "b"}],
+        "create_endpoints": ["logs", "ec2"],
+    }
+    made = synthesis.variant("existing-two", {"network.existing": existing}, base="single-gpu")
+    assert not services(made, "Gateway")
+    assert set(services(made, "Interface")) == {"logs"}, "nodes without volumes do not call EC2"
+    gateway = {**existing, "create_endpoints": ["s3"], "route_table_ids": ["rtb-0123456789abcdef0"]}
+    made = synthesis.variant("existing-gateway", {"network.existing": gateway}, base="single-gpu")
+    assert set(services(made, "Gateway")) == {"s3"}
+    assert not services(made, "Interface")
+    groups = made.of_type(STACK, "AWS::EC2::SecurityGroup")
+    assert set(groups) == {"Nodes"}, "a gateway has no security group"
+
+
+def test_zones_exist_in_the_region_by_default(synthesis: Synthesis) -> None:
+    """Canada has no zone c for new accounts: https://github.com/getmoto/moto records the zones of each region."""
+    made = synthesis.variant("canada", {"region": "ca-central-1"}, base="minimal")
+    subnets = [item["Properties"] for item in made.of_type(STACK, "AWS::EC2::Subnet").values()]
+    assert [item["AvailabilityZone"]["Fn::Join"][1][-1] for item in subnets] == ["a", "b", "d"]

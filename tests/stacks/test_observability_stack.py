@@ -1,4 +1,4 @@
-"""Metrics come from the lines that are really logged; alarms watch them and tell an encrypted topic."""
+"""Metric filters match the logged lines; alarms use these metrics and publish to an encrypted topic."""
 
 from __future__ import annotations
 
@@ -8,13 +8,28 @@ from typing import Any
 
 import pytest
 
-from stacks.constructs.run_metrics import CONTROLLER_METRICS, NODE_METRICS, LoggedMetric
+from stacks.constructs.observability.run_metrics import (
+    CONTROLLER_METRICS,
+    NODE_METRICS,
+    LoggedMetric,
+    cause_metric,
+)
+from stacks.functions.run_controller.causes import REMEDIES, TOO_FEW_NODES
 
 from .conftest import Assembly, Synthesis
 
 STACK = "ObservabilityStack"
-STEP = {"record": "step", "step": 7, "loss": 3.25, "tokens_per_second": 900.0, "unix_seconds": 1.0}
+STEP = {
+    "record": "step",
+    "step": 7,
+    "loss": 3.25,
+    "tokens_per_second": 900.0,
+    "checkpoint_age_seconds": 70.0,
+    "checkpoint_age_intervals": 0.5,
+    "unix_seconds": 1.0,
+}
 CHECKPOINT = {"record": "checkpoint", "step": 8, "seconds": 2.5, "blocked_seconds": 0.25, "unix_seconds": 1.0}
+SPENDING = {"usd": 12.5, "usd_per_hour": 1.25, "on_demand_usd": 30.0, "run_hours": 10.0, "unpriced_hours": 0.0}
 LINES: dict[str, dict[str, Any]] = {
     "step": {"event": "trainer", "instance_id": "i-1", "record": STEP},
     "checkpoint": {"event": "trainer", "instance_id": "i-1", "record": CHECKPOINT},
@@ -23,7 +38,9 @@ LINES: dict[str, dict[str, Any]] = {
     "boot failed": {"event": "boot_failed", "step": "staging", "message": "no space"},
     "booted": {"event": "boot_finished", "seconds": 41.0},
     "notice": {"event": "interruption_notice", "action": "terminate"},
-    "controller": {"event": "run_controller", "nodes": 4, "actions": []},
+    "controller": {"event": "run_controller", "nodes": 4, "cause": None, "spending": SPENDING, "ledger": "updated"},
+    "ledger": {"event": "run_controller", "nodes": 4, "cause": None, "spending": None, "ledger": "failed"},
+    **{str(cause): {"event": "run_controller", "nodes": 0, "cause": str(cause)} for cause in TOO_FEW_NODES},
 }
 EXPECTED = {
     "Steps": {"step": 1.0},
@@ -31,17 +48,23 @@ EXPECTED = {
     "TokensPerSecond": {"step": 900.0},
     "CheckpointSeconds": {"checkpoint": 2.5},
     "CheckpointBlockedSeconds": {"checkpoint": 0.25},
+    "CheckpointAgeSeconds": {"step": 70.0},
+    "CheckpointAgeIntervals": {"step": 0.5},
     "GpuUtilization": {"gpu": 91.5},
     "IdlestGpuUtilization": {"gpu": 80.0},
     "BootFailures": {"boot failed": 1.0},
     "BootSeconds": {"booted": 41.0},
     "Interruptions": {"notice": 1.0},
-    "Nodes": {"controller": 4.0},
+    "UsdPerHour": {"controller": 1.25},
+    "Usd": {"controller": 12.5},
+    "LedgerFailed": {"ledger": 1.0},
+    "Nodes": {"controller": 4.0, "ledger": 4.0, **dict.fromkeys(map(str, TOO_FEW_NODES), 0.0)},
+    **{cause_metric(cause): {str(cause): 1.0} for cause in TOO_FEW_NODES},
 }
 
 
 def at(path: str, line: dict[str, Any]) -> Any:
-    """Return what a path of the filter language finds, or None."""
+    """Return the value at a path of the filter language, or None."""
     found: Any = line
     for name in path.removeprefix("$.").split("."):
         found = found.get(name) if isinstance(found, dict) else None
@@ -49,7 +72,7 @@ def at(path: str, line: dict[str, Any]) -> Any:
 
 
 def value(metric: LoggedMetric, line: dict[str, Any]) -> float | None:
-    """Return what the filter makes of a line: the parts of the language that the patterns use, joined by `&&`."""
+    """Evaluate the parts of the filter language that the patterns use, joined by `&&`, on a line."""
     terms = re.findall(r'(\$[\w.]+) = (\*|"[^"]*")', metric.pattern)
     assert terms and metric.pattern.count("=") == len(terms), metric.pattern
     for path, wanted in terms:
@@ -63,7 +86,7 @@ def value(metric: LoggedMetric, line: dict[str, Any]) -> float | None:
 
 
 @pytest.mark.parametrize("name", sorted(NODE_METRICS | CONTROLLER_METRICS))
-def test_each_metric_is_made_of_the_right_lines_only(name: str) -> None:
+def test_each_metric_counts_the_right_lines_only(name: str) -> None:
     metric = (NODE_METRICS | CONTROLLER_METRICS)[name]
     made = {label: found for label, line in LINES.items() if (found := value(metric, line)) is not None}
     assert made == EXPECTED[name]
@@ -74,25 +97,37 @@ def alarms(assembly: Assembly) -> dict[str, dict[str, Any]]:
     return {name.removeprefix("Alarms")[:-8]: item["Properties"] for name, item in found.items()}
 
 
-def test_a_machine_without_gpus_has_no_alarm_of_them(demo: Assembly) -> None:
-    assert set(alarms(demo)) == {"HeartbeatMissing", "RunControllerSilent", "BootFailures", "Interruptions"}
+def test_no_gpu_alarm_without_gpus(demo: Assembly) -> None:
+    others = {"HeartbeatMissing", "RunControllerSilent", "CheckpointAge", "BootFailures", "Interruptions"}
+    others |= {"LedgerFailed"}
+    assert set(alarms(demo)) == others | {cause_metric(cause) for cause in TOO_FEW_NODES}
     assert "GpuUtilization" not in json.dumps(demo.one(STACK, "AWS::CloudWatch::Dashboard"))
 
 
-def test_every_number_of_the_file_is_in_its_alarm(synthesis: Synthesis) -> None:
+def test_each_threshold_of_the_file_is_in_its_alarm(synthesis: Synthesis) -> None:
     numbers = {
         "heartbeat_missing_minutes": 7,
+        "too_few_nodes_minutes": 45,
         "gpu_utilization_below_percent": 33,
         "gpu_idle_minutes": 44,
         "boot_failures": 5,
         "interruptions_per_hour": 9,
+        "usd_per_hour": 12.5,
     }
     changes = {f"observability.alarms.{key}": number for key, number in numbers.items()}
+    changes |= {"limits.usd": 5000.0, "limits.warn_at_percent": 60}
     found = alarms(synthesis.variant("alarms", changes, base="single-gpu"))
     assert found["HeartbeatMissing"]["EvaluationPeriods"] == 7
     assert (found["GpusIdle"]["Threshold"], found["GpusIdle"]["EvaluationPeriods"]) == (33, 44)
     assert (found["BootFailures"]["Threshold"], found["BootFailures"]["Period"]) == (5, 3600)
     assert (found["Interruptions"]["Threshold"], found["Interruptions"]["Period"]) == (9, 3600)
+    assert (found["UsdPerHour"]["Threshold"], found["UsdPerHour"]["EvaluationPeriods"]) == (12.5, 15)
+    assert (found["Usd"]["Threshold"], found["Usd"]["Statistic"]) == (3000, "Maximum")
+    for cause in TOO_FEW_NODES:
+        alarm = found[cause_metric(cause)]
+        assert (alarm["EvaluationPeriods"], alarm["Period"]) == (9, 300)
+        assert f"45 minutes, cause: {cause}. Remedy: {REMEDIES[cause]}" in alarm["AlarmDescription"]
+    assert (found["CheckpointAge"]["MetricName"], found["CheckpointAge"]["Threshold"]) == ("CheckpointAgeIntervals", 3)
     topic = {"Ref": next(iter(demo_topic(synthesis.of("single-gpu"))))}
     assert all(alarm["AlarmActions"] == [topic] and alarm["OKActions"] == [topic] for alarm in found.values())
 
@@ -101,7 +136,7 @@ def demo_topic(assembly: Assembly) -> dict[str, Any]:
     return assembly.of_type(STACK, "AWS::SNS::Topic")
 
 
-def test_alarms_watch_metrics_that_a_filter_makes(synthesis: Synthesis) -> None:
+def test_alarms_use_metrics_of_a_filter(synthesis: Synthesis) -> None:
     assembly = synthesis.of("single-gpu")
     made = {
         (transformation["MetricNamespace"], transformation["MetricName"])
@@ -113,14 +148,14 @@ def test_alarms_watch_metrics_that_a_filter_makes(synthesis: Synthesis) -> None:
         assert {(each["Namespace"], each["MetricName"]) for each in stats} <= made
 
 
-def test_no_threshold_of_gpu_use_is_no_alarm_and_no_dashboard_is_none(synthesis: Synthesis) -> None:
+def test_gpu_alarm_and_dashboard_are_optional(synthesis: Synthesis) -> None:
     changes = {"observability.alarms.gpu_utilization_below_percent": 0, "observability.dashboard": False}
     assembly = synthesis.variant("quiet", changes, base="single-gpu")
     assert "GpusIdle" not in alarms(assembly)
     assert assembly.of_type(STACK, "AWS::CloudWatch::Dashboard") == {}
 
 
-def test_the_topic_is_encrypted_and_only_two_services_of_this_account_write_to_it(demo: Assembly) -> None:
+def test_topic_is_encrypted_and_has_two_publishers(demo: Assembly) -> None:
     key = next(iter(demo.of_type(STACK, "AWS::KMS::Key")))
     assert demo.one(STACK, "AWS::SNS::Topic")["Properties"]["KmsMasterKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
     for kind, document, action in (
@@ -141,7 +176,7 @@ def test_the_topic_is_encrypted_and_only_two_services_of_this_account_write_to_i
             assert "aws:SourceArn" in each["Condition"]["ArnLike"]
 
 
-def test_emails_subscribe_and_one_that_goes_leaves_the_others_alone(synthesis: Synthesis) -> None:
+def test_removing_an_email_keeps_the_other_subscriptions(synthesis: Synthesis) -> None:
     both = synthesis.variant("two-emails", {"observability.emails": ["a@example.com", "b@example.com"]})
     one = synthesis.variant("one-email", {"observability.emails": ["b@example.com"]})
     before, after = (each.of_type(STACK, "AWS::SNS::Subscription") for each in (both, one))
@@ -149,7 +184,7 @@ def test_emails_subscribe_and_one_that_goes_leaves_the_others_alone(synthesis: S
     assert after.items() <= before.items() and len(after) == 1
 
 
-def test_the_budget_counts_this_deployment_and_tells_the_topic(synthesis: Synthesis, demo: Assembly) -> None:
+def test_budget_covers_the_deployment_and_notifies_the_topic(synthesis: Synthesis, demo: Assembly) -> None:
     assert demo.of_type(STACK, "AWS::Budgets::Budget") == {}
     changes = {"budget.monthly_usd": 900.0, "budget.warn_at_percent": [60, 90]}
     budget = synthesis.variant("budget", changes).one(STACK, "AWS::Budgets::Budget")
@@ -161,14 +196,14 @@ def test_the_budget_counts_this_deployment_and_tells_the_topic(synthesis: Synthe
     assert any(name.startswith("TopicPolicy") for name in budget["DependsOn"])
 
 
-def test_nothing_that_trains_depends_on_what_watches_it(demo: Assembly) -> None:
+def test_no_other_stack_depends_on_observability(demo: Assembly) -> None:
     manifest = json.loads((demo.directory / "manifest.json").read_text())["artifacts"]
     for stack in ("NetworkStack", "StorageStack", "TrainingStack"):
         assert STACK not in manifest[stack].get("dependencies", [])
     assert "TrainingStack" in manifest[STACK]["dependencies"]
 
 
-def test_log_groups_are_encrypted_with_the_key_of_the_data_which_admits_them(demo: Assembly) -> None:
+def test_log_groups_use_the_data_key(demo: Assembly) -> None:
     groups = demo.of_type("TrainingStack", "AWS::Logs::LogGroup")
     assert len(groups) == 2
     for group in groups.values():

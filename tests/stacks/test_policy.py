@@ -1,4 +1,4 @@
-"""The gate finds what is wrong and accepts only what is accepted, with a reason, for the part that is meant."""
+"""Policy gate: findings, and suppressions that need a reason and cover only the named part."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 
-from stacks.constructs.accepted_findings import accept
 from stacks.constructs.permissions_boundary import WITHOUT_RESOURCE_LEVEL
+from stacks.constructs.suppressions import suppress
 from stacks.policy import nag
-from stacks.policy.assembly import CheckedApp
 from stacks.policy.checkov import CheckovError, checkov
+from stacks.policy.cloud_assembly import CheckedApp
 from stacks.policy.explained import explained_rules
 from stacks.policy.lint import cfn_lint
 
@@ -25,14 +25,14 @@ from .test_permissions_boundary import stacks_of
 
 
 def sample(directory: Path, reason: str | None, part: str) -> CheckedApp:
-    """Return an app whose role reaches two prefixes of a bucket; `reason` accepts the one that `part` names."""
+    """Return an app whose role has two bucket prefixes; `reason` suppresses the one that matches `part`."""
     app = cdk.App(outdir=str(directory))
     stack = cdk.Stack(app, "Sample")
     role = iam.Role(stack, "Role", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"))
     for prefix in ("runs", "nodes"):
         role.add_to_policy(iam.PolicyStatement(actions=["s3:GetObject"], resources=[f"arn:aws:s3:::b/{prefix}/*"]))
     if reason is not None:
-        accept(role.node.find_child("DefaultPolicy"), "AwsSolutions-IAM5", reason, applies_to=[part])
+        suppress(role.node.find_child("DefaultPolicy"), "AwsSolutions-IAM5", reason, applies_to=[part])
     s3.CfnBucket(stack, "Bucket")
     app.synth()
     return CheckedApp("sample", app, directory)
@@ -43,22 +43,22 @@ def findings(checked: CheckedApp) -> set[tuple[str, str]]:
     return {(found.rule, found.resource) for found in verdict.findings}
 
 
-def test_cdk_nag_finds_and_an_acceptance_is_for_the_part_it_names_only(tmp_path: Path) -> None:
+def test_suppression_covers_only_the_named_part(tmp_path: Path) -> None:
     bare = findings(sample(tmp_path / "a", None, ""))
     assert ("AwsSolutions-S1", "Bucket") in bare
     wildcards = {found for found in bare if found[0] == "AwsSolutions-IAM5"}
     assert wildcards
-    assert findings(sample(tmp_path / "b", "one prefix", r"Resource::.*/runs/\*")) == bare  # nodes/* is still found
+    assert findings(sample(tmp_path / "b", "one prefix", r"Resource::.*/runs/\*")) == bare  # nodes/* is still a finding
     assert findings(sample(tmp_path / "c", "both", r"Resource::.*/(runs|nodes)/\*")) == bare - wildcards
-    assert findings(sample(tmp_path / "d", " ", r"Resource::.*/(runs|nodes)/\*")) == bare  # no reason, no acceptance
+    assert findings(sample(tmp_path / "d", " ", r"Resource::.*/(runs|nodes)/\*")) == bare  # needs a reason
 
 
-def test_the_packs_have_as_many_rules_as_the_counts_say() -> None:
+def test_rule_counts_match_the_packs() -> None:
     counts = nag.rule_counts()
     assert counts[nag.SOLUTIONS] > 100 and counts[nag.NIST] > 60
 
 
-def test_cfn_lint_finds_in_the_templates_of_the_gate(tmp_path: Path) -> None:
+def test_cfn_lint_reports_findings(tmp_path: Path) -> None:
     app = cdk.App(outdir=str(tmp_path))
     cdk.CfnResource(cdk.Stack(app, "Bad"), "Bucket", type="AWS::S3::Bucket", properties={"BucketNam": "x"})
     app.synth()
@@ -73,7 +73,7 @@ def stand_in(path: Path, answer: str) -> Path:
     return path
 
 
-def test_checkovs_report_becomes_counts_a_template(tmp_path: Path) -> None:
+def test_checkov_report_becomes_counts_per_template(tmp_path: Path) -> None:
     template = tmp_path / "x.template.json"
     template.write_text("{}")
 
@@ -94,10 +94,10 @@ def test_checkovs_report_becomes_counts_a_template(tmp_path: Path) -> None:
     assert verdict.findings[0].rule == "CKV_3"
 
 
-def test_a_checkov_that_is_missing_or_fails_is_said_and_no_pass(tmp_path: Path) -> None:
+def test_missing_or_failing_checkov_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckovError, match="make policy"):
         checkov(tmp_path / "none", tmp_path, {})
-    with pytest.raises(CheckovError, match="gave no report"):
+    with pytest.raises(CheckovError, match="no report"):
         checkov(stand_in(tmp_path / "checkov", "Traceback"), tmp_path, {})
 
 
@@ -110,21 +110,19 @@ def checked(synthesis: Synthesis) -> list[CheckedApp]:
     ]
 
 
-def test_every_template_passes_aws_solutions(checked: list[CheckedApp]) -> None:
+def test_each_template_passes_aws_solutions(checked: list[CheckedApp]) -> None:
     assert len(checked) == len(CONFIGS)
     found = [str(finding) for app in checked for verdict in nag.solutions(app, 1) for finding in verdict.findings]
     assert found == []
 
 
-def test_the_security_page_explains_each_unmet_nist_rule_and_no_other(checked: list[CheckedApp]) -> None:
+def test_security_page_lists_exactly_the_unmet_nist_rules(checked: list[CheckedApp]) -> None:
     unmet = {rule for app in checked for verdict in nag.nist(app, 1, set()) for rule in verdict.unmet}
     assert explained_rules(ROOT / "docs" / "security.md") == unmet
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_no_role_may_do_everything_and_stars_are_where_there_is_no_resource_level(
-    synthesis: Synthesis, name: str
-) -> None:
+def test_no_wildcard_actions_and_star_resources_only_without_resource_level(synthesis: Synthesis, name: str) -> None:
     assembly = synthesis.of(name)
     wide = []
     for stack in stacks_of(assembly):

@@ -1,4 +1,4 @@
-"""The configuration reference: complete, and not stale."""
+"""The configuration reference is complete and up to date."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from stacks.config import DeploymentConfig, Edit
-from stacks.reference import configuration_page, fields
+from stacks.config.reference import configuration_page, fields
 
 from .conftest import ROOT, Assembly, Synthesis
 
@@ -15,18 +15,18 @@ FIELDS = list(fields(DeploymentConfig))
 
 
 @pytest.mark.parametrize(("path", "field", "edit"), FIELDS, ids=[path for path, _, _ in FIELDS])
-def test_every_key_says_what_it_means_and_what_an_edit_does(path: str, field: object, edit: str) -> None:
+def test_each_key_has_a_description_and_an_edit_effect(path: str, field: object, edit: str) -> None:
     description = field.description  # type: ignore[attr-defined]
     assert description and description.endswith("."), path
     assert edit in get_args(Edit)
 
 
-def test_the_page_is_that_of_the_models() -> None:
+def test_committed_page_matches_the_models() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     assert page == configuration_page(), "stale: python -m stacks docs > docs/configuration.md"
 
 
-def test_every_key_is_on_the_page() -> None:
+def test_page_has_each_key() -> None:
     page = configuration_page()
     for path, _, _ in FIELDS:
         assert f"| `{path.rsplit('.', 1)[-1]}` |" in page
@@ -41,7 +41,6 @@ def test_every_key_is_on_the_page() -> None:
         ("capacity.gang_timeout_seconds", 200),
         ("capacity.boot_failure_limit", 5),
         ("node.ami", "ami-0123456789abcdef0"),
-        ("node.root_device", "/dev/sda1"),
         ("node.root_volume.gib", 200),
         ("node.python.packages", ["torch"]),
         ("node.supervise.heartbeat_seconds", 2.0),
@@ -54,7 +53,7 @@ def test_every_key_is_on_the_page() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
 )
-def test_an_edit_does_what_the_key_says(synthesis: Synthesis, demo: Assembly, path: str, value: object) -> None:
+def test_edit_has_the_declared_effect(synthesis: Synthesis, demo: Assembly, path: str, value: object) -> None:
     (declared,) = (edit for name, _, edit in FIELDS if name == path)
     edited = synthesis.variant(f"edit-{path}", {path: value})
     before, after = demo.resources("TrainingStack"), edited.resources("TrainingStack")
@@ -62,6 +61,7 @@ def test_an_edit_does_what_the_key_says(synthesis: Synthesis, demo: Assembly, pa
     if "AWS::EC2::LaunchTemplate" in changed:
         assert declared == "replaces nodes"
     elif "AWS::SSM::Parameter" in changed:
-        assert declared == "restarts the trainer"
+        needs_new_run = path in ("training.config.seed", "training.config.data.documents")
+        assert declared == ("requires a new run" if needs_new_run else "restarts the trainer")
     else:
         assert changed and declared == "in place"

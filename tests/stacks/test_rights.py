@@ -1,15 +1,15 @@
-"""Every right of nodes and run controller beyond the demo's is in a list, with what shows that it is needed."""
+"""Permissions of nodes and run controller beyond the demo's: each is in a list with evidence of its need."""
 
 from __future__ import annotations
 
-from tests.flow.rights import BEYOND_THE_DEMO, ROLES, Right
+from tests.flow.permissions import BEYOND_THE_DEMO, ROLES, Permission
 
 from .conftest import CONFIGS, Assembly, Synthesis
 
 
-def rights(assembly: Assembly) -> set[Right]:
-    """Return every action of every statement of the roles that tests/flow watches in the demo."""
-    found: set[Right] = set()
+def rights(assembly: Assembly) -> set[Permission]:
+    """Return the actions of the roles that tests/flow observes in the demo."""
+    found: set[Permission] = set()
     for role, logical_id in ROLES.items():
         (name,) = [each for each in assembly.of_type("TrainingStack", "AWS::IAM::Role") if each.startswith(logical_id)]
         for sid, statement in assembly.statements("TrainingStack", name).items():
@@ -18,7 +18,7 @@ def rights(assembly: Assembly) -> set[Right]:
     return found
 
 
-def test_what_deployments_grant_beyond_the_demo_has_a_reason(synthesis: Synthesis, demo: Assembly) -> None:
-    """What the demo's own deployment grants is judged by the calls of a whole run: tests/flow/test_change.py."""
-    granted: set[Right] = set().union(*(rights(synthesis.of(name)) for name in CONFIGS))
+def test_each_permission_beyond_the_demo_has_a_reason(synthesis: Synthesis, demo: Assembly) -> None:
+    """tests/flow/test_change.py checks the demo's permissions against the calls of a complete run."""
+    granted: set[Permission] = set().union(*(rights(synthesis.of(name)) for name in CONFIGS))
     assert sorted(granted - rights(demo)) == sorted(BEYOND_THE_DEMO)

@@ -1,6 +1,7 @@
-"""What must not change by accident: stateful resources and rights, in two small files that people read.
+"""Snapshots against accidental changes of stateful resources and permissions.
 
-A wanted change: `UPDATE_SNAPSHOTS=1 python -m pytest tests/stacks/test_snapshots.py`, and say why in the commit.
+To accept a change, run `UPDATE_SNAPSHOTS=1 python -m pytest tests/stacks/test_snapshots.py`, and explain it in the
+commit.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ def test_stateful_resources_keep_their_logical_ids(demo: Assembly, update: bool)
         for stack in STACKS
     }
     compare(
-        "logical_ids.json", found, update, "a resource with another logical id is made anew: its data is left behind"
+        "logical_ids.json",
+        found,
+        update,
+        "CloudFormation replaces a resource with another logical id, without its data",
     )
 
 
-def test_rights_are_those_that_were_reviewed(demo: Assembly, update: bool) -> None:
+def test_permissions_match_the_reviewed_ones(demo: Assembly, update: bool) -> None:
     found: dict[str, Any] = {}
     for stack in STACKS:
         for role in demo.of_type(stack, "AWS::IAM::Role"):
@@ -50,4 +54,4 @@ def test_rights_are_those_that_were_reviewed(demo: Assembly, update: bool) -> No
                 sid: {key: value for key, value in statement.items() if key != "Sid"}
                 for sid, statement in statements.items()
             }
-    compare("iam.json", found, update, "rights changed: broader ones need a reason")
+    compare("iam.json", found, update, "permissions changed: explain broader ones in the commit")

@@ -1,4 +1,4 @@
-"""StorageStack: private, encrypted, and hard to lose."""
+"""StorageStack: privacy, encryption and retention of data."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from bootstrap.documents import NodeDocument
 from .conftest import Assembly, Synthesis
 
 STACK = "StorageStack"
+# Deletion and replacement keep the data; the rollback of a first create deletes the empty resources. Source (2026-11):
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-attribute-deletionpolicy.html
+KEPT = ("RetainExceptOnCreate", "Retain")
 
 
 def buckets(assembly: Assembly) -> dict[str, dict[str, Any]]:
@@ -19,19 +22,18 @@ def buckets(assembly: Assembly) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("deletion", ["single-gpu", "demo"])
-def test_data_is_retained_unless_both_keys_say_otherwise(synthesis: Synthesis, deletion: str) -> None:
-    """The demo's file says destroy, and nobody said -c allow-destroy=true."""
+def test_data_is_retained_unless_both_keys_are_set(synthesis: Synthesis, deletion: str) -> None:
+    """The demo's file has deletion: destroy, without -c allow-destroy=true."""
     for kind in ("AWS::S3::Bucket", "AWS::KMS::Key"):
-        for item in synthesis.of(deletion).of_type(STACK, kind).values():
-            assert item["DeletionPolicy"] == "Retain"
-            assert item["UpdateReplacePolicy"] == "Retain"
+        items = synthesis.of(deletion).of_type(STACK, kind).values()
+        assert {(item["DeletionPolicy"], item["UpdateReplacePolicy"]) for item in items} == {KEPT}
 
 
-def test_two_keys_destroy(synthesis: Synthesis) -> None:
+def test_both_keys_destroy(synthesis: Synthesis) -> None:
     both = synthesis.variant("destroy", {"storage.deletion": "destroy"}, **{"allow-destroy": "true"})
     assert {item["DeletionPolicy"] for item in buckets(both).values()} == {"Delete"}
     one = synthesis.variant("retain", {"storage.deletion": "retain"}, **{"allow-destroy": "true"})
-    assert {item["DeletionPolicy"] for item in buckets(one).values()} == {"Retain"}
+    assert {item["DeletionPolicy"] for item in buckets(one).values()} == {KEPT[0]}
 
 
 def test_termination_protection_follows_the_config(synthesis: Synthesis) -> None:
@@ -40,11 +42,11 @@ def test_termination_protection_follows_the_config(synthesis: Synthesis) -> None
 
 
 def test_no_bucket_is_public(demo: Assembly) -> None:
-    for item in buckets(demo).values():
-        assert set(item["Properties"]["PublicAccessBlockConfiguration"].values()) == {True}
+    blocks = [item["Properties"]["PublicAccessBlockConfiguration"] for item in buckets(demo).values()]
+    assert blocks and all(set(block.values()) == {True} for block in blocks)
 
 
-def test_every_bucket_refuses_what_is_not_tls(demo: Assembly) -> None:
+def test_each_bucket_requires_tls(demo: Assembly) -> None:
     refusing = set()
     for item in demo.of_type(STACK, "AWS::S3::BucketPolicy").values():
         for statement in item["Properties"]["PolicyDocument"]["Statement"]:
@@ -53,16 +55,16 @@ def test_every_bucket_refuses_what_is_not_tls(demo: Assembly) -> None:
     assert refusing == set(buckets(demo))
 
 
-def test_data_is_encrypted_with_the_own_key(demo: Assembly) -> None:
+def test_data_uses_the_deployments_key(demo: Assembly) -> None:
     (key,) = demo.of_type(STACK, "AWS::KMS::Key")
-    for name in ("Datasets", "Checkpoints"):
+    for name in ("Datasets", "Checkpoints", "Control"):
         (item,) = (item for logical_id, item in buckets(demo).items() if logical_id.startswith(name))
         (rule,) = item["Properties"]["BucketEncryption"]["ServerSideEncryptionConfiguration"]
         assert rule["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == {"Fn::GetAtt": [key, "Arn"]}
         assert rule["BucketKeyEnabled"] is True
 
 
-def test_the_key_rotates_and_admits_auto_scaling_by_condition(demo: Assembly) -> None:
+def test_key_rotates_and_allows_auto_scaling_by_condition(demo: Assembly) -> None:
     key = demo.one(STACK, "AWS::KMS::Key")["Properties"]
     assert key["EnableKeyRotation"] is True
     for statement in key["KeyPolicy"]["Statement"]:
@@ -71,13 +73,13 @@ def test_the_key_rotates_and_admits_auto_scaling_by_condition(demo: Assembly) ->
             assert statement["Condition"]["StringEquals"] == {"kms:CallerAccount": {"Ref": "AWS::AccountId"}}
 
 
-def test_checkpoints_tell_the_event_bus(demo: Assembly) -> None:
-    (item,) = (item for name, item in buckets(demo).items() if name.startswith("Checkpoints"))
+def test_control_bucket_sends_events(demo: Assembly) -> None:
+    (item,) = (item for name, item in buckets(demo).items() if name.startswith("Control"))
     events = item["Properties"]["NotificationConfiguration"]
     assert events == {"EventBridgeConfiguration": {"EventBridgeEnabled": True}}
 
 
-def test_abandoned_uploads_do_not_pile_up(demo: Assembly) -> None:
+def test_abandoned_uploads_expire(demo: Assembly) -> None:
     for item in buckets(demo).values():
         rules = item["Properties"]["LifecycleConfiguration"]["Rules"]
         assert any("AbortIncompleteMultipartUpload" in rule for rule in rules)
@@ -103,7 +105,7 @@ def rules_of(assembly: Assembly, name: str) -> dict[str, dict[str, Any]]:
 
 
 def node_document(assembly: Assembly) -> NodeDocument:
-    """Return the node document of the launch template, with what a deploy fills in replaced by made-up values."""
+    """Return the node document of the launch template, with placeholders for deployed values."""
     (template,) = assembly.of_type("TrainingStack", "AWS::EC2::LaunchTemplate").values()
     parts = template["Properties"]["LaunchTemplateData"]["UserData"]["Fn::Base64"]["Fn::Join"][1]
     made_up = {"Volume": "vol-0123456789abcdef0"}
@@ -114,30 +116,41 @@ def node_document(assembly: Assembly) -> NodeDocument:
     return NodeDocument.from_text(text[text.index('{"') :])
 
 
-def test_data_that_nobody_reads_gets_cheaper_and_reports_go(demo: Assembly, synthesis: Synthesis) -> None:
+def test_lifecycle_rules_archive_data_and_delete_reports(demo: Assembly, synthesis: Synthesis) -> None:
     for name, prefix in (("Datasets", "datasets/"), ("Checkpoints", "runs/")):
         rule = rules_of(demo, name)["PricedByUse"]
         assert rule["Prefix"] == prefix
         assert rule["Transitions"] == [{"StorageClass": "INTELLIGENT_TIERING", "TransitionInDays": 30}]
-    reports = rules_of(demo, "Checkpoints")["OldNodeReports"]
+    reports = rules_of(demo, "Control")["OldNodeReports"]
     assert (reports["Prefix"], reports["ExpirationInDays"]) == ("nodes/", 30)
     assert rules_of(demo, "AccessLogs")["OldLogs"]["ExpirationInDays"] == 90
     changes = {"archive_after_days": None, "access_log_days": 7, "node_report_days": 3}
     other = synthesis.variant("lifecycle", {f"storage.{name}": value for name, value in changes.items()})
     assert "PricedByUse" not in rules_of(other, "Checkpoints") | rules_of(other, "Datasets")
     assert rules_of(other, "AccessLogs")["OldLogs"]["ExpirationInDays"] == 7
-    assert rules_of(other, "Checkpoints")["OldNodeReports"]["ExpirationInDays"] == 3
+    assert rules_of(other, "Control")["OldNodeReports"]["ExpirationInDays"] == 3
 
 
-def test_uploads_are_accelerated_when_asked_for(demo: Assembly, full: Assembly) -> None:
+def test_only_checkpoints_have_versions_which_expire(demo: Assembly, synthesis: Synthesis) -> None:
+    """https://docs.aws.amazon.com/AmazonS3/latest/userguide/intro-lifecycle-rules.html (2026-11)."""
+    versioned = {name for name, item in buckets(demo).items() if item["Properties"].get("VersioningConfiguration")}
+    assert [name.startswith("Checkpoints") for name in versioned] == [True]
+    rules = rules_of(demo, "Checkpoints")
+    assert rules["OldVersions"]["NoncurrentVersionExpiration"] == {"NoncurrentDays": 3}
+    assert rules["OldDeleteMarkers"]["ExpiredObjectDeleteMarker"] is True
+    longer = synthesis.variant("versions", {"storage.noncurrent_version_days": 30})
+    assert rules_of(longer, "Checkpoints")["OldVersions"]["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
+
+
+def test_transfer_acceleration_is_optional(demo: Assembly, full: Assembly) -> None:
     accelerated = [name for name, item in buckets(full).items() if "AccelerateConfiguration" in item["Properties"]]
     assert len(accelerated) == 1 and accelerated[0].startswith("Datasets")
     assert not any("AccelerateConfiguration" in item["Properties"] for item in buckets(demo).values())
 
 
-def test_no_volumes_and_no_rights_over_them_unless_asked_for(demo: Assembly) -> None:
+def test_no_volumes_and_no_volume_permissions_by_default(demo: Assembly) -> None:
     kinds = {item["Type"] for item in demo.resources(STACK).values()}
-    assert kinds <= {"AWS::S3::Bucket", "AWS::S3::BucketPolicy", "AWS::KMS::Key"}
+    assert kinds <= {"AWS::S3::Bucket", "AWS::S3::BucketPolicy", "AWS::KMS::Key", "AWS::IAM::ManagedPolicy"}
     assert "ec2:" not in json.dumps(demo.statements("TrainingStack", node_role(demo)))
     document = node_document(demo)
     assert (document.volumes, document.lustre) == ((), None)
@@ -148,21 +161,21 @@ def node_role(assembly: Assembly) -> str:
     return name
 
 
-def test_volumes_are_encrypted_kept_and_of_their_kind(full: Assembly) -> None:
+def test_volumes_are_encrypted_and_retained(full: Assembly) -> None:
     (key,) = full.of_type(STACK, "AWS::KMS::Key")
     volumes = full.of_type(STACK, "AWS::EC2::Volume")
     kinds = {}
     for item in volumes.values():
         properties = item["Properties"]
         assert properties["Encrypted"] is True and properties["KmsKeyId"] == {"Fn::GetAtt": [key, "Arn"]}
-        assert item["DeletionPolicy"] == item["UpdateReplacePolicy"] == "Retain"
+        assert (item["DeletionPolicy"], item["UpdateReplacePolicy"]) == KEPT
         kinds[properties["VolumeType"]] = properties
     assert set(kinds) == {"gp3", "io2"}
     assert kinds["io2"]["MultiAttachEnabled"] is True
     assert kinds["io2"]["SnapshotId"] == "snap-0123456789abcdef1"
 
 
-def test_snapshots_of_the_checkpoint_volume_are_scheduled_by_its_tag(full: Assembly) -> None:
+def test_snapshot_schedule_selects_the_checkpoint_volume_by_tag(full: Assembly) -> None:
     details = full.one(STACK, "AWS::DLM::LifecyclePolicy")["Properties"]["PolicyDetails"]
     (target,) = details["TargetTags"]
     tagged = [
@@ -175,7 +188,7 @@ def test_snapshots_of_the_checkpoint_volume_are_scheduled_by_its_tag(full: Assem
     assert (schedule["CreateRule"]["Interval"], schedule["RetainRule"]["Count"]) == (6, 4)
 
 
-def test_the_dataset_volume_comes_with_the_machine(full: Assembly, synthesis: Synthesis) -> None:
+def test_dataset_volume_is_a_device_of_the_launch_template(full: Assembly, synthesis: Synthesis) -> None:
     rated = synthesis.variant(
         "rated",
         {
@@ -193,18 +206,21 @@ def test_the_dataset_volume_comes_with_the_machine(full: Assembly, synthesis: Sy
         assert root["DeviceName"] != made["DeviceName"] == "/dev/sdf"
         assert made["Ebs"].get("VolumeInitializationRate") == rate
         assert made["Ebs"]["DeleteOnTermination"] is True
-    assert not rated.of_type(STACK, "Custom::FastSnapshotRestore")
+    assert not rated.of_type("TrainingStack", "Custom::FastSnapshotRestore")
     limits = [node_document(each).volumes[0].warm_limit_mib_per_second for each in (full, rated)]
     assert limits == [None, 150]
 
 
-def test_fast_restore_is_asked_for_in_each_zone(full: Assembly) -> None:
-    wanted = full.one(STACK, "Custom::FastSnapshotRestore")["Properties"]
+def test_fast_restore_covers_each_zone(full: Assembly) -> None:
+    """It is billed by the hour, so it belongs to the stack that `destroy` deletes, and it precedes the first node."""
+    wanted = full.one("TrainingStack", "Custom::FastSnapshotRestore")["Properties"]
+    (name,) = full.of_type("TrainingStack", "Custom::FastSnapshotRestore")
+    assert name in full.one("TrainingStack", "AWS::AutoScaling::AutoScalingGroup")["DependsOn"]
     assert [zone["Fn::Join"][1][1] for zone in wanted["AvailabilityZones"]] == ["a", "b"]
     assert wanted["SnapshotId"] == "snap-0123456789abcdef0"
 
 
-def test_lustre_is_reached_on_its_ports_and_sees_the_datasets(full: Assembly) -> None:
+def test_lustre_ports_and_dataset_link(full: Assembly) -> None:
     system = full.one(STACK, "AWS::FSx::FileSystem")["Properties"]
     assert system["FileSystemTypeVersion"] == "2.15"
     lustre = system["LustreConfiguration"]
@@ -219,7 +235,7 @@ def test_lustre_is_reached_on_its_ports_and_sees_the_datasets(full: Assembly) ->
     assert link["FileSystemPath"] == "/datasets"
 
 
-def test_a_scratch_file_system_has_neither_key_nor_throughput(synthesis: Synthesis) -> None:
+def test_scratch_file_system_has_neither_key_nor_throughput(synthesis: Synthesis) -> None:
     scratch = {"zone": "b", "deployment_type": "SCRATCH_2", "import_datasets": False}
     made = synthesis.variant("scratch", {"storage.lustre": scratch})
     system = made.one(STACK, "AWS::FSx::FileSystem")["Properties"]
@@ -228,7 +244,7 @@ def test_a_scratch_file_system_has_neither_key_nor_throughput(synthesis: Synthes
     assert not made.of_type(STACK, "AWS::FSx::DataRepositoryAssociation")
 
 
-def test_nodes_are_told_of_all_of_it_and_may_attach_it(full: Assembly) -> None:
+def test_node_document_has_the_volumes_and_the_role_may_attach_them(full: Assembly) -> None:
     document = node_document(full)
     assert [(volume.kind, volume.mount, volume.read_only) for volume in document.volumes] == [
         ("dataset", "/mnt/dataset", True),
@@ -245,19 +261,17 @@ def test_nodes_are_told_of_all_of_it_and_may_attach_it(full: Assembly) -> None:
     assert statements["GrantKeyToVolumes"]["Condition"]["Bool"] == {"kms:GrantIsForAWSResource": "true"}
 
 
-def test_nodes_make_copies_where_the_file_says_so_and_of_tagged_things_only(
-    full: Assembly, synthesis: Synthesis
-) -> None:
+def test_volume_copies_are_optional_and_limited_by_tag(full: Assembly, synthesis: Synthesis) -> None:
     asks = synthesis.of("single-node-8-gpu")
     assert [volume.restored_elsewhere for volume in node_document(asks).volumes] == [True]
     assert not any(volume.restored_elsewhere for volume in node_document(full).volumes)
     statements = asks.statements("TrainingStack", node_role(asks))
     without = full.statements("TrainingStack", node_role(full))
     more = statements.keys() - without.keys()
-    assert {"ReadSnapshots", "MakeCopies", "TakeSnapshots", "RemoveOwnSnapshots"} <= more
+    assert {"ReadSnapshots", "CreateCopies", "TakeSnapshots", "DeleteOwnSnapshots"} <= more
     for sid in more - {"FindSnapshots", "SnapshotVolume"}:
         assert statements[sid]["Condition"], f"{sid} is for everything in the account"
     name = {"aws:ResourceTag/trainstack:snapshots": "single-node-8-gpu"}
     assert statements["ReadSnapshots"]["Condition"] == {"StringEquals": name}
     taken = {**name, "aws:ResourceTag/trainstack:taken-by": "supervisor"}
-    assert statements["RemoveOwnSnapshots"]["Condition"] == {"StringEquals": taken}
+    assert statements["DeleteOwnSnapshots"]["Condition"] == {"StringEquals": taken}

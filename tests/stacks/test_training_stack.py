@@ -1,4 +1,4 @@
-"""TrainingStack: what nodes are told, what they may do, and what an edit changes."""
+"""TrainingStack: documents, launch template, permissions, run controller, and the effects of edits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from bootstrap.documents import TERMINATING_HOOK, NodeDocument, RunDocument
+from stacks.constructs.nodes.object_rights import WRITE_ONCE
+from stacks.training_stack import ADVANCED_PARAMETER_BYTES
 
 from .conftest import CONFIGS, Assembly, Synthesis
 
@@ -16,7 +18,7 @@ STACK = "TrainingStack"
 
 
 def flat(value: Any) -> str:
-    """Return a string property with its references as words."""
+    """Return a string property with references replaced by names."""
     if isinstance(value, str):
         return value
     if "Fn::Base64" in value:
@@ -26,7 +28,7 @@ def flat(value: Any) -> str:
         return str(separator).join(flat(part) for part in parts)
     name = next(iter(value.values()))
     if re.search(r"OutputRef\w*Volume", str(name)):
-        return "vol-0123456789abcdef0"  # what it has to look like, the node document's own rules hold
+        return "vol-0123456789abcdef0"  # a valid id, since the node document checks it
     return "reference-" + re.sub(r"[^a-z0-9]+", "-", str(name).lower())
 
 
@@ -36,7 +38,8 @@ def launch(assembly: Assembly) -> dict[str, Any]:
 
 
 def group(assembly: Assembly) -> dict[str, Any]:
-    return assembly.one(STACK, "AWS::AutoScaling::AutoScalingGroup")
+    """Return the fleet's first group. With one zone at a time, there is one for each zone."""
+    return next(iter(assembly.of_type(STACK, "AWS::AutoScaling::AutoScalingGroup").values()))
 
 
 def node_role(assembly: Assembly) -> str:
@@ -51,7 +54,7 @@ def controller_role(assembly: Assembly) -> str:
 
 class TestTemplate:
     @pytest.mark.parametrize("name", CONFIGS)
-    def test_user_data_is_the_shim_and_a_sound_document(self, synthesis: Synthesis, name: str) -> None:
+    def test_user_data_is_the_shim_and_a_valid_document(self, synthesis: Synthesis, name: str) -> None:
         text = flat(launch(synthesis.of(name))["UserData"])
         script, document = text.split("exit # node document\n")
         assert script.startswith("#!/bin/bash\n")
@@ -61,11 +64,11 @@ class TestTemplate:
         assert node.bundle.sha256 in script
         assert node.deployment == name or node.deployment in text
 
-    def test_script_is_under_a_kilobyte(self, demo: Assembly) -> None:
+    def test_script_is_smaller_than_a_kilobyte(self, demo: Assembly) -> None:
         script = flat(launch(demo)["UserData"]).split("exit # node document\n")[0]
         assert len(script.encode()) < 1024
 
-    def test_metadata_service_wants_tokens_and_is_out_of_reach_for_containers(self, demo: Assembly) -> None:
+    def test_metadata_service_requires_tokens_and_one_hop(self, demo: Assembly) -> None:
         assert launch(demo)["MetadataOptions"] == {
             "HttpEndpoint": "enabled",
             "HttpPutResponseHopLimit": 1,
@@ -73,43 +76,43 @@ class TestTemplate:
             "InstanceMetadataTags": "enabled",
         }
 
-    def test_root_volume_is_encrypted_and_goes_with_the_node(self, demo: Assembly) -> None:
+    def test_root_volume_is_encrypted_and_deleted_with_the_node(self, demo: Assembly) -> None:
         (mapping,) = launch(demo)["BlockDeviceMappings"]
         assert mapping["Ebs"]["Encrypted"] is True
         assert mapping["Ebs"]["VolumeType"] == "gp3"
         assert mapping["Ebs"]["DeleteOnTermination"] is True
 
-    def test_a_node_that_shuts_down_is_gone(self, demo: Assembly) -> None:
+    def test_shutdown_terminates_the_node(self, demo: Assembly) -> None:
         assert launch(demo)["InstanceInitiatedShutdownBehavior"] == "terminate"
 
-    def test_there_is_no_key_pair_and_no_spot_option(self, demo: Assembly) -> None:
-        """Nobody logs in by SSH; and a mixed instances policy forbids spot options in the template."""
+    def test_template_has_no_key_pair_and_no_market_options(self, demo: Assembly) -> None:
+        """There is no SSH, and a mixed instances policy forbids spot options in the template."""
         assert not {"KeyName", "InstanceMarketOptions"} & set(launch(demo))
 
 
 class TestFleet:
     @pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"ec2-fleet", "spot-fleet"}))  # see test_fleets.py
-    def test_the_template_never_sizes_it(self, synthesis: Synthesis, name: str) -> None:
+    def test_template_never_sets_the_size(self, synthesis: Synthesis, name: str) -> None:
         properties = group(synthesis.of(name))["Properties"]
         assert properties["MinSize"] == "0"
         assert "DesiredCapacity" not in properties
         policy = group(synthesis.of(name))["UpdatePolicy"]
         assert policy["AutoScalingScheduledAction"] == {"IgnoreUnmodifiedGroupSizeProperties": True}
 
-    def test_a_node_edit_replaces_all_nodes_at_once(self, demo: Assembly) -> None:
+    def test_node_edit_replaces_all_nodes_at_once(self, demo: Assembly) -> None:
         refresh = group(demo)["UpdatePolicy"]["AutoScalingInstanceRefresh"]
         assert refresh["Preferences"]["MinHealthyPercentage"] == 0
         specification = group(demo)["Properties"]["MixedInstancesPolicy"]["LaunchTemplate"]
         version = specification["LaunchTemplateSpecification"]["Version"]
         assert version["Fn::GetAtt"][1] == "LatestVersionNumber"
 
-    def test_leaving_nodes_have_time_to_save(self, demo: Assembly) -> None:
+    def test_terminating_hook_leaves_time_to_save(self, demo: Assembly) -> None:
         (hook,) = group(demo)["Properties"]["LifecycleHookSpecificationList"]
         assert hook["LifecycleHookName"] == TERMINATING_HOOK
         assert hook["LifecycleTransition"] == "autoscaling:EC2_INSTANCE_TERMINATING"
         assert hook["DefaultResult"] == "CONTINUE"
 
-    def test_a_cluster_lives_in_one_subnet(self, demo: Assembly, synthesis: Synthesis) -> None:
+    def test_cluster_placement_uses_one_subnet(self, demo: Assembly, synthesis: Synthesis) -> None:
         assert len(group(demo)["Properties"]["VPCZoneIdentifier"]) == 1
         assert launch(demo)["Placement"] == {"GroupName": {"Ref": "Placement"}}
         assert demo.one(STACK, "AWS::EC2::PlacementGroup")["Properties"]["Strategy"] == "cluster"
@@ -117,24 +120,41 @@ class TestFleet:
         assert len(group(spread)["Properties"]["VPCZoneIdentifier"]) == 2
         assert "Placement" not in launch(spread)
 
-    def test_all_types_are_offered_on_spot(self, demo: Assembly) -> None:
+    def test_each_zone_has_a_group_that_a_deploy_cannot_move(self, demo: Assembly) -> None:
+        """CloudFormation writes a group's unmodified properties back; only sizes have an opt-out.
+
+        Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-attribute-updatepolicy.html
+        """
+        groups = demo.of_type(STACK, "AWS::AutoScaling::AutoScalingGroup")
+        assert list(groups) == ["FleetA", "FleetB"]
+        names = [one["Properties"]["AutoScalingGroupName"] for one in groups.values()]
+        assert names == ["trainstack-demo.a", "trainstack-demo.b"]
+        subnets = [str(one["Properties"]["VPCZoneIdentifier"]) for one in groups.values()]
+        assert ["IsolatedA" in subnets[0], "IsolatedB" in subnets[1]] == [True, True]
+        variables = demo.one(STACK, "AWS::Lambda::Function")["Properties"]["Environment"]["Variables"]
+        assert variables["FLEET_ID"] == ",".join(names)
+        sizing = demo.statements(STACK, controller_role(demo))["SizeFleet"]
+        assert "autoscaling:UpdateAutoScalingGroup" not in sizing["Action"]
+        assert [flat(one).rpartition("/")[2] for one in sizing["Resource"]] == ["trainstack-demo", "trainstack-demo.*"]
+
+    def test_spot_group_lists_all_types(self, demo: Assembly) -> None:
         mixed = group(demo)["Properties"]["MixedInstancesPolicy"]
         assert len(mixed["LaunchTemplate"]["Overrides"]) > 1
         assert mixed["InstancesDistribution"]["OnDemandPercentageAboveBaseCapacity"] == 0
 
-    def test_on_demand_is_on_demand(self, synthesis: Synthesis) -> None:
+    def test_on_demand_market(self, synthesis: Synthesis) -> None:
         bought = synthesis.variant("on-demand", {"capacity.market": "on_demand"})
         distribution = group(bought)["Properties"]["MixedInstancesPolicy"]["InstancesDistribution"]
         assert distribution["OnDemandPercentageAboveBaseCapacity"] == 100
         assert "SpotAllocationStrategy" not in distribution
 
-    def test_no_forced_replacement_by_rebalancing(self, demo: Assembly) -> None:
+    def test_rebalancing_is_off_by_default(self, demo: Assembly) -> None:
         assert group(demo)["Properties"]["CapacityRebalance"] is False
 
 
 class TestRights:
     @pytest.mark.parametrize("name", CONFIGS)
-    def test_no_action_is_a_star_and_no_statement_nameless(self, synthesis: Synthesis, name: str) -> None:
+    def test_no_wildcard_action_and_each_statement_has_a_sid(self, synthesis: Synthesis, name: str) -> None:
         assembly = synthesis.of(name)
         for role in (node_role(assembly), controller_role(assembly)):
             statements = assembly.statements(STACK, role)
@@ -143,72 +163,128 @@ class TestRights:
                 actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
                 assert not any(action.endswith("*") for action in actions), sid
 
-    def test_star_resources_are_those_without_a_resource_level(self, demo: Assembly) -> None:
+    def test_star_resources_only_for_calls_without_resource_level(self, demo: Assembly) -> None:
         wide = {
             sid
             for role in (node_role(demo), controller_role(demo))
             for sid, statement in demo.statements(STACK, role).items()
             if statement["Resource"] == "*"
         }
-        assert wide == {"SessionManager", "SeeFleet"}
+        assert wide == {"SessionManager", "DescribeFleet", "PriceInstances"}
 
-    def test_a_node_deletes_checkpoints_only(self, demo: Assembly) -> None:
+    def test_node_may_delete_checkpoints_only(self, demo: Assembly) -> None:
+        """Not the log: a node that could delete an entry could then write another one."""
         deleting = [item for item in demo.statements(STACK, node_role(demo)).values() if "Delete" in str(item)]
         (statement,) = deleting
-        assert flat(statement["Resource"]).endswith("/runs/*")
+        kinds = sorted(flat(one).rpartition("/runs/demo/*/checkpoints/")[2] for one in statement["Resource"])
+        assert kinds == ["chunks/*", "dropped/*", "parts/*", "tags/*"]
 
-    def test_lists_have_no_prefix_condition(self, demo: Assembly) -> None:
-        """With one, S3 answers 403 instead of 404 for an object that is not there."""
+    def test_log_and_elections_are_written_once(self, demo: Assembly) -> None:
+        statements = demo.statements(STACK, node_role(demo))
+        once = {sid for sid, item in statements.items() if item.get("Condition") == WRITE_ONCE}
+        assert once == {"AppendLog", "RecordGenerations"}
+
+    def test_list_permissions_have_no_prefix_condition(self, demo: Assembly) -> None:
+        """With one, S3 returns 403 instead of 404 for a missing object."""
         for role in (node_role(demo), controller_role(demo)):
             for statement in demo.statements(STACK, role).values():
                 if statement["Action"] == "s3:ListBucket":
                     assert "Condition" not in statement
 
-    def test_nobody_but_ec2_becomes_a_node(self, demo: Assembly) -> None:
+    def test_only_ec2_may_assume_the_node_role(self, demo: Assembly) -> None:
         (statement,) = demo.resources(STACK)[node_role(demo)]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
         assert statement["Principal"] == {"Service": "ec2.amazonaws.com"}
         assert "ManagedPolicyArns" not in demo.resources(STACK)[node_role(demo)]["Properties"]
 
 
 class TestRunController:
-    def test_one_at_a_time(self, demo: Assembly) -> None:
-        assert demo.one(STACK, "AWS::Lambda::Function")["Properties"]["ReservedConcurrentExecutions"] == 1
+    @pytest.mark.parametrize("name", CONFIGS)
+    def test_no_function_reserves_concurrency(self, synthesis: Synthesis, name: str) -> None:
+        """It fails in an account with a limit of 10: https://github.com/DataDog/datadog-serverless-functions/issues/621"""
+        assembly = synthesis.of(name)
+        for stack in sorted(path.name.split(".")[0] for path in assembly.directory.glob("*.template.json")):
+            for function in assembly.of_type(stack, "AWS::Lambda::Function").values():
+                assert "ReservedConcurrentExecutions" not in function["Properties"]
 
-    def test_its_environment_is_what_the_handler_reads(self, demo: Assembly) -> None:
-        from stacks.functions.run_controller.handler import Surroundings
+    def test_events_pass_through_a_fifo_queue_with_one_message_group(self, demo: Assembly) -> None:
+        """Lambda runs one invocation per message group: docs.aws.amazon.com/lambda/latest/dg/services-sqs-scaling.html.
+
+        EventBridge requires content-based deduplication (the model of events.SqsParameters in botocore).
+        """
+        (queue_name,) = demo.of_type(STACK, "AWS::SQS::Queue")
+        arn = {"Fn::GetAtt": [queue_name, "Arn"]}
+        queue = demo.one(STACK, "AWS::SQS::Queue")["Properties"]
+        function = demo.one(STACK, "AWS::Lambda::Function")["Properties"]
+        mapping = demo.one(STACK, "AWS::Lambda::EventSourceMapping")["Properties"]
+        assert (queue["FifoQueue"], queue["ContentBasedDeduplication"]) == (True, True)
+        assert queue["VisibilityTimeout"] >= function["Timeout"]
+        assert mapping["EventSourceArn"] == arn
+        rules = demo.of_type(STACK, "AWS::Events::Rule")
+        targets = [target for rule in rules.values() for target in rule["Properties"]["Targets"]]
+        assert {flat(target["Arn"]) for target in targets} == {flat(arn)}
+        assert {target["SqsParameters"]["MessageGroupId"] for target in targets} == {"run-controller"}
+        assert demo.of_type(STACK, "AWS::Lambda::Permission") == {}
+        statements = demo.one(STACK, "AWS::SQS::QueuePolicy")["Properties"]["PolicyDocument"]["Statement"]
+        admitted = statements[0]["Condition"]["ArnEquals"]["aws:SourceArn"]
+        assert sorted(one["Fn::GetAtt"][0] for one in admitted) == sorted(rules)
+
+    def test_nodes_cannot_write_the_state(self, demo: Assembly) -> None:
+        written = [
+            flat(resource)
+            for statement in demo.statements(STACK, node_role(demo)).values()
+            if "s3:PutObject" in statement["Action"]
+            for resource in (
+                statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
+            )
+        ]
+        assert written
+        assert not any("/controller/" in one or one.endswith("/*") and one.count("/") == 1 for one in written)
+
+    def test_dataset_is_expected_in_the_bucket_unless_a_volume_may_contain_it(self, synthesis: Synthesis) -> None:
+        expected = {
+            name: bool(
+                synthesis.of(name).one(STACK, "AWS::Lambda::Function")["Properties"]["Environment"]["Variables"][
+                    "DATASET_BUCKET"
+                ]
+            )
+            for name in ("demo", "minimal", "volumes", "lustre")
+        }
+        assert expected == {"demo": True, "minimal": True, "volumes": False, "lustre": False}
+
+    def test_environment_matches_the_handler(self, demo: Assembly) -> None:
+        from stacks.functions.run_controller.environment import Environment
 
         variables = demo.one(STACK, "AWS::Lambda::Function")["Properties"]["Environment"]["Variables"]
-        at = Surroundings.from_environment({name: flat(value) for name, value in variables.items()})
+        at = Environment.of({name: flat(value) for name, value in variables.items()})
         assert at.fleet.backend == "auto_scaling_group"
-        assert at.fleet.fleet_id == group(demo)["Properties"]["AutoScalingGroupName"]
+        assert at.fleet.fleet_id.split(",")[0] == group(demo)["Properties"]["AutoScalingGroupName"]
         assert len(at.settings.subnets) == 2
         assert at.settings.one_subnet_at_a_time
 
-    def test_what_wakes_it(self, demo: Assembly) -> None:
+    def test_event_rules(self, demo: Assembly) -> None:
         rules = [item["Properties"] for item in demo.of_type(STACK, "AWS::Events::Rule").values()]
         sources = sorted(rule["EventPattern"]["source"][0] for rule in rules if "EventPattern" in rule)
-        assert sources == ["aws.autoscaling", "aws.ec2", "aws.s3", "aws.ssm"]
+        assert sources == ["aws.autoscaling", "aws.ec2", "aws.ec2", "aws.s3", "aws.s3", "aws.ssm", "trainstack"]
         assert [rule["ScheduleExpression"] for rule in rules if "ScheduleExpression" in rule] == ["rate(1 minute)"]
 
-    def test_the_run_document_comes_last(self, demo: Assembly) -> None:
-        """It starts the run: fleet, rules and rights must be there to see it appear."""
+    def test_run_document_is_created_last(self, demo: Assembly) -> None:
+        """It starts the run, so fleet, rules and permissions must exist before."""
         needed = set(demo.one(STACK, "AWS::SSM::Parameter")["DependsOn"])
         kinds = {demo.resources(STACK)[name]["Type"] for name in needed}
         assert {"AWS::AutoScaling::AutoScalingGroup", "AWS::Events::Rule", "AWS::Lambda::Function"} <= kinds
+        assert {"AWS::Lambda::EventSourceMapping", "AWS::SQS::QueuePolicy"} <= kinds
 
 
 class TestDocuments:
     @pytest.mark.parametrize("name", CONFIGS)
-    def test_run_document_is_sound(self, synthesis: Synthesis, name: str) -> None:
+    def test_run_document_is_valid(self, synthesis: Synthesis, name: str) -> None:
         properties = synthesis.of(name).one(STACK, "AWS::SSM::Parameter")["Properties"]
         run = RunDocument.from_text(flat(properties["Value"]))
         assert properties["Name"] == f"/trainstack/{run.deployment}/run"
-        assert properties["Tier"] == "Standard"
+        assert len(flat(properties["Value"])) < ADVANCED_PARAMETER_BYTES
 
-    def test_data_to_prepare_are_said_to_nodes_which_may_write_there_only_then(
-        self, synthesis: Synthesis, demo: Assembly
-    ) -> None:
-        prepare = {"function": "training.data.preparation:tokenize", "source": "raw/text", "options": {"size": 512}}
+    def test_prepare_section_adds_the_write_permission(self, synthesis: Synthesis, demo: Assembly) -> None:
+        prepare = {"function": "training.data.prepare:tokenize", "source": "raw/text", "options": {"size": 512}}
         variant = synthesis.variant("prepare", {"training.prepare": prepare})
         value = flat(variant.one(STACK, "AWS::SSM::Parameter")["Properties"]["Value"])
         told = RunDocument.from_text(value).prepare
@@ -218,12 +294,15 @@ class TestDocuments:
         added = {sid: after[sid] for sid in after if sid not in before}
         assert {sid: flat(added[sid]["Resource"]).split("/", 1)[1] for sid in added} == {
             "ReadSource": "raw/text/*",
-            "KeepPreparedData": "datasets/prepared/*",
+            "CreatePreparedData": "datasets/prepared/*",
+            "UploadPreparedParts": "datasets/prepared/*",
+            "AbortPreparedUploads": "datasets/prepared/*",
+            "ReportPreparation": "datasets/prepared/*/progress/${aws:userid}/*",
         }
-        assert added["KeepPreparedData"]["Action"] == ["s3:PutObject", "s3:AbortMultipartUpload"]
+        assert added["CreatePreparedData"]["Condition"] == WRITE_ONCE
 
     def changed(self, synthesis: Synthesis, demo: Assembly, label: str, path: str, value: object) -> set[str]:
-        """Return the types of the resources that an edit changes."""
+        """Return the resource types that an edit changes."""
         edited = synthesis.variant(label, {path: value})
         before, after = demo.resources(STACK), edited.resources(STACK)
         assert set(before) == set(after)
@@ -241,26 +320,32 @@ class TestDocuments:
             ("min-nodes", "capacity.min_nodes", 1),
         ],
     )
-    def test_an_edit_of_what_is_trained_changes_the_run_document_alone(
+    def test_training_edit_changes_the_run_document_only(
         self, synthesis: Synthesis, demo: Assembly, label: str, path: str, value: object
     ) -> None:
         assert self.changed(synthesis, demo, label, path, value) == {"AWS::SSM::Parameter"}
 
-    def test_an_edit_of_the_node_changes_the_launch_template_alone(self, synthesis: Synthesis, demo: Assembly) -> None:
+    def test_node_edit_changes_the_launch_template_only(self, synthesis: Synthesis, demo: Assembly) -> None:
         changed = self.changed(synthesis, demo, "poll", "node.supervise.poll_seconds", 5.0)
         assert changed == {"AWS::EC2::LaunchTemplate"}
 
-    def test_a_long_document_gets_a_larger_parameter_and_a_longer_one_words(self, synthesis: Synthesis) -> None:
-        from stacks.training_stack import parameter_tier
+    def test_parameter_tier_lets_the_document_grow_and_shrink(self, demo: Assembly) -> None:
+        """Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html
 
-        assert parameter_tier("x" * 3000, "d") == "Standard"
-        assert parameter_tier("x" * 4000, "d") == "Advanced"
-        with pytest.raises(ValueError, match="must fit into an SSM parameter of 8192 bytes"):
-            parameter_tier("x" * 8000, "d")
+        An advanced parameter cannot be reverted to a standard one; Intelligent-Tiering never asks for that.
+        """
+        assert demo.one(STACK, "AWS::SSM::Parameter")["Properties"]["Tier"] == "Intelligent-Tiering"
+
+    def test_document_that_no_parameter_can_contain_is_rejected(self) -> None:
+        from stacks.training_stack import check_parameter_size
+
+        check_parameter_size("x" * 7000, "d")
+        with pytest.raises(ValueError, match="must yield a run document of at most 8192 bytes"):
+            check_parameter_size("x" * 8000, "d")
 
 
-def test_outputs_say_where_things_are(demo: Assembly) -> None:
+def test_outputs(demo: Assembly) -> None:
     storage = {name for name in json.loads(demo.text("StorageStack"))["Outputs"] if not name.startswith("Exports")}
-    assert storage == {"CheckpointBucket", "DatasetBucket"}
+    assert storage == {"CheckpointBucket", "ControlBucket", "DatasetBucket"}
     training = set(json.loads(demo.text(STACK))["Outputs"])
-    assert training == {"FleetId", "LogGroup", "RunParameter"}
+    assert training == {"FleetId", "LogGroup", "ReviewDigest", "RunParameter"}

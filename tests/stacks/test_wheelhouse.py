@@ -1,4 +1,4 @@
-"""The wheelhouse: what is resolved, locked, built and shipped, from an index that is a folder of tiny wheels."""
+"""Wheelhouse: resolution, lock, build and publication, from an index folder of tiny wheels."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from stacks import wheelhouse
 from stacks.__main__ import main
-from stacks.changes.revision import unpack
-from stacks.config import load
+from stacks.artifacts import wheelhouse
+from stacks.artifacts.wheelhouse import wheels
+from stacks.artifacts.wheelhouse.node_lock import PYTHONS, pinned_versions
+from stacks.artifacts.wheelhouse.resolving import WheelhouseError, resolve
+from stacks.artifacts.wheelhouse.wheels import Wheel
+from stacks.changes.templates.revision import unpack
 from stacks.errors import ConfigError
-from stacks.wheelhouse import wheels
-from stacks.wheelhouse.node_lock import PYTHONS, pinned_versions
-from stacks.wheelhouse.resolving import WheelhouseError, resolve
-from stacks.wheelhouse.wheels import Wheel
+from stacks.loading import load
 from tests.bootstrap.wheels import wheel
 
 from .conftest import ROOT, Assembly, Synthesis
@@ -54,7 +54,7 @@ INDEX = (
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only index that pip knows."""
+    """The only index that pip uses."""
     folder = tmp_path / "index"
     folder.mkdir()
     for file, body in INDEX:
@@ -67,7 +67,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def deployment(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A deployment with code that needs something, in a project whose nodes get two wheels."""
+    """A deployment whose code has dependencies, in a project with two wheels for every node."""
     lock = tmp_path / "node.lock.json"
     monkeypatch.setattr(wheels, "NODE_LOCK", lock)
     of_every_node = {
@@ -81,7 +81,7 @@ def deployment(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     code.mkdir()
     (code / "train.py").write_text("import timm, torch\n")
     file = tmp_path / "x.yaml"
-    file.write_text(FILE.replace("CODE", str(code)))
+    file.write_text(FILE.replace("CODE", code.name))
     return file
 
 
@@ -95,7 +95,7 @@ def locked(deployment: Path) -> dict[str, Any]:
     return entry
 
 
-def test_what_is_resolved_is_for_the_nodes_python_and_not_the_images(index: Path) -> None:
+def test_resolves_for_the_nodes_python_without_packages_of_the_image(index: Path) -> None:
     found = ["boto3", "fancy", "native", "old", "pyyaml", "spark", "timm"]
     assert list(resolve(["timm", "native"], "3.12", [])) == found
     mine = ["backport", "old; python_version < '3.12'", "spark; python_version >= '3.12'"]
@@ -106,14 +106,12 @@ def test_what_is_resolved_is_for_the_nodes_python_and_not_the_images(index: Path
     ("requirement", "python"),
     [("native", "3.13"), ("arm", "3.12"), ("recent", "3.12")],
 )
-def test_what_has_no_wheel_for_a_node_is_named(index: Path, requirement: str, python: str) -> None:
+def test_reports_a_requirement_without_a_wheel(index: Path, requirement: str, python: str) -> None:
     with pytest.raises(WheelhouseError, match=f"Python {python}.*\n.*{requirement}"):
         resolve([requirement], python, [])
 
 
-def test_locked_once_built_the_same_everywhere(
-    deployment: Path, index: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rebuild_from_the_lock_is_identical(deployment: Path, index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bundle", str(deployment)]) == 0
     first, lock = built(), locked(deployment)
     assert first.stem == lock["sha256"] == load(deployment).node.python.wheelhouse
@@ -125,17 +123,17 @@ def test_locked_once_built_the_same_everywhere(
     (damaged,) = wheelhouse.DIRECTORY.glob("wheels/*/timm-*.whl")
     damaged.write_bytes(b"damaged")
     assert main(["bundle", str(deployment)]) == 0
-    for file in index.iterdir():  # from here on nothing can be downloaded
+    for file in index.iterdir():  # no more downloads from here on
         file.unlink()
     assert main(["bundle", str(deployment)]) == 0
-    assert "as it was" in capsys.readouterr().out
+    assert "unchanged" in capsys.readouterr().out
     first.unlink()
     assert main(["bundle", str(deployment), "--locked"]) == 0
     assert built() == first
     assert locked(deployment) == lock
 
 
-def test_built_elsewhere_from_the_lock_alone_it_is_the_same_or_refused(
+def test_build_on_another_machine_is_identical_or_fails(
     deployment: Path, index: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bundle", str(deployment)]) == 0
@@ -149,7 +147,7 @@ def test_built_elsewhere_from_the_lock_alone_it_is_the_same_or_refused(
     assert "DO NOT MATCH THE HASHES" in capsys.readouterr().err
 
 
-def test_a_lock_of_other_inputs_is_stale(deployment: Path) -> None:
+def test_reports_an_outdated_lock(deployment: Path) -> None:
     assert main(["bundle", str(deployment)]) == 0
     before = load(deployment).node.python.wheelhouse
     code = deployment.parent / "code"
@@ -160,7 +158,7 @@ def test_a_lock_of_other_inputs_is_stale(deployment: Path) -> None:
     ):
         good = path.read_text() if path.exists() else ""
         path.write_text(text)
-        with pytest.raises(ConfigError, match="is of other inputs.*python -m stacks bundle FILE"):
+        with pytest.raises(ConfigError, match="is outdated.*python -m stacks bundle FILE"):
             load(deployment)
         path.write_text(good)
         assert load(deployment).node.python.wheelhouse == before
@@ -169,7 +167,7 @@ def test_a_lock_of_other_inputs_is_stale(deployment: Path) -> None:
     assert load(deployment).node.python.wheelhouse != before
 
 
-def test_the_images_torch_decides_which_versions_fit(deployment: Path, index: Path) -> None:
+def test_torch_of_the_image_constrains_versions(deployment: Path, index: Path) -> None:
     (index / "timm-1.0-py3-none-any.whl").unlink()
     for file, body in (wheel("timm", "1.1", ["torch>=2.14"]), wheel("timm", "1.0", ["torch<2.14"])):
         (index / file).write_bytes(body)
@@ -177,28 +175,28 @@ def test_the_images_torch_decides_which_versions_fit(deployment: Path, index: Pa
     assert locked(deployment)["wheels"]["3.13"]["timm"]["version"] == "1.0"
 
 
-def test_no_lock_and_a_broken_one(deployment: Path) -> None:
+def test_missing_and_invalid_lock(deployment: Path) -> None:
     assert load(deployment).node.python.wheelhouse == "auto"
     assert main(["bundle", str(deployment), "--locked"]) == 0
     assert not wheelhouse.DIRECTORY.exists()
     lock = deployment.with_name(wheelhouse.LOCK_NAME)
     for text in ("{", "[]", '{"x.yaml": {"inputs": 1}}', '{"x.yaml": []}'):
         lock.write_text(text)
-        with pytest.raises(ConfigError, match="is not a lock of wheels"):
+        with pytest.raises(ConfigError, match="is not a valid wheel lock"):
             load(deployment)
 
 
-def test_the_projects_lock_is_of_the_versions_it_is_tested_with() -> None:
+def test_node_lock_has_the_pinned_versions() -> None:
     pinned = pinned_versions()
     assert set(wheels.node_wheels()) == set(PYTHONS)
     for python, of_one in wheels.node_wheels().items():
         assert set(wheels.NODE_PACKAGES) <= set(of_one), python
         wrong = {name: one.version for name, one in of_one.items() if pinned.get(name, one.version) != one.version}
-        assert not wrong, f"Python {python}: python -m stacks.wheelhouse.node_lock"
+        assert not wrong, f"Python {python}: python -m stacks.artifacts.wheelhouse.node_lock"
         assert not [name for name in of_one if wheels.is_of_image(name)]
 
 
-class TestShipped:
+class TestPublished:
     @pytest.fixture
     def archive(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr(wheelhouse, "DIRECTORY", tmp_path)
@@ -206,7 +204,9 @@ class TestShipped:
         (tmp_path / f"{sha256}.zip").write_bytes(b"a wheelhouse")
         return sha256
 
-    def test_the_node_bundle_names_what_is_uploaded(self, synthesis: Synthesis, demo: Assembly, archive: str) -> None:
+    def test_node_bundle_has_key_and_digest_of_the_asset(
+        self, synthesis: Synthesis, demo: Assembly, archive: str
+    ) -> None:
         shipped = synthesis.variant(f"wheelhouse-{archive[0]}", {"node.python.wheelhouse": archive})
         assets = json.loads((shipped.directory / "TrainingStack.assets.json").read_text())["files"]
         keys = {
@@ -224,27 +224,27 @@ class TestShipped:
         (name,) = named
         assert name["sha256"] == archive
         assert (shipped.directory / keys[name["key"]]).read_bytes() == b"a wheelhouse"
-        assert name["key"].endswith(".zip")  # what the node's role may read
+        assert name["key"].endswith(".zip")  # the suffix that the node role may read
         templates = [one.one("TrainingStack", "AWS::EC2::LaunchTemplate") for one in (demo, shipped)]
         assert templates[0] != templates[1]
 
-    def test_what_is_not_built_here_is_not_deployed(self, synthesis: Synthesis, archive: str) -> None:
-        with pytest.raises(ConfigError, match="is not built on this machine.*python -m stacks bundle FILE"):
+    def test_synthesis_rejects_a_missing_archive(self, synthesis: Synthesis, archive: str) -> None:
+        with pytest.raises(ConfigError, match="not built on this machine.*python -m stacks bundle FILE"):
             synthesis.variant("wheelhouse-absent", {"node.python.wheelhouse": "d" * 64})
 
-    def test_without_one_the_templates_are_what_they_were(self, synthesis: Synthesis, demo: Assembly) -> None:
+    def test_templates_without_a_wheelhouse_are_unchanged(self, synthesis: Synthesis, demo: Assembly) -> None:
         off = synthesis.variant("wheelhouse-off", {"node.python.wheelhouse": "off"})
         assert off.text("TrainingStack") == demo.text("TrainingStack")
 
 
-def test_aws_image_without_wheels_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warns_of_the_aws_image_without_wheels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(ROOT / "config" / "single-gpu.yaml")]) == 0
     assert "no wheels are locked" in capsys.readouterr().err
     assert main(["check", str(ROOT / "config" / "demo.yaml")]) == 0
     assert "no wheels are locked" not in capsys.readouterr().err
 
 
-def test_an_older_revision_finds_what_is_built_here(tmp_path: Path) -> None:
+def test_an_older_revision_uses_local_archives(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("name: x\n")
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.com"]
     for arguments in (["init", "-q"], ["add", "x.yaml"], ["commit", "-q", "-m", "x"]):

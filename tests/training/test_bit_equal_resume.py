@@ -1,4 +1,4 @@
-"""The promise: an interrupted run and an unbroken one end with the same bits."""
+"""An interrupted run and an unbroken run end with the same bits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from training.checkpoint.backend import open_backend
-from training.checkpoint.layout import tensor_at
+from training.checkpoint.layout import views_of
+from training.checkpoint.storage.urls import open_backend
 from training.checkpoint.store import checkpoint_entries, read_manifest, read_part
 
 
@@ -20,7 +20,7 @@ def final_tensors(checkpoints: str) -> dict[str, torch.Tensor]:
     tensors = {}
     for part in manifest.parts:
         flat = torch.frombuffer(read_part(backend, part), dtype=torch.uint8)
-        tensors |= {name: tensor_at(flat, record) for name, record in part.tensors.items()}
+        tensors |= views_of(flat, part.tensors)
     return tensors
 
 
@@ -41,9 +41,9 @@ def test_killed_then_stopped_then_finished(
     killed = gangs.start("killed", tiny_config, world_size, generation=1)
     killed.wait_for(lambda: max(killed.losses(), default=0) >= 8)
     killed.kill()
-    # Whether or not it was through: what had been copied is committed by the writer processes.
+    # Even if the save was in flight: the writer processes commit what has been copied.
     assert killed.committed_steps()
-    assert max(killed.losses()) < tiny_config["steps"], "killed too late to prove anything"
+    assert max(killed.losses()) < tiny_config["steps"], "killed too late for the test"
 
     stopped = gangs.start("stopped", tiny_config, world_size, generation=2)
     stopped.wait_for(lambda: stopped.records("step"))
@@ -71,7 +71,7 @@ def test_killed_then_stopped_then_finished(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # each start compiles, on as many cores as there are ranks
+@pytest.mark.timeout(1800)  # each start compiles, on as many cores as ranks
 def test_compiled_run_resumes_with_the_same_bits(gangs: Any, tiny_config: dict[str, Any], tmp_path: Path) -> None:
     config = {**tiny_config, "steps": 16, "compile": True, "schedule": {"warmup_steps": 12}}
     unbroken = gangs.start("unbroken", config, 2, checkpoints=str(tmp_path / "unbroken-checkpoints"))
@@ -82,20 +82,20 @@ def test_compiled_run_resumes_with_the_same_bits(gangs: Any, tiny_config: dict[s
     assert stopped.wait(600.0) == [75, 75], stopped.errors()
     finished = gangs.start("finished", config, 2, generation=2)
     assert finished.wait(600.0) == [0, 0], finished.errors()
-    assert 0 < finished.records("start")[0]["resumed_from_step"] < 12, "within the warm-up"
+    assert 0 < finished.records("start")[0]["resumed_from_step"] < 12, "during the warm-up"
     assert finished.losses().items() <= unbroken.losses().items()
     assert_same_end(finished.checkpoints, unbroken.checkpoints)
-    assert list((tmp_path / "compile-cache" / "inductor").iterdir()), "for the starts to come"
+    assert list((tmp_path / "compile-cache" / "inductor").iterdir()), "cached for later starts"
 
 
-def test_other_world_size_goes_on_with_the_same_batches(gangs: Any, tiny_config: dict[str, Any]) -> None:
-    """Without dropout the world size changes nothing but the order of additions."""
+def test_other_world_size_continues_with_the_same_batches(gangs: Any, tiny_config: dict[str, Any]) -> None:
+    """Without dropout, the world size changes only the order of additions."""
     config = {**tiny_config, "steps": 16, "model": {**tiny_config["model"], "dropout": 0.0}}
     alone = gangs.finish("alone", config, 1, checkpoints=str(gangs._root / "alone-checkpoints"))
     gangs.finish("two", {**config, "steps": 8, "schedule": {"warmup_steps": 4, "kind": "constant"}}, 2, generation=1)
     three = gangs.finish("three", {**config, "schedule": {"warmup_steps": 4, "kind": "constant"}}, 3, generation=2)
     assert three.records("start")[0]["resumed_from_step"] == 8
-    assert "random states are derived anew" in three.errors()
+    assert "deriving new ones from seed, rank and step" in three.errors()
     constant = gangs.finish(
         "constant",
         {**config, "schedule": {"warmup_steps": 4, "kind": "constant"}},

@@ -1,4 +1,4 @@
-"""The checkpoint library below the trainer: round trips, crashes at every write, fences, damage and retention."""
+"""The checkpoint library: round trips, crashes at every write, fences, damage and retention."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from hypothesis import strategies as st
 from tests.training.checkpoint import runs
 from tests.training.checkpoint.runs import load
 from training.__main__ import main
-from training.checkpoint import chunks, s3
-from training.checkpoint.backend import Backend, ReadsInPlace, open_backend
-from training.checkpoint.directory import DirectoryBackend
+from training.checkpoint import chunks
 from training.checkpoint.gc import GarbageCollector
 from training.checkpoint.layout import lay_out, share_out
 from training.checkpoint.log import LogWriter, entry_key, newest_first, sequences
 from training.checkpoint.manifest import Manifest, Subject
 from training.checkpoint.retention import Retention
-from training.checkpoint.saving import SavePlan
+from training.checkpoint.save.rank_save import SavePlan, chunks_by_hash
+from training.checkpoint.save.writer import CheckpointWriter
+from training.checkpoint.storage import s3
+from training.checkpoint.storage.backend import Backend, ReadsInPlace
+from training.checkpoint.storage.directory import DirectoryBackend
+from training.checkpoint.storage.urls import open_backend
 from training.checkpoint.store import checkpoint_entries, list_checkpoints, read_manifest
-from training.checkpoint.writer import CheckpointWriter, known_chunks
 from training.errors import (
     AlreadyExistsError,
     CorruptCheckpointError,
@@ -49,10 +51,10 @@ DTYPES = [
     torch.complex64,
 ]
 SUBJECT = Subject(
-    layers=1,
-    heads=1,
-    embedding=8,
-    context=8,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    hidden_size=8,
+    sequence_length=8,
     vocabulary_size=300,
     dataset_name="d",
     dataset_identity="i",
@@ -66,7 +68,7 @@ def manifest(step: int, world_size: int = 1) -> Manifest:
 
 def writer_on(backend: Backend, generation: int = 1, **options: Any) -> CheckpointWriter:
     log = LogWriter(backend, generation)
-    plan = SavePlan(**{"rank": 0, "world_size": 1, "epoch": log.epoch, "keep_last": 2, **options})
+    plan = SavePlan(**{"rank": 0, "world_size": 1, "fence": log.fence, **options})
     return CheckpointWriter(backend, plan, log)
 
 
@@ -96,7 +98,7 @@ def assert_step(backend: Backend, step: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_tensors_come_back_bit_for_bit(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_tensors_round_trip_bit_for_bit(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     tensors = {}
     for number in range(data.draw(st.integers(0, 6))):
         dtype = data.draw(st.sampled_from(DTYPES))
@@ -120,7 +122,7 @@ def test_any_tensors_come_back_bit_for_bit(data: st.DataObject, tmp_path_factory
 
 
 @given(plain=st.binary(min_size=1, max_size=200), element_bytes=st.sampled_from([1, 2, 4, 8, 16]))
-def test_chunks_come_back_and_damage_is_found(plain: bytes, element_bytes: int) -> None:
+def test_chunks_round_trip_and_damage_is_detected(plain: bytes, element_bytes: int) -> None:
     name = chunks.plain_hash(plain)
     stored = chunks.encode(plain, element_bytes)
     assert chunks.decode(stored, name, len(plain)) == plain
@@ -130,7 +132,7 @@ def test_chunks_come_back_and_damage_is_found(plain: bytes, element_bytes: int) 
             chunks.decode(damaged, name, len(plain))
 
 
-def test_layout_is_cut_at_large_tensors_and_shared_out_evenly() -> None:
+def test_layout_is_split_at_large_tensors_and_shared_evenly() -> None:
     tensors = {f"t{n}": torch.zeros(100_000 * (n + 1)) for n in range(4)} | {f"s{n}": torch.zeros(3) for n in range(9)}
     layout = lay_out(tensors, chunk_bytes=500_000)
     ends = [span.offset_bytes + span.bytes for span in layout.spans]
@@ -142,7 +144,7 @@ def test_layout_is_cut_at_large_tensors_and_shared_out_evenly() -> None:
 
 
 class FailingBackend:
-    """Stops at the nth write, as a killed process does; partial says whether that write still happened."""
+    """Fails from the nth write on, like a killed process; ``happens`` is True if that write still takes effect."""
 
     def __init__(self, inner: Backend, writes: int, happens: bool) -> None:
         self.url = inner.url
@@ -170,12 +172,12 @@ class FailingBackend:
     def get(self, key: str) -> bytes:
         return self._inner.get(key)
 
-    def keys(self, prefix: str) -> list[str]:
-        return self._inner.keys(prefix)
+    def keys(self, prefix: str, limit: int | None = None) -> list[str]:
+        return self._inner.keys(prefix, limit)
 
 
 @pytest.mark.parametrize("happens", [False, True])
-def test_crash_at_every_write_leaves_the_newest_committed_one(tmp_path: Path, happens: bool) -> None:
+def test_crash_at_any_write_keeps_the_newest_committed_checkpoint(tmp_path: Path, happens: bool) -> None:
     seen = set()
     for writes in range(1, 40):
         backend = DirectoryBackend(tmp_path / f"{happens}-{writes}")
@@ -190,20 +192,20 @@ def test_crash_at_every_write_leaves_the_newest_committed_one(tmp_path: Path, ha
             seen.add(committed)
             assert_step(backend, committed)
         else:
-            # Only the removal of old chunks can be cut short after the commit.
+            # After the commit, only the removal of old chunks can be interrupted.
             assert_step(backend, 3)
             if failing._left > 0:
                 break
         save(writer_on(backend, generation=4), 5)
         assert_step(backend, 5)
-        assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_whole][:2] in ([5, 2], [5, 3])
+        assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_complete][:2] in ([5, 2], [5, 3])
     else:
         raise AssertionError("the save never ended")
     assert writes > 5
     assert 2 in seen
 
 
-def test_unfinished_files_of_a_killed_process_are_no_objects(tmp_path: Path) -> None:
+def test_unfinished_files_of_a_killed_process_are_ignored(tmp_path: Path) -> None:
     backend = DirectoryBackend(tmp_path)
     save(writer_on(backend), 1)
     (tmp_path / "log" / ".unfinished-abc").write_bytes(b"half")
@@ -219,7 +221,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     return open_backend(f"s3://{request.getfixturevalue('bucket')}/runs/r/checkpoints")
 
 
-def test_backends_keep_the_contract(backend: Backend) -> None:
+def test_backends_fulfil_the_contract(backend: Backend) -> None:
     backend.put("a/b", b"1")
     backend.put("a/b", b"2")
     assert backend.get("a/b") == b"2"
@@ -235,7 +237,7 @@ def test_backends_keep_the_contract(backend: Backend) -> None:
         backend.get("a/b")
 
 
-def test_reading_into_memory_tells_the_size_of_the_object(backend: Backend) -> None:
+def test_read_into_returns_the_size_of_the_object(backend: Backend) -> None:
     assert isinstance(backend, ReadsInPlace)
     backend.put("a", b"0123456789")
     head, body = bytearray(4), bytearray(6)
@@ -248,7 +250,7 @@ def test_reading_into_memory_tells_the_size_of_the_object(backend: Backend) -> N
         backend.read_into("b", [memoryview(head)])
 
 
-def test_large_objects_go_up_in_parts(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_objects_are_uploaded_in_parts(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "MULTIPART_BYTES", 6 << 20)
     monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
     backend = s3.S3Backend(bucket, "x")
@@ -268,31 +270,53 @@ def test_large_objects_go_up_in_parts(bucket: str, monkeypatch: pytest.MonkeyPat
     assert backend.keys("") == ["large"]
 
 
-def test_unchanged_tensors_are_stored_once_and_old_chunks_go(backend: Backend) -> None:
+def test_completion_of_a_large_new_object_has_the_condition(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "MULTIPART_BYTES", 6 << 20)
+    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
+    backend = s3.S3Backend(bucket, "x")
+    content, conditions = bytes(6 << 20), []
+    complete = backend._client.complete_multipart_upload
+
+    def recorded(**request: Any) -> Any:
+        conditions.append(request.get("IfNoneMatch"))
+        if len(conditions) == 2:
+            raise ClientError({"Error": {"Code": "PreconditionFailed"}}, "CompleteMultipartUpload")
+        return complete(**request)
+
+    monkeypatch.setattr(backend._client, "complete_multipart_upload", recorded)
+    backend.create("large", content)
+    assert backend.get("large") == content
+    with pytest.raises(AlreadyExistsError):
+        backend.create("large", content)
+    assert conditions == ["*", "*"]
+    assert not backend._client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+
+
+def test_unchanged_tensors_are_stored_once_and_old_chunks_are_removed(backend: Backend) -> None:
     writer = writer_on(backend)
     for step in range(1, 6):
         save(writer, step)
     results = writer.take_results()
     assert [result.step for result in results] == [1, 2, 3, 4, 5]
     assert results[1].written_bytes < results[0].written_bytes
-    whole = [listed.entry.step for listed in list_checkpoints(backend) if listed.is_whole]
+    whole = [listed.entry.step for listed in list_checkpoints(backend) if listed.is_complete]
     assert whole == [5, 4]
     kept = [read_manifest(backend, entry) for entry, _ in zip(checkpoint_entries(backend), range(2), strict=False)]
     frozen = [{chunk.key for chunk in one.chunks} for one in kept]
     assert frozen[0] & frozen[1]
     assert len(backend.keys("chunks/")) == len(frozen[0] | frozen[1]) + 2
     assert_step(backend, 5)
-    resumed = writer_on(backend, generation=2, known=known_chunks(kept[:1]))
+    resumed = writer_on(backend, generation=2, reusable=chunks_by_hash(kept[0]))
     save(resumed, 6)
     assert resumed.take_results()[0].written_bytes < results[0].written_bytes
     assert_step(backend, 6)
 
 
-def test_superseded_writer_commits_nothing(backend: Backend) -> None:
+def test_superseded_writer_cannot_commit(backend: Backend) -> None:
     old = writer_on(backend, generation=1)
     save(old, 1)
     new = writer_on(backend, generation=2)
-    with pytest.raises(SupersededError, match="generation 2 owns"):
+    with pytest.raises(SupersededError, match="generation 2 has owned"):
         save(old, 9)
     save(new, 2)
     assert_step(backend, 2)
@@ -301,7 +325,7 @@ def test_superseded_writer_commits_nothing(backend: Backend) -> None:
         LogWriter(backend, 1)
 
 
-def test_a_restart_with_the_same_generation_supersedes_its_predecessor(backend: Backend) -> None:
+def test_restart_with_the_same_generation_supersedes_its_predecessor(backend: Backend) -> None:
     first, second = writer_on(backend), writer_on(backend)
     with pytest.raises(SupersededError):
         save(first, 1)
@@ -309,8 +333,8 @@ def test_a_restart_with_the_same_generation_supersedes_its_predecessor(backend: 
 
 
 def test_race_of_generations_is_linear(backend: Backend) -> None:
-    """Writers that appear while others append: nothing of an older one enters the log after a newer one's fence."""
-    refused: list[int] = []
+    """Concurrent writers: after the fence of a newer writer, no entry of an older one enters the log."""
+    superseded: list[int] = []
     failures: list[Exception] = []
     barrier = threading.Barrier(4)
 
@@ -321,7 +345,7 @@ def test_race_of_generations_is_linear(backend: Backend) -> None:
             for step in range(15):
                 writer.append_checkpoint(step=step)
         except SupersededError:
-            refused.append(generation)
+            superseded.append(generation)
         except StoreError as error:
             failures.append(error)
 
@@ -331,27 +355,27 @@ def test_race_of_generations_is_linear(backend: Backend) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    assert 4 not in refused
+    assert 4 not in superseded
     assert sequences(backend) == list(range(len(sequences(backend))))
     generations = [entry.generation for entry in reversed(list(newest_first(backend)))]
     assert generations == sorted(generations)
     assert generations.count(4) == 16
 
 
-def test_answer_that_was_lost_on_the_way_is_no_conflict(tmp_path: Path) -> None:
-    class Forgetful(DirectoryBackend):
+def test_retry_after_a_lost_response_is_no_conflict(tmp_path: Path) -> None:
+    class LosesResponses(DirectoryBackend):
         def create(self, key: str, content: bytes) -> None:
             super().create(key, content)
-            super().create(key, content)  # the retry of a request that had succeeded
+            super().create(key, content)  # the retry of a request that succeeded
 
-    backend = Forgetful(tmp_path)
+    backend = LosesResponses(tmp_path)
     save(writer_on(backend), 1)
     assert sequences(backend) == [0, 1]
     assert_step(backend, 1)
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "truncated"])
-def test_damage_is_found_by_reading_and_by_verify(
+def test_damage_is_detected_by_load_and_by_verify(
     tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backend = DirectoryBackend(tmp_path)
@@ -369,45 +393,45 @@ def test_damage_is_found_by_reading_and_by_verify(
     with pytest.raises(CorruptCheckpointError):
         load(backend, newest)
     assert main(["checkpoint", "verify", str(tmp_path)]) == 1
-    told = capsys.readouterr().out
-    assert f"step 2 (entry 2): {'chunk' if damage != 'missing' else tmp_path}" in told
-    assert "step 1 (entry 1): every chunk is there" in told
+    output = capsys.readouterr().out
+    assert f"step 2 (entry 2): {'chunk' if damage != 'missing' else tmp_path}" in output
+    assert "step 1 (entry 1): every chunk exists" in output
     assert main(["checkpoint", "ls", str(tmp_path)]) == 0
     assert ("damaged: 1 chunks missing" in capsys.readouterr().out) == (damage == "missing")
 
 
-def test_retention_does_not_count_incomplete_ones(tmp_path: Path) -> None:
+def test_retention_does_not_count_incomplete_checkpoints(tmp_path: Path) -> None:
     backend = DirectoryBackend(tmp_path)
-    writer = writer_on(backend, keep_last=10)
+    writer = writer_on(backend, retention=Retention(10))
     for step in (1, 2, 3):
         save(writer, step)
     third = next(checkpoint_entries(backend))
     (tmp_path / read_manifest(backend, third).chunks[-1].key).unlink()
-    assert GarbageCollector(backend, Retention(2)).collect(epoch=0).garbage
-    assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_whole] == [2, 1]
+    assert GarbageCollector(backend, Retention(2)).collect(fence=0).garbage
+    assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_complete] == [2, 1]
 
 
-def test_retention_does_not_count_those_found_damaged(tmp_path: Path) -> None:
+def test_retention_does_not_count_damaged_checkpoints(tmp_path: Path) -> None:
     backend = DirectoryBackend(tmp_path)
-    writer = writer_on(backend, keep_last=10)
+    writer = writer_on(backend, retention=Retention(10))
     for step in (1, 2, 3):
         save(writer, step)
     third = next(checkpoint_entries(backend)).sequence
-    save(writer_on(backend, generation=2, distrusted=frozenset({third})), 4)
-    assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_whole] == [4, 2]
+    save(writer_on(backend, generation=2, damaged=frozenset({third})), 4)
+    assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_complete] == [4, 2]
 
 
-def test_retention_leaves_a_newer_owners_chunks_alone(tmp_path: Path) -> None:
+def test_retention_keeps_chunks_of_a_newer_owner(tmp_path: Path) -> None:
     backend = DirectoryBackend(tmp_path)
     old = writer_on(backend, generation=1)
     for step in (1, 2):
         save(old, step)
     newer = LogWriter(backend, generation=2)
-    backend.put(f"chunks/{newer.epoch:08d}/{'0' * 64}", b"being uploaded, not yet committed")
+    backend.put(f"chunks/{newer.fence:08d}/{'0' * 64}", b"being uploaded, not yet committed")
     backend.put(f"chunks/{0:08d}/{'0' * 64}", b"left by a crash")
-    assert len(GarbageCollector(backend, Retention(2)).collect(epoch=0).garbage) == 1
-    assert f"chunks/{newer.epoch:08d}/{'0' * 64}" in backend.keys("chunks/")
-    assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_whole] == [2, 1]
+    assert len(GarbageCollector(backend, Retention(2)).collect(fence=0).garbage) == 1
+    assert f"chunks/{newer.fence:08d}/{'0' * 64}" in backend.keys("chunks/")
+    assert [listed.entry.step for listed in list_checkpoints(backend) if listed.is_complete] == [2, 1]
 
 
 class Refusing(DirectoryBackend):
@@ -417,9 +441,9 @@ class Refusing(DirectoryBackend):
         super().put(key, content)
 
 
-def test_failure_of_one_rank_is_an_error_on_rank_zero_with_its_reason(tmp_path: Path) -> None:
+def test_failure_of_one_rank_is_reported_on_rank_zero(tmp_path: Path) -> None:
     first = writer_on(DirectoryBackend(tmp_path), world_size=2)
-    plan = SavePlan(rank=1, world_size=2, epoch=0, keep_last=2)
+    plan = SavePlan(rank=1, world_size=2, fence=0)
     second = CheckpointWriter(Refusing(tmp_path), plan, log=None)
     for writer in (first, second):
         writer.begin(tensors_of(1), {}, manifest(1, 2), "interval")
@@ -431,20 +455,20 @@ def test_failure_of_one_rank_is_an_error_on_rank_zero_with_its_reason(tmp_path: 
     assert list(checkpoint_entries(DirectoryBackend(tmp_path))) == []
 
 
-def test_rank_zero_does_not_wait_for_the_share_of_a_rank_that_ended(tmp_path: Path) -> None:
-    """It failed between two saves, in a collective that rank 0 had left already, say."""
+def test_rank_zero_does_not_wait_for_a_failed_rank(tmp_path: Path) -> None:
+    """The rank failed between two saves, for example in a collective that rank 0 had already left."""
     key_values: Any = dist.HashStore()
     log = LogWriter(DirectoryBackend(tmp_path), 1)
-    plans = [SavePlan(rank=rank, world_size=2, epoch=log.epoch, keep_last=2) for rank in (0, 1)]
+    plans = [SavePlan(rank=rank, world_size=2, fence=log.fence) for rank in (0, 1)]
     first = CheckpointWriter(DirectoryBackend(tmp_path), plans[0], log, key_values=key_values)
     second = CheckpointWriter(DirectoryBackend(tmp_path), plans[1], None, key_values=key_values)
     first.begin(tensors_of(1), {}, manifest(1, 2), "finished")
-    second.tell_failure(RuntimeError("timed out waiting for a peer"))
+    second.report_failure(RuntimeError("timed out waiting for a peer"))
     assert first.wait()
     assert isinstance(first.error, PeerError) and "rank 1: timed out waiting for a peer" in str(first.error)
 
 
-def test_cancelled_save_ends_and_the_next_one_works(tmp_path: Path) -> None:
+def test_next_save_succeeds_after_a_cancelled_one(tmp_path: Path) -> None:
     held = threading.Event()
     reached = threading.Event()
 
@@ -467,25 +491,25 @@ def test_cancelled_save_ends_and_the_next_one_works(tmp_path: Path) -> None:
     assert [entry.step for entry in checkpoint_entries(DirectoryBackend(tmp_path))] == [2]
 
 
-def test_store_that_never_answers_does_not_hold_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.checkpoint.writer.CANCEL_SECONDS", 0.05)
-    asked, answered = threading.Event(), threading.Event()
+def test_unresponsive_store_does_not_delay_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.checkpoint.save.writer.CANCEL_SECONDS", 0.05)
+    requested, responded = threading.Event(), threading.Event()
 
     class Silent(DirectoryBackend):
         def put(self, key: str, content: bytes) -> None:
-            asked.set()
-            answered.wait(60)
+            requested.set()
+            responded.wait(60)
 
     writer = writer_on(Silent(tmp_path))
     writer.begin(tensors_of(1), {}, manifest(1), "stop")
-    assert asked.wait(60)
+    assert requested.wait(60)
     assert not writer.wait(deadline=0.0)
-    answered.set()
+    responded.set()
     assert writer.wait()
     assert isinstance(writer.error, SaveCancelledError)
 
 
-def test_full_disk_and_other_places_that_cannot_be_written_are_told_in_words(tmp_path: Path) -> None:
+def test_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(StoreError, match="cannot be written: Not a directory"):
         writer_on(DirectoryBackend(tmp_path / "file"))

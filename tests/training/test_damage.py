@@ -1,11 +1,11 @@
-"""Gangs that find their store damaged or refusing."""
+"""Gangs with a damaged or unreachable checkpoint store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from training.checkpoint.directory import DirectoryBackend
+from training.checkpoint.storage.directory import DirectoryBackend
 from training.checkpoint.store import checkpoint_entries, read_manifest
 
 
@@ -18,28 +18,28 @@ def damage_newest(store: str, part: int, whole_checkpoints: int = 1) -> None:
         victim.write_bytes(content)
 
 
-def test_damage_that_one_rank_finds_makes_all_fall_back(gangs: Any, tiny_config: dict[str, Any]) -> None:
+def test_damage_found_by_one_rank_makes_all_ranks_fall_back(gangs: Any, tiny_config: dict[str, Any]) -> None:
     config = {**tiny_config, "steps": 10}
     first = gangs.finish("first", config, 2)
     newest = first.records("checkpoint")[-1]["step"]
     damage_newest(first.checkpoints, part=1)
     second = gangs.finish("second", {**config, "steps": 12}, 2, generation=2)
     assert second.records("start")[0]["resumed_from_step"] < newest
-    assert "is passed over" in second.errors()
+    assert "skipping the checkpoint for step" in second.errors()
 
 
-def test_nothing_but_damage_is_no_reason_to_begin_anew(gangs: Any, tiny_config: dict[str, Any]) -> None:
+def test_run_does_not_start_over_if_all_checkpoints_are_damaged(gangs: Any, tiny_config: dict[str, Any]) -> None:
     first = gangs.finish("first", {**tiny_config, "steps": 10}, 1)
     damage_newest(first.checkpoints, part=0, whole_checkpoints=2)
     second = gangs.start("second", tiny_config, generation=2)
     assert second.wait() == [1]
-    assert "checkpoints is whole; restore the missing chunks" in second.outcomes()[0]["message"]
+    assert "checkpoints is complete and undamaged; restore the missing chunks" in second.outcomes()[0]["message"]
 
 
-def test_one_rank_that_cannot_upload_fails_all_and_none_hangs(
+def test_failed_upload_on_one_rank_fails_all_ranks(
     gangs: Any, tiny_config: dict[str, Any], s3_environment: dict[str, str], bucket: str, tmp_path: Path
 ) -> None:
-    # Nobody listens at the endpoint that rank 1 is given.
+    # The endpoint of rank 1 refuses connections.
     run = gangs.start(
         "run",
         {**tiny_config, "steps": 100000, "schedule": {"kind": "constant", "warmup_steps": 1}},

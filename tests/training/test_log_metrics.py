@@ -1,4 +1,4 @@
-"""Metrics out of logs that others write, and words about those that we write."""
+"""Extraction of metrics from logs, reading of metric records, and the diagnosis of a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from training.diagnosis import diagnose, read_records, run_diagnose
 from training.errors import ConfigurationError
-from training.log_metrics import metrics_of, run_metrics
+from training.observe.diagnosis import diagnose, run_diagnose
+from training.observe.log_metrics import metrics_of, run_metrics
+from training.observe.metrics import SCHEMA_VERSION, read_records
 
 
 @pytest.mark.parametrize(
@@ -34,11 +35,31 @@ from training.log_metrics import metrics_of, run_metrics
         ("listening on port 8080", None),
     ],
 )
-def test_lines_of_other_trainers(line: str, expected: dict[str, float] | None) -> None:
+def test_metrics_in_log_lines_of_other_trainers(line: str, expected: dict[str, float] | None) -> None:
     assert metrics_of(line) == (expected if expected is None else pytest.approx(expected))
 
 
-def test_a_log_becomes_json_lines_and_one_without_metrics_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"loss": 1' + "0" * 400 + "}", {"loss": float("inf")}),
+        ('{"loss": -1' + "0" * 400 + "}", {"loss": float("-inf")}),
+        ('{"loss": 1e999}', {"loss": float("inf")}),
+        ("{'loss': 1" + "0" * 400 + "}", {"loss": float("inf")}),
+        ('{"a":' * 50_000 + "1" + "}" * 50_000, None),
+        ("{" + "[" * 50_000 + "}", None),
+        ("{" + "-" * 50_000 + "1}", None),
+        ('{"loss": ' + "9" * 5000 + "}", None),
+        ("a" * 300_000, None),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_any_line_has_metrics_or_none(line: str, expected: dict[str, float] | None) -> None:
+    """RFC 8259, sections 6 and 9: JSON limits neither numbers nor nesting."""
+    assert metrics_of(line) == expected
+
+
+def test_extract_prints_json_lines_and_fails_without_metrics(tmp_path: Path) -> None:
     log, output = tmp_path / "log", io.StringIO()
     log.write_text("hello\nstep 1 loss nan\nstep 2 loss 1.5\n")
     assert run_metrics(SimpleNamespace(log=log), output) == 0
@@ -55,6 +76,7 @@ def test_a_log_becomes_json_lines_and_one_without_metrics_is_an_error(tmp_path: 
 def steps(count: int = 60, **values: Any) -> list[dict[str, Any]]:
     usual = {
         "record": "step",
+        "schema_version": SCHEMA_VERSION,
         "step_seconds": 1.0,
         "data_seconds": 0.0,
         "forward_seconds": 0.3,
@@ -71,17 +93,24 @@ def steps(count: int = 60, **values: Any) -> list[dict[str, Any]]:
     return [{**usual, **values, "step": number} for number in range(1, count + 1)]
 
 
-START = {"record": "start", "world_size": 4, "precision": "fp32", "attention": "math", "gpu_total_bytes": 100}
+START = {
+    "record": "start",
+    "schema_version": SCHEMA_VERSION,
+    "world_size": 4,
+    "precision": "fp32",
+    "attention": "math",
+    "gpu_total_bytes": 100,
+}
 
 
 @pytest.mark.parametrize(
-    ("records", "what", "change"),
+    ("records", "summary", "change"),
     [
         (steps(data_seconds=0.3), "waits for data", "local disk"),
         (steps(communication_seconds=0.4), "wait for each other", "gradient_compression"),
-        (steps(checkpoint_seconds=0.2), "Saving holds up", "checkpoint.interval_steps"),
-        (steps(optimizer_seconds=0.5), "optimizer's", "global_batch_sequences"),
-        (steps(mfu=0.1, gpu_peak_bytes=10), "little of what it can", "compile: true; set precision: bf16"),
+        (steps(checkpoint_seconds=0.2), "Checkpoints delay", "checkpoint.interval_steps"),
+        (steps(optimizer_seconds=0.5), "optimizer takes a large part", "global_batch_size"),
+        (steps(mfu=0.1, gpu_peak_bytes=10), "GPU utilization is low", "compile: true; set precision: bf16"),
         (steps(gradient_norm=50.0), "Gradients are large", "learning_rate"),
         (steps(skipped=True), "Steps were skipped", "bf16"),
         (
@@ -89,38 +118,47 @@ START = {"record": "start", "world_size": 4, "precision": "fp32", "attention": "
                 *steps(),
                 {"record": "ranks", "slowest_rank": 2, "slowest_over_median": 1.5, "ranks": [{}, {}, {}, {}]},
             ],
-            "Rank 2 is slower",
+            "Rank 2 is slow",
             "replace its node",
         ),
         (
             [*steps(), *({"record": "validation", "step": n, "loss": 6.0, "unigram_loss": 5.0} for n in (1, 2))],
-            "less than the frequencies",
+            "worse than the token frequencies",
             "find-learning-rate",
         ),
         (
             [*steps(loss=0.5), *({"record": "validation", "step": n, "loss": 2.0 + n / 10} for n in (1, 2, 3))],
-            "by heart",
+            "overfits",
             "dropout",
         ),
     ],
 )
-def test_what_limits_a_run_is_said_with_what_to_change(records: list[dict[str, Any]], what: str, change: str) -> None:
+def test_limits_are_reported_with_the_setting_to_change(
+    records: list[dict[str, Any]], summary: str, change: str
+) -> None:
     findings = diagnose([START, *records])
-    (found,) = [finding for finding in findings if what in finding.what]
+    (found,) = [finding for finding in findings if summary in finding.summary]
     assert change in found.change and found.evidence
-    assert what not in " ".join(finding.what for finding in diagnose([START, *steps()]))
+    assert summary not in " ".join(finding.summary for finding in diagnose([START, *steps()]))
 
 
-def test_a_healthy_run_is_left_in_peace_and_a_young_one_too(tmp_path: Path) -> None:
+def test_no_findings_for_a_healthy_run_or_after_few_steps(tmp_path: Path) -> None:
     output = io.StringIO()
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in [START, *steps()]) + '{"record": "st')
     assert run_diagnose(SimpleNamespace(run=tmp_path), output) == 0
-    assert "Nothing stands out" in output.getvalue() and "forward 30.0%" in output.getvalue()
+    assert "No bottleneck found" in output.getvalue() and "forward 30.0%" in output.getvalue()
     assert "between steps 0.0%" in output.getvalue()
     path.write_text(json.dumps(START) + "\n")
     assert run_diagnose(SimpleNamespace(run=tmp_path), output) == 0
-    assert "train on" in output.getvalue()
+    assert "fewer than 6 steps since the last start; run it again later" in output.getvalue()
     path.write_text("{\n{}\n")
     with pytest.raises(ConfigurationError, match="line 1 is not JSON"):
         read_records(path)
+
+
+@pytest.mark.parametrize(("record", "version"), [({"record": "step"}, 1), ({"record": "step", "schema_version": 3}, 3)])
+def test_other_schema_versions_are_rejected(tmp_path: Path, record: dict[str, Any], version: int) -> None:
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (START, record)))
+    with pytest.raises(ConfigurationError, match=f"line 2 has schema_version {version}, expected 2"):
+        run_diagnose(SimpleNamespace(run=tmp_path))

@@ -1,4 +1,4 @@
-"""What is written about a run besides its metrics file."""
+"""Outputs of a run in addition to its metrics file."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from training.config import ObservationConfig
+from training.config.observation import ProfileConfig
 from training.errors import ConfigurationError
-from training.metric_sinks import EmbeddedMetrics, open_sinks
-from training.metrics import MetricsFile
-from training.observation_settings import ProfileConfig
-from training.profiling import Profiler
-from training.rank_report import RankReport
+from training.observe.metrics import MetricsFile
+from training.observe.profiling import Profiler
+from training.observe.rank_report import RankReport
+from training.observe.sinks import EmbeddedMetrics, open_sinks
 
 
 def test_records_go_to_tensorboard_and_to_cloudwatch(tmp_path: Path) -> None:
     metrics, printed = MetricsFile(tmp_path / "metrics.jsonl"), io.StringIO()
-    metrics.also_to(open_sinks(ObservationConfig(tensorboard=True), tmp_path, 0))
-    metrics.also_to([EmbeddedMetrics(printed, "run-1")])
+    metrics.add_sinks(open_sinks(ObservationConfig(tensorboard=True), tmp_path, 0))
+    metrics.add_sinks([EmbeddedMetrics(printed, "run-1")])
     metrics.write("start", step=0, parameters=5)
     metrics.write("step", step=1, loss=2.5, step_seconds=0.5, gradient_norm=float("nan"), skipped=False)
     metrics.close()
@@ -39,11 +39,13 @@ def test_records_go_to_tensorboard_and_to_cloudwatch(tmp_path: Path) -> None:
     (directive,) = document["_aws"]["CloudWatchMetrics"]
     assert directive["Metrics"] == [{"Name": "loss", "Unit": "None"}, {"Name": "step_seconds", "Unit": "Seconds"}]
     for name in [metric["Name"] for metric in directive["Metrics"]] + directive["Dimensions"][0]:
-        assert name in document, "the format wants every name among the document's own members"
+        assert name in document, "the format requires every name as a member of the document"
     assert document["_aws"]["Timestamp"] > 1.6e12, "milliseconds"
 
 
-def test_only_rank_zero_writes_and_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_zero_opens_sinks_and_a_missing_package_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = ObservationConfig(tensorboard=True, embedded_metrics=True)
     assert open_sinks(wanted, tmp_path, 1) == []
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -51,7 +53,7 @@ def test_only_rank_zero_writes_and_a_missing_package_is_named(tmp_path: Path, mo
         open_sinks(wanted, tmp_path, 1)
 
 
-def test_traces_are_few_and_bounded(tmp_path: Path) -> None:
+def test_traces_are_bounded(tmp_path: Path) -> None:
     """https://github.com/Lightning-AI/pytorch-lightning/issues/10717, https://github.com/pytorch/kineto/issues/308."""
     settings = ProfileConfig(steps=2, first_step=3, interval_steps=4, keep=2)
     profiler = Profiler(settings, tmp_path, first_step=10)
@@ -67,27 +69,25 @@ def test_traces_are_few_and_bounded(tmp_path: Path) -> None:
     assert any(event.get("name") == "aten::sum" for event in events)
 
 
-def test_trace_that_is_too_large_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.profiling.MIB", 1)
-    profiler = Profiler(ProfileConfig(steps=1, first_step=1, most_mib=1), tmp_path, first_step=0)
+def test_large_trace_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.observe.profiling.MIB", 1)
+    profiler = Profiler(ProfileConfig(steps=1, first_step=1, max_mib=1), tmp_path, first_step=0)
     profiler.before_step(1)
     profiler.after_step(1)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rank_that_holds_up_the_gang_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_rank_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def gather(own: dict[str, float]) -> list[dict[str, float]]:
         return [own, {**own, "own_seconds": 4.0}, own]
 
-    gang = SimpleNamespace(device=torch.device("cpu"), gather=gather)
-    metrics = MetricsFile(tmp_path / "metrics.jsonl")
-    run: Any = SimpleNamespace(gang=gang, metrics=metrics, is_main=True, state=SimpleNamespace(step=100))
-    ranks = RankReport(run)
+    gang: Any = SimpleNamespace(rank=0, device=torch.device("cpu"), gather=gather)
+    ranks = RankReport(gang, MetricsFile(tmp_path / "metrics.jsonl"))
     for _ in range(2):
         ranks.note({"forward": 1.0, "backward": 1.0, "communication": 2.0})
-    ranks.report()
+    ranks.report(100)
     record = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert (record["record"], record["step"]) == ("ranks", 100)
     assert (record["slowest_rank"], record["slowest_over_median"]) == (1, 2.0)
     assert record["ranks"][0] == {"own_seconds": 2.0, "communication_seconds": 2.0}
-    assert "rank 1 computes 4.000 s a step" in caplog.text
+    assert "rank 1 is slow: 4.000 s per step, 2.00 times the median" in caplog.text

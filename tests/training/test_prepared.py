@@ -19,9 +19,9 @@ def prepared(datasets: Path, digest: str, days: float) -> None:
     (folder / "prepared.json").write_text(json.dumps({**facts, "unix_seconds": time.time() - days * DAY_SECONDS}))
 
 
-def test_prepared_data_are_listed_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_and_removes_prepared_datasets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepared", str(tmp_path)]) == 0
-    assert "nothing is prepared" in capsys.readouterr().out
+    assert "no prepared datasets" in capsys.readouterr().out
     for digest, days in (("aa" * 32, 2), ("ab" * 32, 40), ("cc" * 32, 90)):
         prepared(tmp_path, digest, days)
     (tmp_path / "prepared" / "dd" / "claims").mkdir(parents=True)
@@ -32,8 +32,8 @@ def test_prepared_data_are_listed_and_removed(tmp_path: Path, capsys: pytest.Cap
     assert '12 bytes, 90.0 days old: a:b of raw with {"x": 1}' in lines[0]
     assert "unfinished" in lines[3]
     assert main(["prepared", str(tmp_path), "--remove", "a", "ee"]) == 2
-    told = capsys.readouterr().err
-    assert "a: 2 begin with it" in told and "ee: nothing is prepared under it" in told
+    errors = capsys.readouterr().err
+    assert "a: matches 2 datasets" in errors and "ee: matches 0 datasets" in errors
     assert main(["prepared", str(tmp_path), "--remove", "aa", "dd", "--older-than-days", "60"]) == 0
     assert "3 of 4 removed" in capsys.readouterr().out
     assert list((tmp_path / "prepared").rglob("prepared.json")) == [

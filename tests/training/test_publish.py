@@ -1,3 +1,5 @@
+"""The commands `publish` and `prepare`."""
+
 from __future__ import annotations
 
 import json
@@ -14,7 +16,7 @@ def publish(folder: Path, output: Path, name: str = "images") -> int:
     return main(["publish", "--input", str(folder), "--output", str(output), "--name", name])
 
 
-def test_only_what_changed_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_only_new_and_changed_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, output = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for name in ("a.npz", "b.npz"):
@@ -30,27 +32,27 @@ def test_only_what_changed_is_written(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [entry["bytes"] for entry in index["splits"]["files"]["shards"]] == [500, 5]
 
 
-def test_what_a_dataset_cannot_hold_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_all_invalid_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "in"
     (folder / "cats").mkdir(parents=True)
     (folder / "a b.npz").write_bytes(b"1")
     (folder / "dataset.json").write_bytes(b"1")
     (folder / "empty.npz").touch()
     assert publish(folder, tmp_path / "out", name="no/name") == 2
-    told = capsys.readouterr().err
-    for words in (
+    errors = capsys.readouterr().err
+    for message in (
         "--name",
-        "cats: is a folder; pack",
-        "a b.npz: names have",
-        "dataset.json: is not the index of a dataset",
-        "empty.npz: is empty",
+        "cats: subfolders are not allowed; pack",
+        "a b.npz: only letters, digits,",
+        "dataset.json: not a dataset index",
+        "empty.npz: empty file",
     ):
-        assert words in told
+        assert message in errors
     assert not (tmp_path / "out").exists()
     assert publish(tmp_path / "absent", tmp_path / "out") == 2
 
 
-def test_a_folder_with_an_index_is_published_as_it_is_when_its_files_agree(
+def test_publishes_a_folder_with_its_index_if_the_files_match(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, made, output = tmp_path / "in", tmp_path / "made", tmp_path / "out"
@@ -58,7 +60,7 @@ def test_a_folder_with_an_index_is_published_as_it_is_when_its_files_agree(
     (folder / "a.npz").write_bytes(b"1234")
     assert publish(folder, made) == 0
     index = json.loads((made / "images" / "dataset.json").read_text())
-    index["vocabulary_size"] = 300  # what else an index says is carried
+    index["vocabulary_size"] = 300  # other keys of an index are kept
     (made / "images" / "dataset.json").write_text(json.dumps(index))
     (made / "images" / "tokenizer.json").write_text("{}")
     assert publish(made / "images", output, name="again") == 0
@@ -66,11 +68,11 @@ def test_a_folder_with_an_index_is_published_as_it_is_when_its_files_agree(
     assert sorted(path.name for path in (output / "again").iterdir()) == ["a.npz", "dataset.json", "tokenizer.json"]
     (made / "images" / "a.npz").write_bytes(b"4321")
     assert publish(made / "images", output, name="third") == 2
-    assert "a.npz: is not the file that dataset.json names: changed" in capsys.readouterr().err
+    assert "a.npz: differs from its hash in dataset.json" in capsys.readouterr().err
     assert not (output / "third").exists()
 
 
-def test_a_function_makes_the_files_of_a_dataset(
+def test_prepare_runs_a_function(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ours_to_prepare.py").write_text(
@@ -89,26 +91,26 @@ def test_a_function_makes_the_files_of_a_dataset(
     assert main([*command, "ours_to_prepare:upper", "--options", str(options)]) == 0
     assert (target / "a.bin").read_text() == "WORDS"
     assert main([*command, "ours_to_prepare:upper"]) == 2
-    assert "wants 'suffix'; give it in options" in capsys.readouterr().err
+    assert "requires 'suffix'; set it in options" in capsys.readouterr().err
     (target / "a.bin").unlink()
     assert main([*command, "ours_to_prepare:nothing"]) == 2
     assert "ours_to_prepare:nothing" in capsys.readouterr().err
 
 
-def test_text_is_prepared_as_tokens(tmp_path: Path) -> None:
+def test_prepare_tokenizes_text(tmp_path: Path) -> None:
     source, target, options = tmp_path / "source", tmp_path / "target", tmp_path / "options.json"
     source.mkdir()
     for number in range(4):
         (source / f"{number}.txt").write_text(f"some text of file {number}, and more of it. " * 50)
     options.write_text('{"vocabulary_size": 270}')
-    function = "training.data.preparation:tokenize"
+    function = "training.data.prepare:tokenize"
     command = ["prepare", "--function", function, "--options", str(options), "--source", str(source)]
     assert main([*command, "--target", str(target)]) == 0
     assert publish(target, tmp_path / "out", name="text") == 0
     assert open_dataset(tmp_path / "out" / "text").record.vocabulary_size == 270
 
 
-def test_compressed_files_are_named_with_both_sizes_and_written_once(
+def test_compressed_files_are_recorded_with_both_sizes_and_written_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, output = tmp_path / "in", tmp_path / "out"
@@ -125,6 +127,21 @@ def test_compressed_files_are_named_with_both_sizes_and_written_once(
     assert "0 of them new or changed" in capsys.readouterr().out
     (again,) = json.loads((output / "rows" / "dataset.json").read_text())["splits"]["files"]["shards"]
     assert again == entry
-    assert main(command) == 0  # plain from now on
+    assert main(command) == 0  # without compression
     (plain,) = json.loads((output / "rows" / "dataset.json").read_text())["splits"]["files"]["shards"]
     assert "encoding" not in plain and (output / "rows" / "a.csv").exists()
+
+
+def test_create_never_replaces_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nodes publish prepared data in this way: their role allows no other writes."""
+    folder, output = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    (folder / "a.bin").write_bytes(b"first")
+    command = ["publish", "--input", str(folder), "--output", str(output), "--name", "rows", "--create"]
+    assert main(command) == 0
+    assert main(command) == 0, "the same files, as after a lost response"
+    (folder / "a.bin").write_bytes(b"other")
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "a.bin" in capsys.readouterr().err
+    assert (output / "rows" / "a.bin").read_bytes() == b"first"

@@ -1,4 +1,4 @@
-"""Losses that go wrong: skipped, gone back from, named; and runs that have learned what they can."""
+"""Recovery from bad losses, their diagnosis, and early stopping."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from training.ballot import StepReport
-from training.bench.turns import open_loop
+from training.bench.interleaved import open_loop
 from training.config import TrainingConfig
+from training.config.recovery import RecoveryConfig
 from training.errors import DivergedError, NonFiniteLossError
-from training.faults import require_same_parameters, where_it_began
-from training.loss_watch import FIRST_STEPS, LossWatch
-from training.memory import explain_out_of_memory, is_out_of_memory
-from training.recovery_settings import RecoveryConfig
-from training.trainer import Loop
+from training.loop.loss_watch import FIRST_STEPS, LossWatch
+from training.loop.non_finite import require_same_parameters, where_it_began
+from training.loop.step_result import StepReport
+from training.loop.trainer import Loop
+from training.process.out_of_memory import explain_out_of_memory, is_out_of_memory
 
 SMALL = {
     "steps": 1000,
-    "global_batch_sequences": 4,
-    "micro_batch_sequences": 2,
-    "model": {"layers": 2, "heads": 2, "embedding": 32, "context": 16},
+    "global_batch_size": 4,
+    "micro_batch_size": 2,
+    "model": {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32, "sequence_length": 16},
     "schedule": {"kind": "constant", "warmup_steps": 1},
     "threads": 1,
 }
@@ -36,7 +36,7 @@ SMALL = {
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """Undo what a trainer does to the process's signals."""
+    """Restore the signal handlers that a trainer replaces."""
     handlers = {number: signal.getsignal(number) for number in range(1, 32) if number not in (9, 19)}
     try:
         yield
@@ -56,89 +56,92 @@ def report(step: int, loss: float, skipped: bool = False) -> StepReport:
     return StepReport(step, loss, 1e-3, 1.0, 0.1, skipped=skipped)
 
 
-def test_spike_is_what_lies_far_above_the_running_mean_several_times_in_a_row() -> None:
+def test_consecutive_losses_far_above_the_running_mean_are_a_spike() -> None:
     watch = LossWatch(RecoveryConfig(spike_deviations=6.0, spike_steps=2))
     for step in range(FIRST_STEPS + 20):
         assert not watch.note(report(step, 3.0 + 0.1 * (-1) ** step))
     assert not watch.note(report(100, 3.5))
-    assert not watch.note(report(101, 9.0)) and watch.spikes_in_a_row == 1
-    assert not watch.note(report(102, 3.0)) and watch.spikes_in_a_row == 0
+    assert not watch.note(report(101, 9.0)) and watch.consecutive_spikes == 1
+    assert not watch.note(report(102, 3.0)) and watch.consecutive_spikes == 0
     assert not watch.note(report(103, 9.0))
     again = LossWatch(RecoveryConfig(spike_deviations=6.0, spike_steps=1), watch.state())
-    assert again.note(report(104, 9.0)), "a resumed run knows the mean"
+    assert again.note(report(104, 9.0)), "a resumed run has the mean"
     assert watch.note(report(104, 9.0))
 
 
-def test_run_goes_back_from_a_spike_and_leaves_out_its_data(tmp_path: Path) -> None:
-    recovery = {"spike_deviations": 8.0, "spike_steps": 2, "most_roll_backs": 1}
+def test_rollback_after_a_spike_skips_its_data(tmp_path: Path) -> None:
+    recovery = {"spike_deviations": 8.0, "spike_steps": 2, "max_rollbacks": 1}
     with loop_of(tmp_path, recovery=recovery, checkpoint={"interval_steps": 20}) as loop:
         run = loop.run
         train_to(loop, FIRST_STEPS + 20)
         run.patience.note(run.state.step, 0.1)
-        sound = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
-        before = spoil(loop)
+        expected = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
+        before = corrupt(loop)
         while run.state.step >= before:
             loop.advance()
-        went_back_to = run.state.step
-        assert went_back_to % 20 == 0 and run.watch.roll_backs == 1
-        assert run.state.position > before * 4, "the batches of the spike are not seen again"
-        assert run.state.tensors().keys() == sound.keys()
-        assert run.validation is None and run.patience.state()["best"] is None, "measured after the checkpoint"
+        rolled_back_to = run.state.step
+        assert rolled_back_to % 20 == 0 and run.watch.rollbacks == 1
+        assert run.state.position > before * 4, "the batches of the spike are skipped"
+        assert run.state.tensors().keys() == expected.keys()
+        assert run.validation is None and run.patience.state()["best"] is None, "both are newer than the checkpoint"
         assert run.model.final_norm.weight.abs().max() < 10
         for _ in range(3):
             loop.advance()
-        assert run.watch.spikes_in_a_row == 0
-        assert (run.state.step, run.manifest().extra["watch"]["roll_backs"]) == (went_back_to + 3, 1)
-        spoil(loop)
-        with pytest.raises(DivergedError, match="went back 1 times already"):
+        assert run.watch.consecutive_spikes == 0
+        assert (run.state.step, run.manifest(run.state.capture()).extra["watch"]["rollbacks"]) == (
+            rolled_back_to + 3,
+            1,
+        )
+        corrupt(loop)
+        with pytest.raises(DivergedError, match="diverged again after 1 rollbacks"):
             for _ in range(FIRST_STEPS):
                 loop.advance()
 
 
-def spoil(loop: Loop) -> int:
-    """Spoil the weights; return the step that they are of."""
+def corrupt(loop: Loop) -> int:
+    """Corrupt the weights; return the current step."""
     with torch.no_grad():
         loop.run.model.final_norm.weight.mul_(100.0)
     return loop.run.state.step
 
 
 def train_to(loop: Loop, step: int) -> None:
-    """Take steps up to one, each save through before the next step: none waits until weights are spoilt."""
+    """Train up to a step, and wait for each save, so that none is postponed until the weights are corrupt."""
     while loop.run.state.step < step:
         loop.advance()
         loop.run.writer.wait()
 
 
-def advance_until_it_goes_back(loop: Loop) -> int:
-    """Take steps until the run goes back; return the step that it goes back to."""
+def advance_until_rollback(loop: Loop) -> int:
+    """Take steps until the run rolls back; return the step that it restores."""
     before = loop.run.state.step
     for _ in range(10):
         loop.advance()
         if loop.run.state.step <= before:
             return loop.run.state.step
-    raise AssertionError(f"still going on at step {loop.run.state.step}")
+    raise AssertionError(f"no rollback up to step {loop.run.state.step}")
 
 
-GOES_BACK = {"spike_deviations": 8.0, "spike_steps": 2, "most_roll_backs": 1}
+ROLLS_BACK = {"spike_deviations": 8.0, "spike_steps": 2, "max_rollbacks": 1}
 
 
-def test_no_save_that_waited_is_begun_while_the_loss_is_in_doubt(tmp_path: Path, monkeypatch: Any) -> None:
-    with loop_of(tmp_path, recovery=GOES_BACK, checkpoint={"interval_steps": 20}) as loop:
+def test_postponed_save_does_not_begin_while_the_loss_is_in_doubt(tmp_path: Path, monkeypatch: Any) -> None:
+    with loop_of(tmp_path, recovery=ROLLS_BACK, checkpoint={"interval_steps": 20}) as loop:
         train_to(loop, FIRST_STEPS + 5)
-        with monkeypatch.context() as held_up:
-            held_up.setattr(type(loop.run.writer), "is_busy", property(lambda writer: True))
+        with monkeypatch.context() as patched:
+            patched.setattr(type(loop.run.writer), "is_busy", property(lambda writer: True))
             while loop.run.state.step < FIRST_STEPS + 20:
                 loop.advance()
-        spoil(loop)
-        assert advance_until_it_goes_back(loop) == 40
+        corrupt(loop)
+        assert advance_until_rollback(loop) == 40
         train_to(loop, 41)
-        assert loop.run.watch.roll_backs == 1 and loop.run.model.final_norm.weight.abs().max() < 10
+        assert loop.run.watch.rollbacks == 1 and loop.run.model.final_norm.weight.abs().max() < 10
 
 
-def test_save_that_waited_is_begun_once_a_spike_is_over(tmp_path: Path, monkeypatch: Any) -> None:
-    with loop_of(tmp_path, recovery=GOES_BACK | {"spike_steps": 5}, checkpoint={"interval_steps": 20}) as loop:
+def test_postponed_save_begins_after_a_spike(tmp_path: Path, monkeypatch: Any) -> None:
+    with loop_of(tmp_path, recovery=ROLLS_BACK | {"spike_steps": 5}, checkpoint={"interval_steps": 20}) as loop:
         train_to(loop, FIRST_STEPS + 9)
-        spoil(loop)
+        corrupt(loop)
         loop.advance()
         assert loop.run.state.step == FIRST_STEPS + 10
         loop.advance()
@@ -150,54 +153,54 @@ def test_save_that_waited_is_begun_once_a_spike_is_over(tmp_path: Path, monkeypa
         assert FIRST_STEPS + 10 < loop.run.writer.committed_step < FIRST_STEPS + 15
 
 
-def test_checkpoint_of_the_step_that_spoilt_the_weights_is_gone_back_past(tmp_path: Path) -> None:
-    with loop_of(tmp_path, recovery=GOES_BACK, checkpoint={"interval_steps": 20}) as loop:
+def test_rollback_skips_the_checkpoint_of_the_step_before_the_spike(tmp_path: Path) -> None:
+    with loop_of(tmp_path, recovery=ROLLS_BACK, checkpoint={"interval_steps": 20}) as loop:
         train_to(loop, 59)
-        spoil(loop)  # seen in the loss of step 60, whose weights are saved no more
-        assert advance_until_it_goes_back(loop) == 40
-    with loop_of(tmp_path / "alone", recovery=GOES_BACK, checkpoint={"interval_steps": 60}) as loop:
+        corrupt(loop)  # visible in the loss of step 60, whose weights are not saved
+        assert advance_until_rollback(loop) == 40
+    with loop_of(tmp_path / "alone", recovery=ROLLS_BACK, checkpoint={"interval_steps": 60}) as loop:
         train_to(loop, 60)
-        spoil(loop)
-        assert advance_until_it_goes_back(loop) == 60, "better than none"
-    with loop_of(tmp_path / "two", recovery=GOES_BACK, checkpoint={"interval_steps": 30}) as loop:
+        corrupt(loop)
+        assert advance_until_rollback(loop) == 60, "the only checkpoint"
+    with loop_of(tmp_path / "two", recovery=ROLLS_BACK, checkpoint={"interval_steps": 30}) as loop:
         train_to(loop, 60)
-        spoil(loop)
-        assert advance_until_it_goes_back(loop) == 30
+        corrupt(loop)
+        assert advance_until_rollback(loop) == 30
 
 
-def test_resumed_run_has_seen_every_loss_that_the_unbroken_one_has(tmp_path: Path) -> None:
+def test_resumed_run_has_the_loss_statistics_of_an_unbroken_run(tmp_path: Path) -> None:
     with loop_of(tmp_path, checkpoint={"interval_steps": 20}) as loop:
         train_to(loop, 25)
-        unbroken = loop.run.manifest().extra["watch"]
+        unbroken = loop.run.manifest(loop.run.state.capture()).extra["watch"]
     with loop_of(tmp_path, checkpoint={"interval_steps": 20}) as loop:
         assert loop.run.state.step == 20
         train_to(loop, 25)
-        assert loop.run.manifest().extra["watch"] == unbroken
+        assert loop.run.manifest(loop.run.state.capture()).extra["watch"] == unbroken
 
 
-def test_run_that_was_stopped_in_a_spike_goes_back_to_before_it(tmp_path: Path) -> None:
-    recovery = GOES_BACK | {"spike_steps": 4}
+def test_run_stopped_during_a_spike_rolls_back_past_it(tmp_path: Path) -> None:
+    recovery = ROLLS_BACK | {"spike_steps": 4}
     with loop_of(tmp_path, recovery=recovery, checkpoint={"interval_steps": 20}) as loop:
         train_to(loop, 70)
-        spoil(loop)
+        corrupt(loop)
         train_to(loop, 73)
         assert loop.saves.stop()[0] == "stopped"
     with loop_of(tmp_path, recovery=recovery, checkpoint={"interval_steps": 20}) as loop:
         assert loop.run.state.step == 73
-        assert advance_until_it_goes_back(loop) == 60
+        assert advance_until_rollback(loop) == 60
 
 
-def test_steps_that_are_not_finite_are_skipped_up_to_a_bound(tmp_path: Path) -> None:
-    with loop_of(tmp_path, recovery={"non_finite": "skip", "most_skipped_steps": 2}) as loop:
+def test_non_finite_steps_are_skipped_up_to_the_limit(tmp_path: Path) -> None:
+    with loop_of(tmp_path, recovery={"non_finite": "skip", "max_skipped_steps": 2}) as loop:
         run = loop.run
         for _ in range(3):
             loop.advance()
         weight = run.model.final_norm.weight
         before = weight.clone()
-        poison = weight.register_hook(lambda gradient: gradient * math.nan)
+        hook = weight.register_hook(lambda gradient: gradient * math.nan)
         loop.advance()
         loop.advance()
-        poison.remove()
+        hook.remove()
         assert torch.equal(weight, before)
         for _ in range(3):
             loop.advance()
@@ -208,8 +211,8 @@ def test_steps_that_are_not_finite_are_skipped_up_to_a_bound(tmp_path: Path) -> 
                 loop.advance()
 
 
-def test_part_of_the_model_where_it_began_is_named(tmp_path: Path) -> None:
-    """https://github.com/karpathy/nanoGPT/issues/136: a loss that is NaN, without a word of where from."""
+def test_first_non_finite_part_of_the_model_is_named(tmp_path: Path) -> None:
+    """https://github.com/karpathy/nanoGPT/issues/136: a NaN loss without any hint of its origin."""
     with loop_of(tmp_path) as loop:
         run = loop.run
         loop.advance()
@@ -218,11 +221,11 @@ def test_part_of_the_model_where_it_began_is_named(tmp_path: Path) -> None:
             for _ in range(3):
                 loop.advance()
         assert caught.value.step == 2
-        told = str(caught.value.at(where_it_began(run, caught.value.step)))
-        assert "at step 2" in told and "began in the output of blocks.1.expand (rank 0)" in told
+        message = str(caught.value.at(where_it_began(run, caught.value.step)))
+        assert "at step 2" in message and "first in the output of blocks.1.expand (rank 0)" in message
 
 
-def test_ranks_with_other_parameters_are_named() -> None:
+def test_ranks_with_different_parameters_are_named() -> None:
     model = torch.nn.Linear(3, 2)
 
     def run_with(change: float) -> Any:
@@ -235,26 +238,26 @@ def test_ranks_with_other_parameters_are_named() -> None:
         return SimpleNamespace(state=SimpleNamespace(model=model, step=7), gang=SimpleNamespace(gather=gather))
 
     require_same_parameters(run_with(0.0))
-    with pytest.raises(DivergedError, match="after step 7 ranks hold other parameters than rank 0: weight on rank 1;"):
+    with pytest.raises(DivergedError, match="after step 7, parameters differ from rank 0's: weight on rank 1;"):
         require_same_parameters(run_with(1e-6))
 
 
-def test_memory_that_is_not_enough_says_what_to_lower_and_by_how_much() -> None:
+def test_out_of_memory_error_names_the_setting_to_lower() -> None:
     error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")
     assert is_out_of_memory(error) and not is_out_of_memory(RuntimeError("size mismatch"))
-    told = str(explain_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB"), 12, recomputes=False))
-    assert "lower micro_batch_sequences from 12 to 6" in told and "activation_checkpointing" in told
-    assert "is 1 already" in str(explain_out_of_memory(error, 1, recomputes=True))
+    message = str(
+        explain_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB"), 12, recomputes=False)
+    )
+    assert "lower micro_batch_size from 12 to 6" in message and "activation_checkpointing" in message
+    assert "micro_batch_size is already 1" in str(explain_out_of_memory(error, 1, recomputes=True))
 
 
-def test_run_that_stops_learning_is_finished_on_all_ranks_at_the_same_step(
-    gangs: Any, tiny_config: dict[str, Any]
-) -> None:
+def test_early_stopping_ends_all_ranks_at_the_same_step(gangs: Any, tiny_config: dict[str, Any]) -> None:
     """https://github.com/Lightning-AI/pytorch-lightning/issues/379."""
     config = {
         **tiny_config,
         "validation": {"interval_steps": 2, "batches": 1},
-        "early_stopping": {"patience_validations": 2, "minimum_improvement": 100.0},
+        "early_stopping": {"patience_validations": 2, "min_delta": 100.0},
         "recovery": {"parameter_check_interval_steps": 3},
     }
     run = gangs.finish("run", config, 2)
@@ -265,6 +268,6 @@ def test_run_that_stops_learning_is_finished_on_all_ranks_at_the_same_step(
     assert not again.records("step")
 
 
-def test_improvement_without_a_patience_is_refused() -> None:
-    with pytest.raises(ValidationError, match="give both"):
-        TrainingConfig.model_validate({"early_stopping": {"minimum_improvement": 0.1}})
+def test_min_delta_requires_patience() -> None:
+    with pytest.raises(ValidationError, match="set both"):
+        TrainingConfig.model_validate({"early_stopping": {"min_delta": 0.1}})

@@ -1,4 +1,4 @@
-"""Stopping, saving on request, and every way to end, by real processes."""
+"""Stop and save requests, and all outcomes, with real processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.training.conftest import free_port
 LONG = {"steps": 100000, "schedule": {"kind": "constant", "warmup_steps": 4}, "checkpoint": {"interval_steps": 100000}}
 
 
-def test_sigterm_on_one_rank_stops_all_and_a_second_one_changes_nothing(
+def test_sigterm_on_one_rank_stops_all_ranks_and_a_second_one_changes_nothing(
     gangs: Any, tiny_config: dict[str, Any]
 ) -> None:
     run = gangs.start("run", {**tiny_config, **LONG}, 2)
@@ -40,16 +40,14 @@ def test_sigterm_on_one_rank_stops_all_and_a_second_one_changes_nothing(
 
 def test_stop_during_validation(gangs: Any, tiny_config: dict[str, Any]) -> None:
     validation = {"interval_steps": 2, "batches": 100000}
-    run = gangs.start("run", {**tiny_config, **LONG, "micro_batch_sequences": 1, "validation": validation})
+    run = gangs.start("run", {**tiny_config, **LONG, "micro_batch_size": 1, "validation": validation})
     run.wait_for_step(1)
     (run.directory / "stop").touch()
     assert run.wait() == [75], run.errors()
     assert run.outcomes()[0]["step"] == run.outcomes()[0]["checkpoint_step"]
 
 
-def test_stop_before_the_first_step_ends_the_start_with_nothing_to_save(
-    gangs: Any, tiny_config: dict[str, Any]
-) -> None:
+def test_stop_before_the_first_step_saves_nothing(gangs: Any, tiny_config: dict[str, Any]) -> None:
     config = {**tiny_config, "steps": 3}
     (gangs._root / "early").mkdir()
     (gangs._root / "early" / "stop").touch()
@@ -63,9 +61,9 @@ def test_stop_before_the_first_step_ends_the_start_with_nothing_to_save(
     assert sorted(later.losses()) == [1, 2, 3]
 
 
-def test_missed_deadline_is_said_and_the_run_still_stops(gangs: Any, tiny_config: dict[str, Any]) -> None:
-    # Some chunks, of which the last cannot be stored before the save is given up.
-    model = {**tiny_config["model"], "embedding": 512}
+def test_missed_deadline_is_reported_and_the_run_stops(gangs: Any, tiny_config: dict[str, Any]) -> None:
+    # Several chunks, the last of which cannot be stored before the save is cancelled.
+    model = {**tiny_config["model"], "hidden_size": 512}
     run = gangs.start("run", {**tiny_config, **LONG, "model": model})
     run.wait_for_step(1)
     request = run.directory / "request"
@@ -77,7 +75,7 @@ def test_missed_deadline_is_said_and_the_run_still_stops(gangs: Any, tiny_config
     assert "missed the deadline" in outcome["message"]
 
 
-def test_loss_that_is_no_number_fails_all_and_is_never_saved(gangs: Any, tiny_config: dict[str, Any]) -> None:
+def test_nan_loss_fails_all_ranks_and_is_never_saved(gangs: Any, tiny_config: dict[str, Any]) -> None:
     # Decoupled decay multiplies the weights by 1 - 10 * 10 = -99 every step, until they overflow.
     optimizer = {"learning_rate": 10.0, "weight_decay": 10.0}
     config = {
@@ -92,12 +90,12 @@ def test_loss_that_is_no_number_fails_all_and_is_never_saved(gangs: Any, tiny_co
         assert outcome["outcome"] == "failed"
         assert "NaN or infinite at step" in outcome["message"]
         assert "Traceback" in outcome["traceback"]
-    began = int(run.outcomes()[0]["message"].partition("at step ")[2].split()[0])
-    # What had been copied before is committed by the writer processes.
-    assert max(run.committed_steps()) < began
+    first_bad_step = int(run.outcomes()[0]["message"].partition("at step ")[2].split()[0])
+    # The writer processes commit what was copied before.
+    assert max(run.committed_steps()) < first_bad_step
 
 
-def test_rank_that_vanishes_ends_the_others_soon(gangs: Any, tiny_config: dict[str, Any]) -> None:
+def test_killed_rank_ends_the_others(gangs: Any, tiny_config: dict[str, Any]) -> None:
     run = gangs.start("run", {**tiny_config, **LONG}, 2)
     run.wait_for_step(3)
     run.processes[1].kill()
@@ -107,36 +105,39 @@ def test_rank_that_vanishes_ends_the_others_soon(gangs: Any, tiny_config: dict[s
     assert outcome["step"] >= 3 and "Traceback" in outcome["traceback"]
 
 
-def test_newer_generation_supersedes(gangs: Any, tiny_config: dict[str, Any]) -> None:
+def test_newer_generation_supersedes_an_older_one(gangs: Any, tiny_config: dict[str, Any]) -> None:
     gangs.finish("new", {**tiny_config, "steps": 2}, generation=7)
     old = gangs.start("old", {**tiny_config, "steps": 4}, generation=6)
     assert old.wait() == [76]
     assert old.outcomes()[0]["outcome"] == "superseded"
-    assert "generation 7 owns" in old.outcomes()[0]["message"]
+    assert "generation 7 has owned" in old.outcomes()[0]["message"]
 
 
-def test_wrong_inputs_are_answered_in_words(gangs: Any, tiny_config: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_inputs_are_reported(gangs: Any, tiny_config: dict[str, Any], tmp_path: Path) -> None:
     bad = gangs.start("bad", {**tiny_config, "steps": 0, "colour": "red"})
     absent = gangs.start("absent", tiny_config, dataset=tmp_path / "nowhere")
-    long = gangs.start("long", {**tiny_config, "model": {"layers": 1, "heads": 1, "embedding": 8, "context": 1000000}})
+    model = {"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 8, "sequence_length": 1000000}
+    long = gangs.start("long", {**tiny_config, "model": model})
     assert bad.wait() == absent.wait() == long.wait() == [78]
     messages = [run.outcomes()[0]["message"] for run in (bad, absent, long)]
-    assert "steps: 0" in messages[0] and "colour: no such setting" in messages[0]
+    assert "steps: 0" in messages[0] and "colour: unknown key" in messages[0]
     assert "nowhere" in messages[1] and "tokenize" in messages[1]
     assert "needs 1000001" in messages[2] and "validation split" in messages[2] and "train split" in messages[2]
     assert {run.outcomes()[0]["outcome"] for run in (bad, absent, long)} == {"bad_configuration"}
 
 
-def test_checkpoint_of_another_model_is_refused(gangs: Any, tiny_config: dict[str, Any]) -> None:
+def test_checkpoint_of_another_model_is_rejected(gangs: Any, tiny_config: dict[str, Any]) -> None:
     gangs.finish("first", {**tiny_config, "steps": 2})
-    other = gangs.start("other", {**tiny_config, "model": {**tiny_config["model"], "layers": 1}}, generation=2)
+    shallow = {**tiny_config["model"], "num_hidden_layers": 1}
+    other = gangs.start("other", {**tiny_config, "model": shallow}, generation=2)
     assert other.wait() == [78]
-    assert "its model has layers 2, this run's 1; undo the change, or name a new run" in other.outcomes()[0]["message"]
+    assert (
+        "its model has num_hidden_layers 2, this run's 1; undo the change, or name a new run"
+        in other.outcomes()[0]["message"]
+    )
 
 
-def test_bucket_that_is_not_there_fails_in_words(
-    gangs: Any, tiny_config: dict[str, Any], s3_environment: dict[str, str]
-) -> None:
+def test_missing_bucket_is_reported(gangs: Any, tiny_config: dict[str, Any], s3_environment: dict[str, str]) -> None:
     run = gangs.start("run", tiny_config, checkpoints="s3://no-such-bucket-here/x", environment=s3_environment)
     assert run.wait() == [1]
     assert "NoSuchBucket; create the bucket, or correct the URL" in run.outcomes()[0]["message"]

@@ -1,4 +1,4 @@
-"""One step and what it is made of: accumulation, weights by name, schedule, precision."""
+"""One optimizer step: accumulation, state by name, schedule, precision, timing."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from typing import Any
 import pytest
 import torch
 
-from training.checkpoint.state import TrainingState, bare_name, seed_random_state
+from training.checkpoint.state.generators import seed_random_state
+from training.checkpoint.state.training_state import TrainingState
 from training.config import ModelShape, TrainingConfig
 from training.data.batches import TrainBatches
 from training.data.dataset import open_dataset
 from training.data.samples import Windows
-from training.distributed import Gang, join_gang
 from training.errors import ConfigurationError
-from training.flops import multiplying_parameters, peak_flops_per_second, training_flops_per_token
-from training.interruption import Interruption
-from training.metrics import MetricsFile
-from training.model import GPT
-from training.optimization import build_optimizer, learning_rate
-from training.precision import Precision, choose_precision
-from training.replication import Replica
-from training.step import take_step
-from training.stopwatch import PHASES, Laps
+from training.loop.interruption import Interruption
+from training.loop.lr_schedule import learning_rate
+from training.loop.optimizer import build_optimizer
+from training.loop.step import take_step
+from training.models.flops import multiplying_parameters, peak_flops_per_second, training_flops_per_token
+from training.models.gpt import GPT
+from training.observe.metrics import MetricsFile
+from training.process.distributed import Gang, join_gang
+from training.process.precision import Precision, choose_precision
+from training.process.replication import Replica
+from training.process.stopwatch import PHASES, Laps
 
-SHAPE = ModelShape(layers=2, heads=2, embedding=32, context=32)
+SHAPE = ModelShape(num_hidden_layers=2, num_attention_heads=2, hidden_size=32, sequence_length=32)
 CPU = torch.device("cpu")
 
 
@@ -41,10 +43,10 @@ def alone() -> Iterator[Gang]:
     gang.leave()
 
 
-def run_of(gang: Gang, dataset: Path, micro_batch_sequences: int) -> Any:
+def run_of(gang: Gang, dataset: Path, micro_batch_size: int) -> Any:
     torch.manual_seed(0)
     config = TrainingConfig.model_validate(
-        {"global_batch_sequences": 8, "micro_batch_sequences": micro_batch_sequences, "model": SHAPE._asdict()}
+        {"global_batch_size": 8, "micro_batch_size": micro_batch_size, "model": SHAPE._asdict()}
     )
     model = GPT(SHAPE, 300)
     state = TrainingState(model, build_optimizer(model, config.optimizer), Precision("fp32", "cpu").scaler())
@@ -54,13 +56,13 @@ def run_of(gang: Gang, dataset: Path, micro_batch_sequences: int) -> Any:
         state=state,
         model=model,
         replica=Replica(model, gang, config.parallel),
-        micro_batch_sequences=micro_batch_sequences,
+        micro_batch_size=micro_batch_size,
         precision=Precision("fp32", "cpu"),
         train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, CPU, 8),
     )
 
 
-def test_accumulation_changes_nothing_but_the_order_of_additions(alone: Gang, tiny_dataset: Path) -> None:
+def test_accumulation_changes_only_the_order_of_additions(alone: Gang, tiny_dataset: Path) -> None:
     runs = [run_of(alone, tiny_dataset, size) for size in (8, 1, 3)]
     for _ in range(5):
         first, *others = [take_step(run, 1e-3) for run in runs]
@@ -70,12 +72,12 @@ def test_accumulation_changes_nothing_but_the_order_of_additions(alone: Gang, ti
     assert [(run.state.step, run.state.position) for run in runs] == [(5, 40)] * 3
 
 
-def test_loss_of_an_untrained_model_is_that_of_guessing(alone: Gang, tiny_dataset: Path) -> None:
+def test_untrained_model_has_the_loss_of_a_uniform_guess(alone: Gang, tiny_dataset: Path) -> None:
     result = take_step(run_of(alone, tiny_dataset, 8), 1e-3)
     assert result.loss.item() == pytest.approx(math.log(300), abs=0.2)
 
 
-def test_position_sees_only_the_past() -> None:
+def test_attention_is_causal() -> None:
     torch.manual_seed(0)
     model = GPT(SHAPE, 300).eval()
     tokens = torch.randint(300, (1, 32))
@@ -95,12 +97,12 @@ def trained_state(wrapped: bool = False) -> TrainingState:
     optimizer = build_optimizer(model, TrainingConfig().optimizer)
     model(torch.ones(1, 4, dtype=torch.long), torch.ones(1, 4, dtype=torch.long)).backward()
     optimizer.step()
-    holder = torch.nn.ModuleDict({"module": torch.nn.ModuleDict({"_orig_mod": model})}) if wrapped else model
+    holder = torch.nn.DataParallel(torch.compile(model)) if wrapped else model
     return TrainingState(holder, optimizer, torch.amp.GradScaler("cpu", enabled=False))
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_state_goes_by_bare_names_into_wrapped_and_bare_models(wrapped: bool) -> None:
+def test_state_loads_by_bare_names_into_wrapped_and_bare_models(wrapped: bool) -> None:
     saved = {name: tensor.clone() for name, tensor in trained_state().tensors().items()}
     assert len([name for name in saved if name.startswith("model/")]) * 4 == len(saved), "tied weights once"
     fresh = trained_state(wrapped)
@@ -113,24 +115,23 @@ def test_state_goes_by_bare_names_into_wrapped_and_bare_models(wrapped: bool) ->
     assert all(torch.equal(tensor, saved[name]) for name, tensor in fresh.tensors().items())
 
 
-def test_names_and_shapes_are_strict() -> None:
+def test_load_rejects_other_names_and_shapes() -> None:
     state = trained_state()
     saved = dict(state.tensors())
     saved["model/extra"] = saved.pop("model/final_norm.bias")
     saved["model/final_norm.weight"] = torch.zeros(3)
     with pytest.raises(ConfigurationError) as caught:
         state.load(saved)
-    told = str(caught.value)
-    assert "has no tensor final_norm.bias" in told and "has extra" in told and "has shape [3]" in told
-
-
-@pytest.mark.parametrize("name", ["module._orig_mod.a.b", "_orig_mod.module.a.b", "a.module.b", "a.b"])
-def test_bare_names(name: str) -> None:
-    assert bare_name(name) == "a.b"
+    message = str(caught.value)
+    assert (
+        "does not have the model's tensor final_norm.bias" in message
+        and "has extra" in message
+        and "has shape [3]" in message
+    )
 
 
 def test_schedule() -> None:
-    config = TrainingConfig.model_validate({"steps": 100, "schedule": {"warmup_steps": 10, "minimum_ratio": 0.1}})
+    config = TrainingConfig.model_validate({"steps": 100, "schedule": {"warmup_steps": 10, "min_lr_ratio": 0.1}})
     rates = [learning_rate(step, config) for step in range(101)]
     assert rates[0] == pytest.approx(1e-4)
     assert rates[9] == max(rates) == 1e-3
@@ -142,18 +143,18 @@ def test_schedule() -> None:
 
 def test_only_matrices_decay() -> None:
     model = GPT(SHAPE, 300)
-    decayed, spared = build_optimizer(model, TrainingConfig().optimizer).param_groups
+    decayed, others = build_optimizer(model, TrainingConfig().optimizer).param_groups
     assert {parameter.dim() for parameter in decayed["params"]} == {2}
-    assert {parameter.dim() for parameter in spared["params"]} == {1}
-    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
-    assert len(decayed["params"]) + len(spared["params"]) == len(list(model.parameters()))
+    assert {parameter.dim() for parameter in others["params"]} == {1}
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    assert len(decayed["params"]) + len(others["params"]) == len(list(model.parameters()))
 
 
 def test_precision_of_a_cpu() -> None:
     assert choose_precision("auto", CPU).format == "fp32"
     assert choose_precision("bf16", CPU).format == "bf16"
     for wanted in ("fp16", "tf32"):
-        with pytest.raises(ConfigurationError, match=f"{wanted} needs a GPU"):
+        with pytest.raises(ConfigurationError, match=f"{wanted} requires a GPU"):
             choose_precision(wanted, CPU)
 
 
@@ -180,8 +181,8 @@ def test_requests_by_file_and_signal(tmp_path: Path) -> None:
         assert interruption.reason() == f"found the file {tmp_path / 'stop'}"
         assert interruption.seconds_to_deadline() is None
         (tmp_path / "stop").write_text('{"reason": "reclaimed", "deadline_unix_seconds": 12.5}')
-        left_seconds = interruption.seconds_to_deadline()
-        assert interruption.reason() == "reclaimed" and left_seconds is not None and left_seconds < 0
+        remaining_seconds = interruption.seconds_to_deadline()
+        assert interruption.reason() == "reclaimed" and remaining_seconds is not None and remaining_seconds < 0
         (tmp_path / "stop").unlink()
         signal.raise_signal(signal.SIGTERM)
         assert interruption.wants_stop and interruption.reason() == "received SIGTERM"
@@ -190,7 +191,7 @@ def test_requests_by_file_and_signal(tmp_path: Path) -> None:
             signal.signal(number, handler)
 
 
-def test_metrics_have_no_numbers_that_json_does_not_know(tmp_path: Path) -> None:
+def test_non_finite_metrics_become_null(tmp_path: Path) -> None:
     path = tmp_path / "run" / "metrics.jsonl"
     MetricsFile(path).write("step", loss=float("nan"), step=1)
     assert '"loss": null' in path.read_text()
@@ -198,32 +199,32 @@ def test_metrics_have_no_numbers_that_json_does_not_know(tmp_path: Path) -> None
     MetricsFile(None).write("step", loss=1.0)
 
 
-def test_gradient_that_is_not_finite_moves_no_weight_and_no_moment(alone: Gang, tiny_dataset: Path) -> None:
+def test_non_finite_gradient_updates_neither_weights_nor_moments(alone: Gang, tiny_dataset: Path) -> None:
     run = run_of(alone, tiny_dataset, 8)
     take_step(run, 1e-3)
     before = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
-    poison = run.model.final_norm.weight.register_hook(lambda gradient: gradient * math.nan)
+    hook = run.model.final_norm.weight.register_hook(lambda gradient: gradient * math.nan)
     result = take_step(run, 1e-3)
-    poison.remove()
+    hook.remove()
     assert math.isnan(result.gradient_norm.item())
     assert all(torch.equal(tensor, before[name]) for name, tensor in run.state.tensors().items())
     take_step(run, 1e-3)
     assert not torch.equal(run.state.tensors()["model/final_norm.weight"], before["model/final_norm.weight"])
 
 
-def test_phases_of_a_step_add_up_to_the_step(alone: Gang, tiny_dataset: Path) -> None:
+def test_phase_times_sum_to_at_most_the_step_time(alone: Gang, tiny_dataset: Path) -> None:
     run = run_of(alone, tiny_dataset, 2)
-    began = time.perf_counter()
+    started = time.perf_counter()
     seconds = take_step(run, 1e-3).laps.seconds()
-    whole = time.perf_counter() - began
+    elapsed = time.perf_counter() - started
     assert set(seconds) == set(PHASES) and seconds["communication"] == 0.0
     assert all(value > 0.0 for phase, value in seconds.items() if phase != "communication")
-    assert sum(seconds.values()) <= whole
+    assert sum(seconds.values()) <= elapsed
 
 
-def test_waiting_for_other_ranks_is_apart_from_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_other_ranks_counts_as_communication(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 3.0, 6.0, 10.0])
-    monkeypatch.setattr("training.stopwatch.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("training.process.stopwatch.time.perf_counter", lambda: next(clock))
     laps = Laps(CPU)
     laps.mark("forward")
     laps.bucket_is_ready()
@@ -233,8 +234,8 @@ def test_waiting_for_other_ranks_is_apart_from_the_backward_pass(monkeypatch: py
     assert laps.seconds() == {phase: expected.get(phase, 0.0) for phase in PHASES}
 
 
-def test_utilisation_of_known_hardware() -> None:
-    model = GPT(ModelShape(layers=2, heads=2, embedding=32, context=32), 300)
+def test_flops_and_peaks_of_known_hardware() -> None:
+    model = GPT(ModelShape(num_hidden_layers=2, num_attention_heads=2, hidden_size=32, sequence_length=32), 300)
     matrices = 300 * 32 + 2 * (4 * 32 * 32 + 8 * 32 * 32)
     vectors = 2 * (3 * 32 + 32 + 4 * 32 + 32 + 4 * 32) + 2 * 32
     assert multiplying_parameters(model) == matrices + vectors == model.parameter_count() - 32 * 32

@@ -1,3 +1,5 @@
+"""The command `tokenize`: text files, splits, resumption and errors."""
+
 from __future__ import annotations
 
 import json
@@ -32,7 +34,7 @@ def test_round_trip_and_figures(tmp_path: Path) -> None:
     (folder / "binary.txt").write_bytes(b"\0\1\2")
     (folder / "latin.txt").write_bytes("grüße".encode("latin-1"))
     (folder / "empty.txt").write_bytes(b"")
-    assert tokenize(folder, tmp_path, "--validation-share", "0.3", "--shard-tokens", "1000") == 0
+    assert tokenize(folder, tmp_path, "--validation-share", "0.3", "--shard-tokens", "1000", "--skip-files") == 0
     dataset = open_dataset(tmp_path / "d")
     dataset.verify_hashes()
     record = dataset.record
@@ -63,7 +65,7 @@ def test_round_trip_and_figures(tmp_path: Path) -> None:
     assert record.unigram_entropy_nats == pytest.approx(entropy, rel=1e-9)
 
 
-def test_second_run_is_unchanged_and_a_changed_text_or_setting_is_not(
+def test_second_run_does_nothing_unless_text_or_settings_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_text(tmp_path / "text")
@@ -82,7 +84,7 @@ def test_second_run_is_unchanged_and_a_changed_text_or_setting_is_not(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_worker_processes_give_the_same_files(tmp_path: Path) -> None:
+def test_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     write_text(tmp_path / "text", files=900)
     assert tokenize(tmp_path / "text", tmp_path / "one") == 0
     arguments = ["--input", str(tmp_path / "text"), "--output", str(tmp_path / "two"), "--name", "d"]
@@ -90,14 +92,14 @@ def test_worker_processes_give_the_same_files(tmp_path: Path) -> None:
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
 
 
-def test_one_file_is_enough_when_it_can_be_cut(tmp_path: Path) -> None:
+def test_single_file_is_split_into_documents(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "book.txt").write_text("".join(f"line {n} of a book\n" for n in range(5000)))
     assert tokenize(tmp_path / "text", tmp_path) == 0
     assert open_dataset(tmp_path / "d").record.splits["validation"].documents >= 1
 
 
-def test_extensions_and_limit(tmp_path: Path) -> None:
+def test_selects_files_by_extension_and_limit(tmp_path: Path) -> None:
     write_text(tmp_path / "text")
     (tmp_path / "text" / "code.py").write_text("import os\n" * 500)
     assert tokenize(tmp_path / "text", tmp_path, "--extensions", ".txt", "--max-bytes", "20000") == 0
@@ -106,38 +108,38 @@ def test_extensions_and_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "size", "words"),
+    ("more", "size", "message"),
     [
-        ((), 100, "100 is less than 257"),
-        (("--dtype", "uint16"), 70000, "70000 does not fit --dtype uint16"),
-        ((), 5000, "5000 is more than this text supports"),
-        (("--extensions", ".rs"), 300, "holds no UTF-8 text files with extension .rs"),
-        (("--validation-share", "1.5"), 300, "--validation-share: 1.5 is not between 0 and 1"),
-        (("--max-bytes", "0"), 300, "--max-bytes: 0 is less than 1"),
+        ((), 100, "100: must be at least 257"),
+        (("--dtype", "uint16"), 70000, "70000: does not fit --dtype uint16"),
+        ((), 5000, "5000: this text supports at most"),
+        (("--extensions", ".rs"), 300, "no text files with extension .rs (skipped: other extension: 30)"),
+        (("--validation-share", "1.5"), 300, "--validation-share: 1.5: must be between 0 and 1"),
+        (("--max-bytes", "0"), 300, "--max-bytes: 0: must be at least 1"),
     ],
 )
-def test_wrong_input_in_words_and_nothing_half_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], size: int, words: str
+def test_invalid_input_is_reported_and_leaves_no_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], size: int, message: str
 ) -> None:
     write_text(tmp_path / "text")
     assert tokenize(tmp_path / "text", tmp_path / "out", *more, size=size) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
-def test_folders_that_are_none_or_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_folders_without_enough_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert tokenize(tmp_path / "absent", tmp_path / "out") == 2
     assert tokenize(tmp_path / "empty", tmp_path / "out") == 2
     (tmp_path / "empty" / "one.txt").write_text("only one document")
     assert tokenize(tmp_path / "empty", tmp_path / "out") == 2
-    told = capsys.readouterr().err
-    assert "is not a folder" in told and "holds no UTF-8 text files" in told and "is the only document" in told
+    errors = capsys.readouterr().err
+    assert "not a folder" in errors and "no text files" in errors and "only one document" in errors
 
 
-def test_full_disk_is_told_in_words(tmp_path: Path) -> None:
+def test_reports_a_full_disk_and_keeps_finished_work(tmp_path: Path) -> None:
     write_text(tmp_path / "text", files=60)
-    # A limit on file size stands in for the disk's.
+    # A limit on the file size replaces the full disk.
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); "
         "from training.__main__ import main; sys.exit(main(sys.argv[1:]))"
@@ -150,20 +152,20 @@ def test_full_disk_is_told_in_words(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2, done.stderr
-    assert "File too large; what is done is kept in" in done.stderr and "Traceback" not in done.stderr
+    assert "File too large; unfinished work is kept in" in done.stderr and "Traceback" not in done.stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".d.unfinished"]
 
 
-def test_a_place_that_holds_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_does_not_replace_a_directory_without_a_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_text(tmp_path / "text")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "precious.txt").write_text("keep me")
     assert tokenize(tmp_path / "text", tmp_path) == 2
-    assert "holds something that is no dataset" in capsys.readouterr().err
+    assert "not empty, and not a dataset" in capsys.readouterr().err
     assert (tmp_path / "d" / "precious.txt").read_text() == "keep me"
 
 
-def test_to_s3_and_back(
+def test_writes_the_same_files_to_s3(
     tmp_path: Path, bucket: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import boto3
@@ -187,6 +189,8 @@ def test_to_s3_and_back(
     capsys.readouterr()
     assert tokenize(tmp_path / "text", url, "--shard-tokens", "2000") == 0
     assert "unchanged" in capsys.readouterr().out
+    client.put_object(Bucket=bucket, Key="datasets/d/notes/readme.txt", Body=b"of the user")
     assert tokenize(tmp_path / "text", url, "--shard-tokens", "4000") == 0
+    assert stored().pop("readme.txt") == b"of the user"
     assert json.loads(stored()["dataset.json"])["source"]["digest"]
-    assert len(stored()) < len(files_of(tmp_path))
+    assert len(stored()) - 1 < len(files_of(tmp_path))

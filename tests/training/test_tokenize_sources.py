@@ -1,9 +1,11 @@
-"""JSON Lines and Parquet, a tokenizer of one's own, the fast encoder, and going on after an interruption."""
+"""JSON Lines and Parquet, custom tokenizers, the tiktoken encoder, and resumption after an interruption."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -22,16 +24,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.training.conftest import write_text
 from tests.training.test_tokenize import files_of, tokenize
-from training.data import bpe
 from training.data.dataset import open_dataset
-from training.data.documents import PIECE_BYTES, Piece, Reading, documents, pieces
-from training.data.text import TextFile, survey
+from training.data.text import bpe
+from training.data.text.documents import PIECE_BYTES, Piece, ReadOptions, documents, pieces
+from training.data.text.files import Selection, TextFile, survey
+from training.data.text.formats import Format
 
 TEXTS = [f"document {number} says: gr\u00fc\u00dfe \u65e5\u672c\n" * (number % 7 + 1) for number in range(200)]
 
 
 def ignore(_: int) -> None:
-    """Nobody watches."""
+    """Ignore the progress."""
 
 
 def decoded(output: Path) -> list[str]:
@@ -54,8 +57,8 @@ def write_parquet(path: Path, **columns: list[object]) -> None:
     pyarrow.parquet.write_table(pa.table(columns), path, row_group_size=70)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "json.zst", "parquet"])
-def test_every_record_is_a_document(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.bz2", "ndjson.xz", "json.zst", "parquet"])
+def test_each_record_becomes_a_document(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "text"
     folder.mkdir()
     lines = "\n".join(json.dumps({"id": n, "content": text}) for n, text in enumerate(TEXTS)).encode() + b"\n\n"
@@ -64,67 +67,67 @@ def test_every_record_is_a_document(tmp_path: Path, kind: str) -> None:
         write_parquet(path, content=[*TEXTS, None], id=list(range(201)))
     else:
         path.write_bytes(
-            {"gz": gzip.compress, "zst": zstandard.compress}.get(kind.rpartition(".")[2], lambda content: content)(
-                lines
-            )
+            {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstandard.compress}.get(
+                kind.rpartition(".")[2], bytes
+            )(lines)
         )
     assert tokenize(folder, tmp_path, "--text-key", "content") == 0
     assert sorted(decoded(tmp_path)) == sorted(TEXTS)
 
 
-def test_records_without_their_text_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_records_without_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "text"
     folder.mkdir()
 
-    def told(*more: str) -> str:
+    def errors(*more: str) -> str:
         assert tokenize(folder, tmp_path / "out", *more) == 2
         assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
         return capsys.readouterr().err
 
     (folder / "a.jsonl").write_text('{"text": "fine"}\n{"body": "not here"}\n')
-    assert "a.jsonl: byte 17: has no text under 'text'; name another key with --text-key; its keys: body" in told()
+    assert "a.jsonl: byte 17: no text under the key 'text' (found: body); choose another with --text-key" in errors()
     (folder / "a.jsonl").write_text('{"text": "fine"}\n{"text": "half\n')
-    assert "a.jsonl: byte 17: is not JSON" in told()
+    assert "a.jsonl: byte 17: invalid JSON" in errors()
     (folder / "a.jsonl").unlink()
     (folder / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "fine"}\n' * 1000)[:-20])
-    assert "a.jsonl.gz: cannot be unpacked" in told()
+    assert "a.jsonl.gz: cannot decompress it" in errors()
     (folder / "a.jsonl.gz").unlink()
     write_parquet(folder / "b.parquet", body=TEXTS, id=list(range(200)))
-    assert "b.parquet: has no column 'text'; name one of body, id with --text-key" in told()
-    assert "b.parquet: column 'id' holds int64, not text" in told("--text-key", "id")
+    assert "b.parquet: no column 'text'; choose one of body, id with --text-key" in errors()
+    assert "b.parquet: column 'id' has type int64, not text" in errors("--text-key", "id")
     (folder / "b.parquet").write_bytes((folder / "b.parquet").read_bytes()[:-9])
-    assert "b.parquet: is not a whole Parquet file" in told()
+    assert "b.parquet: not a valid Parquet file" in errors()
 
 
-def test_limit_takes_whole_lines_and_whole_row_groups(tmp_path: Path) -> None:
+def test_limit_cuts_between_lines_and_row_groups(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n' * 100)
     write_parquet(tmp_path / "b.parquet", text=["x" * 1000 + str(n) for n in range(200)])
-    for most_bytes in (500, 1700, 50_000):
-        found = survey(tmp_path, None, most_bytes, "text", ignore)
-        assert found.total_bytes >= min(500, most_bytes) - 16
+    for max_bytes in (500, 1700, 50_000):
+        found = survey(tmp_path, Selection(max_bytes=max_bytes), ignore)
+        assert found.total_bytes >= min(500, max_bytes) - 16
         for file in found.files:
-            assert file.kind == "parquet" and 1 <= file.row_groups <= 2 or file.used_bytes % 16 == 0
+            assert file.form.layout == "parquet" and 1 <= file.row_groups <= 2 or file.used_bytes % 16 == 0
 
 
 @settings(max_examples=60, deadline=None)
 @given(lines=st.lists(st.text(st.sampled_from("ab\u00fc\r\u2028"), max_size=9), max_size=30), cut=st.integers(1, 40))
-def test_pieces_of_a_file_have_every_line_once(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str], cut: int
-) -> None:
+def test_pieces_cover_each_line_once(tmp_path_factory: pytest.TempPathFactory, lines: list[str], cut: int) -> None:
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     content = "\n".join(lines).encode()
     path.write_bytes(content)
-    file = TextFile(path, "a.txt", "text", len(content), 0, "", path.stat().st_mtime_ns)
+    file = TextFile(path, "a.txt", Format("text"), len(content), 0, "", path.stat().st_mtime_ns)
     parts = [Piece(file, first, min(first + cut, len(content))) for first in range(0, len(content), cut)]
     found = [
-        document for piece in parts for document in documents(piece, Reading(min(8, max(1, len(content) - 1)), "text"))
+        document
+        for piece in parts
+        for document in documents(piece, ReadOptions(min(8, max(1, len(content) - 1)), "text"))
     ]
     assert "".join(document.text for document in found).encode() == content
     assert len({document.name for document in found}) == len(found)
 
 
-def test_large_file_is_several_pieces(tmp_path: Path) -> None:
-    file = TextFile(tmp_path / "a.txt", "a.txt", "text", 2 * PIECE_BYTES + 1, 0, "", 0)
+def test_large_file_is_divided_into_pieces(tmp_path: Path) -> None:
+    file = TextFile(tmp_path / "a.txt", "a.txt", Format("text"), 2 * PIECE_BYTES + 1, 0, "", 0)
     assert [(piece.first, piece.end) for piece in pieces(file)] == [
         (0, PIECE_BYTES),
         (PIECE_BYTES, 2 * PIECE_BYTES),
@@ -139,8 +142,8 @@ def trained() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def both(trained: Tokenizer) -> tuple[bpe.Encoder, bpe.Encoder]:
-    fast = bpe.open_encoder(trained, bpe.tiktoken_form(trained))
+def encoders(trained: Tokenizer) -> tuple[bpe.Encoder, bpe.Encoder]:
+    fast = bpe.open_encoder(trained, bpe.tiktoken_vocabulary(trained))
     assert isinstance(fast, bpe._TiktokenEncoder)
     return fast, bpe._TokenizersEncoder(trained)
 
@@ -150,15 +153,15 @@ def both(trained: Tokenizer) -> tuple[bpe.Encoder, bpe.Encoder]:
     text=st.text(max_size=200)
     | st.lists(st.sampled_from(["def", " self", "\n    ", "  ", "'s", "12", "\u00e9"])).map("".join)
 )
-def test_fast_encoder_gives_the_ids_of_the_slow_one(both: tuple[bpe.Encoder, bpe.Encoder], text: str) -> None:
-    fast, slow = both
+def test_tiktoken_encoder_matches_tokenizers(encoders: tuple[bpe.Encoder, bpe.Encoder], text: str) -> None:
+    fast, slow = encoders
     texts = [text, text + "<|endoftext|>" + text]
     for one, other in zip(fast.encode(texts), slow.encode(texts), strict=True):
         assert np.array_equal(one, other)
 
 
-def test_both_libraries_cut_words_alike_at_every_kind_of_character() -> None:
-    """With a merge over each border between words, ids differ where the borders do."""
+def test_libraries_split_words_identically_at_all_kinds_of_characters() -> None:
+    """With a merge across each word boundary, ids differ if the boundaries do."""
     characters = {byte: character for character, byte in bpe._byte_of_character().items()}
     vocabulary = {characters[byte]: byte for byte in range(256)}
     merges = []
@@ -168,51 +171,51 @@ def test_both_libraries_cut_words_alike_at_every_kind_of_character() -> None:
             vocabulary[characters[first] + characters[second]] = len(vocabulary)
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast, slow = bpe.open_encoder(tokenizer, bpe.tiktoken_form(tokenizer)), bpe._TokenizersEncoder(tokenizer)
+    fast, slow = bpe.open_encoder(tokenizer, bpe.tiktoken_vocabulary(tokenizer)), bpe._TokenizersEncoder(tokenizer)
     assert isinstance(fast, bpe._TiktokenEncoder)
     points = [*range(0x3000), *range(0x3000, 0xD800, 97), *range(0xE000, 0x110000, 997)]
     text = "".join(f"\n{before}{chr(point)}a" for point in points for before in "a1! ")
     assert np.array_equal(fast.encode([text])[0], slow.encode([text])[0])
 
 
-def test_a_tokenizer_that_tiktoken_cannot_stand_in_for(trained: Tokenizer) -> None:
+def test_uses_tokenizers_if_tiktoken_is_not_equivalent(trained: Tokenizer) -> None:
     document = json.loads(trained.to_str())
     assert document["model"]["merges"][0] != ["a", "b"]
-    strange = {**document, "normalizer": {"type": "NFC"}}
-    assert bpe.tiktoken_form(Tokenizer.from_str(json.dumps(strange))) is None
-    # The same token by another merge than the one that its bytes would come to by themselves.
+    normalizing = {**document, "normalizer": {"type": "NFC"}}
+    assert bpe.tiktoken_vocabulary(Tokenizer.from_str(json.dumps(normalizing))) is None
+    # A token made by another merge than the one that its bytes produce.
     vocabulary = {character: number for number, character in enumerate(sorted(bpe._byte_of_character()))}
     vocabulary |= {"bc": 256, "ab": 257, "abc": 258}
     reordered = Tokenizer(models.BPE(vocabulary, [("b", "c"), ("a", "b"), ("ab", "c")]))
     reordered.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    encoder = bpe.open_encoder(reordered, bpe.tiktoken_form(reordered))
+    encoder = bpe.open_encoder(reordered, bpe.tiktoken_vocabulary(reordered))
     assert isinstance(encoder, bpe._TokenizersEncoder)
     assert encoder.encode(["abc"])[0].tolist() == [vocabulary["a"], 256]
 
 
-def test_own_tokenizer(tmp_path: Path, trained: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_tokenizer(tmp_path: Path, trained: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
     write_text(tmp_path / "text")
-    trained.save(str(tmp_path / "own.json"))
+    trained.save(str(tmp_path / "custom.json"))
     base = ["tokenize", "--input", str(tmp_path / "text"), "--output", str(tmp_path), "--name", "d", "--workers", "1"]
     from training.__main__ import main
 
-    assert main([*base, "--tokenizer", str(tmp_path / "own.json")]) == 0
+    assert main([*base, "--tokenizer", str(tmp_path / "custom.json")]) == 0
     record = open_dataset(tmp_path / "d").record
     assert record.vocabulary_size == 1500 and record.end_of_text_id == 0
     capsys.readouterr()
     (tmp_path / "no.json").write_text("{}")
     bare = Tokenizer(models.BPE({"a": 0}, []))
     bare.save(str(tmp_path / "bare.json"))
-    for name, words in (
-        ("absent", "cannot be read"),
-        ("no", "is no tokenizer"),
-        ("bare", "has no token to end a document with"),
+    for name, message in (
+        ("absent", "cannot read it"),
+        ("no", "not a tokenizer"),
+        ("bare", "no end-of-text token"),
     ):
         assert main([*base, "--tokenizer", str(tmp_path / f"{name}.json")]) == 2
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
-def test_killed_work_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_killed_command_resumes(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     rng = np.random.default_rng(0)
     for number in range(8):
@@ -230,9 +233,8 @@ def test_killed_work_goes_on_where_it_was(tmp_path: Path) -> None:
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    kept = {path: path.stat().st_mtime_ns for path in parts.glob("*/parts/*.json")}
-    tokenizer = next(parts.glob("*/dataset/tokenizer.json"))
-    assert kept and tokenizer.stat().st_mtime_ns
+    finished = [*parts.glob("*/parts/*.json"), next(parts.glob("*/dataset/tokenizer.json"))]
+    kept = {path: path.stat().st_mtime_ns for path in finished}
     again = subprocess.Popen([*command, "--workers", "1"], stdout=subprocess.DEVNULL)
     while again.poll() is None:
         assert time.monotonic() < deadline
@@ -240,9 +242,9 @@ def test_killed_work_goes_on_where_it_was(tmp_path: Path) -> None:
             try:
                 assert path.stat().st_mtime_ns == changed
             except FileNotFoundError:
-                continue  # published meanwhile
+                continue  # published
         time.sleep(0.01)
     assert again.returncode == 0
     assert not parts.exists()
-    assert tokenize(tmp_path / "text", tmp_path / "whole", size=400) == 0
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+    assert tokenize(tmp_path / "text", tmp_path / "uninterrupted", size=400) == 0
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "uninterrupted")

@@ -1,1 +1,1 @@
-"""One real machine image: a Debian guest with cloud-init that boots our user data, beside `make test`."""
+"""A test with a real machine image: a Debian guest with cloud-init boots the user data of a deployment."""

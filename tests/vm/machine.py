@@ -1,7 +1,7 @@
-"""An instance of the embedded cloud that is a QEMU guest, with EC2's firmware strings, disks and data source.
+"""An instance of the embedded cloud as a QEMU guest, with EC2's firmware strings, disks and data source.
 
-The guest's network holds one other machine, 169.254.169.254, which QEMU forwards to this one's loop-back interface: the
-metadata service at its port 80, and the cloud's gateway at its own.
+The guest's network has one other host, 169.254.169.254, which QEMU forwards to the loop-back interface of this machine:
+port 80 to the metadata service, and the cloud's port to its gateway.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from localcloud.compute.errors import ProcessTreeError
-from localcloud.compute.machine import Machine
-from localcloud.compute.metadata_server import MetadataServer
+from localcloud.compute.machines.machine import Machine
+from localcloud.compute.machines.metadata_server import MetadataServer
 from tests.vm.image import LABEL, Image
 
 logger = logging.getLogger(__name__)
@@ -29,16 +29,16 @@ INSTANCE_STORE_DISKS = 2
 
 
 class MetadataOnPort80(MetadataServer):
-    """The metadata service where a guest looks for it, of which there is one at a time."""
+    """The metadata service on the port that a guest uses; only one can run at a time."""
 
     def server_bind(self) -> None:
-        """Bind to port 80, which asks for the rights that making the image asks for too."""
+        """Bind to port 80, which needs root, as building the image does."""
         self.server_address = ("127.0.0.1", 80)
         super().server_bind()
 
 
 class VirtualMachine(Machine):
-    """One guest. Its user data reaches it as on EC2: cloud-init asks the metadata service."""
+    """A guest. cloud-init reads its user data from the metadata service, as on EC2."""
 
     def __init__(
         self,
@@ -47,15 +47,22 @@ class VirtualMachine(Machine):
         *,
         endpoint_url: str,
         state_directory: Path,
+        power_token: str,
         image: Image,
         accelerator: str,
     ) -> None:
-        super().__init__(directory, instance_id, endpoint_url=endpoint_url, state_directory=state_directory)
+        super().__init__(
+            directory,
+            instance_id,
+            endpoint_url=endpoint_url,
+            state_directory=state_directory,
+            power_token=power_token,
+        )
         self._image = image
         self._accelerator = accelerator
 
     def make(self, data: bytes) -> None:
-        """Make the directory and the blank disks of the instance store."""
+        """Create the directory and blank instance store disks."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.console_path.touch()
         for number in range(INSTANCE_STORE_DISKS):
@@ -63,10 +70,10 @@ class VirtualMachine(Machine):
                 os.truncate(stream.fileno(), INSTANCE_STORE_BYTES)
 
     def boot(self, *, run_user_data: bool) -> None:
-        """Start QEMU; whether the user data is run is cloud-init's affair.
+        """Start QEMU; cloud-init decides whether to run the user data.
 
         Raises:
-            ProcessTreeError: it cannot be started.
+            ProcessTreeError: QEMU cannot be started.
         """
         with self._lock:
             try:
@@ -81,7 +88,7 @@ class VirtualMachine(Machine):
         threading.Thread(target=self._watch, args=(process,), name=f"watch-{self.instance_id}", daemon=True).start()
 
     def power_off(self, grace_seconds: float) -> None:
-        """Press the power button, and pull the plug when the guest takes longer than the grace."""
+        """Send the power-button event, and kill QEMU if the guest does not power off in time."""
         with self._lock:
             process, self._init = self._init, None
         if process is None:
@@ -94,14 +101,14 @@ class VirtualMachine(Machine):
         except (BrokenPipeError, subprocess.TimeoutExpired):
             process.kill()
             process.wait()
-        self._clear_away(process)
+        self._clean_up(process)
 
     def _store(self, number: int) -> Path:
         return self.directory / f"instance-store-{number}.raw"
 
     def _command(self) -> list[str]:
         serial = self.instance_id.removeprefix("i-")
-        # cloud-init knows EC2 by an identifier that begins so.
+        # cloud-init recognizes EC2 by an UUID that starts with ec2.
         unique = str(uuid.UUID("ec2" + uuid.uuid5(uuid.NAMESPACE_OID, serial).hex[3:]))
         gateway = f"http://{METADATA_ADDRESS}:{urlsplit(self._endpoint_url).port}"
         kernel = f"root=LABEL={LABEL} ro console=ttyS0 net.ifnames=0 panic=-1 trainstack.probe"
@@ -122,7 +129,7 @@ class VirtualMachine(Machine):
         return command
 
     def _ask(self, path: str) -> str:
-        """Return what the metadata service says of this instance."""
+        """Return a value of this instance from the metadata service."""
         headers = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         order = urllib.request.Request(f"{self.metadata_url}latest/api/token", method="PUT", headers=headers)
         with urllib.request.urlopen(order, timeout=10) as answer:

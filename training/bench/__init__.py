@@ -1,1 +1,1 @@
-"""Measuring this trainer on the machine at hand, with tokens that it makes itself."""
+"""Trainer benchmarks for this machine, and the learning-rate range test."""

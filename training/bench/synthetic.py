@@ -1,4 +1,4 @@
-"""A dataset of made-up tokens that has the form of a real one, and something to learn in it."""
+"""A synthetic token dataset in the real dataset format, with a pattern that a model can learn."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy.typing as npt
 from blake3 import blake3
 
 END_OF_TEXT = 0
-TOKENIZER = b'{"made_up": true}\n'
+TOKENIZER = b'{"synthetic": true}\n'
 
 
 def write_dataset(directory: Path, tokens: int, vocabulary_size: int, seed: int = 0) -> Path:
-    """Write a dataset directory and return it. One token in two follows from the one before it.
+    """Write a dataset directory and return its path. Every second token is a function of the preceding token.
 
     Args:
-        directory: of the dataset; made.
-        tokens: of the train split; the validation split has a sixteenth.
+        directory: dataset directory; created if missing.
+        tokens: number of tokens in the train split; the validation split has one sixteenth as many.
         vocabulary_size: number of token ids.
-        seed: of the tokens.
+        seed: random seed for generating the tokens.
     """
     directory.mkdir(parents=True, exist_ok=True)
     dtype = "uint16" if vocabulary_size <= 1 << 16 else "uint32"
@@ -37,7 +37,7 @@ def write_dataset(directory: Path, tokens: int, vocabulary_size: int, seed: int 
     (directory / "tokenizer.json").write_bytes(TOKENIZER)
     record = {
         "schema_version": 1,
-        "name": "made-up",
+        "name": "synthetic",
         "dtype": dtype,
         "vocabulary_size": vocabulary_size,
         "tokenizer": {"file": "tokenizer.json", "sha256": hashlib.sha256(TOKENIZER).hexdigest()},
@@ -45,14 +45,14 @@ def write_dataset(directory: Path, tokens: int, vocabulary_size: int, seed: int 
         "bytes_per_token": 4.0,
         "unigram_entropy_nats": float(np.log(vocabulary_size)),
         "splits": splits,
-        "source": {"digest": f"made-up/{seed}", "files": 0, "bytes": 0},
+        "source": {"digest": f"synthetic/{seed}", "files": 0, "bytes": 0},
     }
     (directory / "dataset.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return directory
 
 
 def _chain(generator: np.random.Generator, follower: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """Random tokens of which every second one is the follower of the one before it."""
+    """Return random tokens in which every second token is determined by the preceding token."""
     tokens = generator.integers(len(follower), size=count)
     tokens[1::2] = follower[tokens[0 : count - 1 : 2]]
     return tokens

@@ -1,28 +1,32 @@
-"""Checkpoints that nobody waits for.
+"""The checkpoint library. Saves run in the background while training continues.
 
-For other trainers: :class:`training.checkpoint.checkpointer.Checkpointer`, and
-:func:`training.checkpoint.weights.load_weights` for whoever only uses a trained model.
+Other trainers use :class:`Checkpointer` and :class:`Retention`, and :func:`load_weights` to use a trained model. Each
+module imports only modules that are listed before it:
+
+* `address`, `chunks`, `interval`, `manifest`, `state`: addresses, the byte format, and a run's state;
+* `layout`, `retention`, `storage`: converting tensors to bytes, which checkpoints to keep, and where to store objects;
+* `log`, `tags`, `store`: the commit log, tags, and reading;
+* `gc`, `selection`, `save`: deleting, finding and writing checkpoints (`save` describes a save's steps);
+* `resume`, `weights`, `opening`, `checkpointer`: loading, and the entry points for trainers;
+* `tool`: ``python -m training checkpoint``.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from training.checkpoint.checkpointer import Checkpointer
+    from training.checkpoint.retention import Retention
     from training.checkpoint.weights import load_weights
 
-__all__ = ["Checkpointer", "load_weights"]
+__all__ = ["Checkpointer", "Retention", "load_weights"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is asked for: the writer process uses this package without it."""
-    if name == "Checkpointer":
-        from training.checkpoint.checkpointer import Checkpointer
-
-        return Checkpointer
-    if name == "load_weights":
-        from training.checkpoint.weights import load_weights
-
-        return load_weights
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import public names on first use, because the writer process imports this package without torch."""
+    modules = {"Checkpointer": "checkpointer", "Retention": "retention", "load_weights": "weights"}
+    if name not in modules:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{modules[name]}"), name)

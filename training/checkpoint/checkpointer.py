@@ -1,4 +1,4 @@
-"""The checkpoint store for any trainer: save and resume in three lines, under torchrun or alone.
+"""Checkpoints for any trainer: three lines of code save and resume a run, under torchrun or in a single process.
 
     checkpointer = Checkpointer("s3://bucket/runs/one", model, optimizer)
     step = checkpointer.resume().step                    # 0 for a new run
@@ -6,12 +6,12 @@
         ...                                              # forward, backward, optimizer.step()
         step += 1
         if step % 500 == 0:
-            checkpointer.save(step)                      # copies, and returns; the rest is done beside training
+            checkpointer.save(step)                      # copies the state and returns; the upload runs in parallel
     checkpointer.save(step, wait=True)
 
-Model and optimizer may be bare or wrapped by DistributedDataParallel and torch.compile, in any nesting; every rank
-holds the same state, and the ranks share the work. State that is sharded over ranks (FSDP, tensor parallelism) is
-refused.
+Model and optimizer may be bare or wrapped by DistributedDataParallel and torch.compile, in any nesting. Every rank
+holds the same state, and the ranks share the work. State that is sharded across ranks (FSDP, tensor parallelism) is
+rejected.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from training.checkpoint.backend import open_backend
-from training.checkpoint.hosts import choose_placement
-from training.checkpoint.log import LogWriter
 from training.checkpoint.manifest import Manifest, ValidationRecord
-from training.checkpoint.resume import resume, rng_name
+from training.checkpoint.opening import open_store
+from training.checkpoint.resume import own_tensors
 from training.checkpoint.retention import Retention
-from training.checkpoint.saving import SavePlan, SaveResult
-from training.checkpoint.state import TrainingState, random_state
-from training.checkpoint.writer import CheckpointWriter, known_chunks
-from training.distributed import Gang, Votes, adopt_gang, join_gang
+from training.checkpoint.save.proof import Verification
+from training.checkpoint.save.rank_save import SaveResult
+from training.checkpoint.save.writer import CheckpointWriter
+from training.checkpoint.state.training_state import Captured, TrainingState
+from training.checkpoint.state.values import decode, encode_mapping
+from training.checkpoint.storage.urls import open_backend
 from training.errors import ConfigurationError, PeerError
+from training.process.distributed import ControlFlags, Gang, adopt_gang, join_gang
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where a run goes on.
+    """The point from which a run resumes.
 
     Attributes:
-        step: optimizer steps done; 0 for a new run.
-        extra: what was given to :meth:`Checkpointer.save` with it.
+        step: optimizer steps completed; 0 for a new run.
+        extra: the value passed to :meth:`Checkpointer.save` for that step.
     """
 
     step: int = 0
@@ -51,22 +52,26 @@ class Resumption:
 
 
 class Checkpointer:
-    """Saves and resumes one run. All ranks make the same calls in the same order.
+    """Saves and resumes one run. All ranks must make the same calls in the same order.
 
-    Without a process group one is made: of torchrun's processes, or of this one alone.
+    If no process group is initialized, the constructor creates one with torchrun's processes, or this process only.
 
     Args:
-        url: ``s3://bucket/prefix`` or a directory, the same on every rank.
-        model: bare or wrapped, the same on every rank.
-        optimizer: of the model's parameters.
-        scaler: of fp16 training, if there is one.
-        generation: number of this start of the run, if starts are numbered: a process of an earlier one commits nothing
-            more once a later one has begun. Of equal numbers the one that began last wins.
-        keep_last: newest whole checkpoints that are kept, at least 2.
-        keep_best: those with the lowest validation loss that are kept besides.
-        keep_every_hours: one more is kept for each such stretch of time; None: no rule.
-        seed: from which random states are derived when the world size has changed.
-        compress: whether chunks are compressed where it pays.
+        url: checkpoint store, ``s3://bucket/prefix`` or a directory, the same on every rank.
+        model: bare or wrapped model, the same on every rank.
+        optimizer: optimizer for the model's parameters.
+        scaler: gradient scaler for fp16 training, if used.
+        generation: number of this start of the run, if you number the starts. After a later start has begun, processes
+            from earlier starts can no longer commit. If two starts have the same number, the later process wins.
+        retention: rules for the checkpoints to keep; by default, the newest two.
+        seed: seed for the random states if the world size has changed.
+        compress: True to compress chunks where it saves space.
+        verification: data that a new run writes to the store and reads back in :meth:`resume`. ``part``: the structure
+            and one chunk. ``full``: all bytes of the model, which takes as long as a save and a resume, and needs host
+            memory for a copy of them.
+
+    Raises:
+        ConfigurationError: Part of the model's or optimizer's state cannot be saved and loaded; the messages name it.
     """
 
     def __init__(
@@ -77,72 +82,54 @@ class Checkpointer:
         scaler: torch.amp.GradScaler | None = None,
         *,
         generation: int = 0,
-        keep_last: int = 2,
-        keep_best: int = 0,
-        keep_every_hours: float | None = None,
+        retention: Retention | None = None,
         seed: int = 0,
         compress: bool = True,
+        verification: Verification = "part",
     ) -> None:
-        self._retention = Retention(keep_last, keep_best, keep_every_hours)
-        _refuse_sharded(model)
+        self._retention = retention or Retention()
+        self._state = TrainingState(model, optimizer, scaler or torch.amp.GradScaler("cpu", enabled=False))
         self._gang: Gang = adopt_gang(_device_of(model)) if dist.is_initialized() else join_gang()
         self._backend = open_backend(url)
-        self._state = TrainingState(model, optimizer, scaler or torch.amp.GradScaler("cpu", enabled=False))
         self._generation, self._seed, self._compress = generation, seed, compress
+        self._verification: Verification = verification
         self._writer: CheckpointWriter | None = None
-        self._is_near_only = False
+        self._is_local_only = False
 
     @property
     def is_saving(self) -> bool:
-        """Whether a save is in flight on this rank."""
+        """True while a save is in flight on this rank."""
         return self._opened().is_busy
 
     @property
-    def is_near_only(self) -> bool:
-        """Whether what it resumed from is on this gang's nodes alone, and no save was begun since: begin one soon."""
-        return self._is_near_only
+    def is_local_only(self) -> bool:
+        """True if the gang resumed from a checkpoint that exists only in its local tiers; it should then save soon."""
+        return self._is_local_only
 
     def resume(self) -> Resumption:
-        """Bring model, optimizer, scaler and random states to the newest checkpoint, and own the store from now on.
+        """Take over the store, and load the newest checkpoint into model, optimizer, scaler and random states.
 
         Raises:
-            ConfigurationError: the checkpoint is of another model; nothing was changed.
-            StoreError: the store cannot be read, or holds damaged checkpoints only.
-            SupersededError: a later generation owns the store.
+            ConfigurationError: The checkpoint belongs to another model; nothing was changed.
+            StoreError: The store cannot be read, or all of its checkpoints are damaged.
+            SupersededError: A later generation owns the store.
         """
-        gang, rights = self._gang, []
-
-        def raise_fence() -> int:
-            rights.append(LogWriter(self._backend, self._generation))
-            return rights[0].epoch
-
-        epoch = gang.ask_rank_zero(raise_fence)
-        resumed = resume(gang, self._backend, self._state, None, self._seed)
-        placement = choose_placement(
-            gang.local_rank, gang.local_world_size, torch.get_num_threads(), on_gpu=gang.device.type == "cuda"
-        )
-        plan = SavePlan(
-            rank=gang.rank,
-            world_size=gang.world_size,
-            epoch=epoch,
-            keep_last=self._retention.keep_last,
-            keep_best=self._retention.keep_best,
-            keep_every_hours=self._retention.keep_every_hours,
-            known=known_chunks([resumed.manifest] if resumed and resumed.chunks_are_kept else []),
-            distrusted=resumed.passed_over if resumed else frozenset(),
-            threads=placement.threads,
+        self._writer, resumed = open_store(
+            self._gang,
+            self._backend,
+            self._state,
+            generation=self._generation,
+            retention=self._retention,
+            seed=self._seed,
             compress=self._compress,
+            verification=self._verification,
         )
-        writer = CheckpointWriter(self._backend, plan, rights[0] if rights else None, placement, gang.store)
-        self._writer = writer
-        self._state.optimizer.register_step_pre_hook(lambda *_: writer.before_update())
         if resumed is None:
             return Resumption()
-        writer.committed_step = resumed.manifest.step if resumed.is_durable else None
-        self._is_near_only = not resumed.is_durable
-        if resumed.manifest.optimizer_groups:  # imported weights come without any
-            _set_groups(self._state.optimizer, resumed.manifest.optimizer_groups)
-        return Resumption(resumed.manifest.step, resumed.manifest.extra)
+        self._is_local_only = not resumed.is_durable
+        if resumed.manifest.optimizer is not None:  # imported weights do not include one
+            self._state.restore_groups(resumed.manifest.optimizer)
+        return Resumption(resumed.manifest.step, decode(resumed.manifest.extra))
 
     def save(
         self,
@@ -152,50 +139,55 @@ class Checkpointer:
         validation_loss: float | None = None,
         wait: bool = False,
     ) -> bool:
-        """Begin to save the state as it is after ``step`` optimizer steps.
+        """Start saving the current state.
 
         Args:
-            step: optimizer steps done.
-            extra: small state of the caller, of JSON's types: a scheduler's ``state_dict()``, a place in the data.
-            validation_loss: of this very state, if it was measured; what ``keep_best`` goes by.
-            wait: return when the checkpoint is committed, rather than when it has been copied.
+            step: optimizer steps completed.
+            extra: the caller's small state, such as a scheduler's ``state_dict()`` or a data position. It may contain
+                None, bool, int, float, str, bytes, list, tuple, set, dict with any of these as keys, NumPy values, and
+                tensors, which are returned on the CPU. :meth:`resume` returns equal values of the same types.
+            validation_loss: validation loss of exactly this state, if measured; used by ``Retention(keep_best=...)``.
+            wait: True to return after the commit, rather than after the copy.
 
         Returns:
-            False if an earlier save is still in flight and this one was left out; never with ``wait``.
+            False if this save was skipped because an earlier save is still in flight; never with ``wait``.
 
         Raises:
-            StoreError: this save (with ``wait``) or the one before it failed, on all ranks alike.
-            SupersededError: a later start of the run owns the store.
+            ConfigurationError: A value in ``extra`` or in the optimizer's state cannot be saved; nothing was written.
+            StoreError: This save (with ``wait``) or the preceding save failed. Raised on all ranks.
+            SupersededError: A later start of the run owns the store.
         """
         writer = self._opened()
+        kept = encode_mapping(extra or {}, "extra")
         if wait:
             writer.wait()
-        agreed = self._gang.agree(Votes(busy=float(writer.is_busy), failed=float(writer.error is not None)))
+        agreed = self._gang.agree(ControlFlags(busy=float(writer.is_busy), failed=float(writer.error is not None)))
         if agreed.failed:
             self._raise_failure(writer)
         if agreed.busy:
             return False
-        manifest = self._manifest(step, extra or {}, validation_loss)
-        writer.begin(self._state.tensors(), self._own_tensors(), manifest, "request")
-        self._is_near_only = False
+        captured = self._state.capture()
+        manifest = self._manifest(step, captured, kept, validation_loss)
+        writer.begin(captured.shared, own_tensors(self._gang, captured), manifest, "request")
+        self._is_local_only = False
         if wait:
             writer.wait()
             self._gang.raise_together(writer.error)
         return True
 
-    def agree(self, votes: Votes) -> Votes:
-        """Add up what the ranks say: what all of them can act on alike, such as a wish to stop."""
-        return self._gang.agree(votes)
+    def agree(self, flags: ControlFlags) -> ControlFlags:
+        """Return the sum of the ranks' flags, for decisions that must be the same on all ranks, such as stopping."""
+        return self._gang.agree(flags)
 
     def take_results(self) -> list[SaveResult]:
-        """Checkpoints committed since the last call, with their times and sizes; on rank 0 only."""
+        """Return the checkpoints committed since the last call, with times and sizes, on rank 0 only."""
         return self._opened().take_results()
 
     def close(self) -> None:
-        """Wait for the save in flight, and let go of the writer process.
+        """Wait for the save in flight, and end the writer process.
 
         Raises:
-            StoreError: that save failed.
+            StoreError: The save failed.
         """
         writer = self._opened()
         writer.close()
@@ -203,23 +195,17 @@ class Checkpointer:
 
     def _opened(self) -> CheckpointWriter:
         if self._writer is None:
-            raise ConfigurationError(["Checkpointer: resume() comes first, also for a new run; call it"])
+            raise ConfigurationError(["Checkpointer: resume() was not called; call it first, even for a new run"])
         return self._writer
 
     def _raise_failure(self, writer: CheckpointWriter) -> None:
         writer.wait()
         self._gang.raise_together(writer.error)
-        raise PeerError("a rank voted that its save failed, and then had no error; this is a bug")
+        raise PeerError("a rank reported a failed save but did not raise an error; this is a bug")
 
-    def _own_tensors(self) -> dict[str, torch.Tensor]:
-        states = random_state(self._gang.device)
-        return {rng_name(self._gang.rank, generator): state for generator, state in states.items()}
-
-    def _manifest(self, step: int, extra: dict[str, Any], validation_loss: float | None) -> Manifest:
-        groups = [
-            {key: _plain(value) for key, value in group.items() if key != "params"}
-            for group in self._state.optimizer.param_groups
-        ]
+    def _manifest(
+        self, step: int, captured: Captured, extra: dict[str, Any], validation_loss: float | None
+    ) -> Manifest:
         return Manifest(
             step=step,
             position=0,
@@ -227,13 +213,14 @@ class Checkpointer:
             world_size=self._gang.world_size,
             config={},
             config_digest="",
-            scaler=self._state.scaler.state_dict(),
+            scaler=encode_mapping(self._state.scaler.state_dict(), "scaler"),
             precision="",
             device_type=self._gang.device.type,
             torch_version=str(torch.__version__),
             extra=extra,
             validation=_validation(step, validation_loss),
-            optimizer_groups=groups,
+            optimizer=captured.optimizer,
+            extra_states=captured.extra_states,
             parts=[],
         )
 
@@ -242,24 +229,6 @@ def _device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _refuse_sharded(model: nn.Module) -> None:
-    sharded = [name for name, parameter in model.named_parameters() if type(parameter.data) is not torch.Tensor]
-    if sharded:
-        raise ConfigurationError(
-            [f"model: {sharded[0]} (of {len(sharded)}) is not a plain tensor; give a model that every rank has whole"]
-        )
-
-
 def _validation(step: int, loss: float | None) -> ValidationRecord | None:
-    """A loss that is no number ranks nowhere; the run may well recover from it."""
+    """Drop a loss that is not finite: it cannot be ranked, and the run may recover from it."""
     return None if loss is None or not math.isfinite(loss) else ValidationRecord(step=step, loss=loss)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
-
-
-def _set_groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
-    """Take over learning rates and whatever else a scheduler may have changed."""
-    for group, values in zip(optimizer.param_groups, saved, strict=True):
-        group.update({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})

@@ -1,16 +1,17 @@
-"""Chunks: bytes in their stored form, and back with their hash checked.
+"""The chunk codec encodes plain bytes to their stored form, and checks their hash when it decodes them.
 
-A chunk is named by the BLAKE3 of its plain bytes. Stored, its bytes are grouped by their place in the element
-("planes"), and each plane is kept raw or as a zstd frame, whichever pays. Exponents of neighbouring weights are alike
-and mantissas are noise: so only the planes that hold exponents are compressed, which is most of the gain for a quarter
-of the work. The layout, byte for byte, is in docs/checkpoint-format.md.
+A chunk is named by the BLAKE3 hash of its plain bytes. In the stored form, bytes are grouped into planes by their
+position in the element, and each plane is stored as a zstd frame if it compresses well, and raw otherwise.
+Neighboring weights have similar exponents, but their mantissas are noise. Compressing only the planes with exponents
+therefore achieves most of the gain for a quarter of the work. docs/checkpoint-format.md describes the exact layout.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
-from typing import Any, NamedTuple, Union
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import zstandard
@@ -19,33 +20,67 @@ from blake3 import blake3
 from training.errors import CorruptCheckpointError
 
 CHUNK_BYTES = 8 * 1024 * 1024
-"""Size of a full chunk: large enough that a request's latency is small beside its transfer, small enough for several in
-flight per process. S3 advises 8 to 16 MB.
+"""Size of a full chunk. It is large enough that latency is small compared to the transfer time, and small enough that
+several chunks can be in flight per process. S3 recommends 8 to 16 MB.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html (2025-06)."""
 MAGIC = b"TSC2"
 _HEADER = struct.Struct("<4sBB2x")
 _PLANE = struct.Struct("<BBxxI")
 RAW, ZSTD = 0, 1
 RAW_HEADER_BYTES = _HEADER.size + _PLANE.size
-"""What a chunk that is stored as it is has before its plain bytes."""
+"""Length of the header before an uncompressed chunk's plain bytes."""
 PAYS_BELOW = 0.95
-"""A plane is compressed when a sample of it shrinks to less than this; else reading it back would cost for nothing."""
+"""A plane is compressed if a sample shrinks below this ratio. Otherwise, the gain would not be worth the decompression
+time."""
 _SAMPLE_BYTES = 16 * 1024
 _SAMPLES = 3
 _PLANE_WIDTHS = {1: (1,), 2: (1, 1), 4: (2, 1, 1), 8: (1,) * 8, 16: (1,) * 16}
-"""Bytes of an element that lie together, lowest first. fp32 keeps the low half of its mantissa in one piece: it never
-compresses, and two bytes at a time are split and joined faster than single ones."""
+"""Width of each plane in bytes, lowest byte first, by element size. fp32 keeps the low half of its mantissa in one
+plane: that half never compresses, and splitting and joining two bytes at a time is faster than one byte at a time."""
 
-Buffer = Union[bytes, bytearray, memoryview]
+Buffer = bytes | bytearray | memoryview
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class ChunkSpan(NamedTuple):
-    """A stretch of a rank's flat space that becomes one chunk."""
+    """A section of a rank's flat byte range that becomes one chunk."""
 
     offset_bytes: int
     bytes: int
     element_bytes: int
+
+
+class Place(NamedTuple):
+    """A tensor in a rank's flat byte range. Unlike a TensorRecord, it is not validated, as there may be 100,000."""
+
+    dtype: str
+    shape: list[int]
+    offset_bytes: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A rank's flat byte range: its tensors, by name, and its chunks."""
+
+    tensors: dict[str, Place]
+    spans: list[ChunkSpan]
+
+    @property
+    def total_bytes(self) -> int:
+        """The flat range's length."""
+        return sum(span.bytes for span in self.spans)
+
+    def __getstate__(self) -> tuple[list[str], list[tuple[Any, ...]], list[ChunkSpan]]:
+        """Return the layout as columns, which are sent to another process several times as fast as rows."""
+        return list(self.tensors), list(zip(*self.tensors.values(), strict=True)), self.spans
+
+    def __setstate__(self, state: tuple[list[str], list[tuple[Any, ...]], list[ChunkSpan]]) -> None:
+        """Restore the layout from its columns."""
+        names, columns, spans = state
+        places = map(Place, *columns) if columns else []
+        object.__setattr__(self, "tensors", dict(zip(names, places, strict=True)))
+        object.__setattr__(self, "spans", spans)
 
 
 class _Plane(NamedTuple):
@@ -55,10 +90,11 @@ class _Plane(NamedTuple):
 
 
 class _Tools(threading.local):
-    """Contexts of one thread; they may not be shared."""
+    """One thread's compression contexts, which must not be shared."""
 
     def __init__(self) -> None:
-        # A small hash table and long matches leave little but the entropy coder, which is what planes gain from.
+        # With a small hash table and long matches, little but the entropy coder remains, and that is where the gain
+        # comes from.
         parameters = zstandard.ZstdCompressionParameters.from_level(1, hash_log=6, min_match=7)
         self.compressor = zstandard.ZstdCompressor(compression_params=parameters)
         self.decompressor = zstandard.ZstdDecompressor()
@@ -68,17 +104,17 @@ _tools = _Tools()
 
 
 def plain_hash(plain: Buffer) -> str:
-    """Name of a chunk: BLAKE3 of its plain bytes, 64 hex digits."""
+    """Return a chunk's name: the BLAKE3 hash of its plain bytes, as 64 hex digits."""
     return blake3(plain).hexdigest()
 
 
 def encode(plain: Buffer, element_bytes: int, compress: bool = True) -> bytes:
-    """Stored form of a chunk.
+    """Return a chunk's stored form.
 
     Args:
-        plain: its bytes.
-        element_bytes: width of the elements that it holds.
-        compress: False keeps the bytes as they are, for a place where reading fast matters more than size.
+        plain: the chunk's plain bytes.
+        element_bytes: width of the chunk's elements.
+        compress: False to store the bytes uncompressed, if read speed matters more than size.
     """
     content = np.frombuffer(plain, dtype=np.uint8)
     widths = _PLANE_WIDTHS.get(element_bytes, (1,)) if compress else (1,)
@@ -97,10 +133,10 @@ def encode(plain: Buffer, element_bytes: int, compress: bool = True) -> bytes:
 
 
 def decode(stored: Buffer, expected_blake3: str, expected_bytes: int) -> bytearray:
-    """Undo :func:`encode` and check the result.
+    """Return a stored chunk's plain bytes, checked against its hash.
 
     Raises:
-        CorruptCheckpointError: it is not what was stored under that name.
+        CorruptCheckpointError: The chunk is damaged.
     """
     plain = bytearray(expected_bytes)
     decode_into(stored, expected_blake3, memoryview(plain))
@@ -108,10 +144,10 @@ def decode(stored: Buffer, expected_blake3: str, expected_bytes: int) -> bytearr
 
 
 def decode_into(stored: Buffer, expected_blake3: str, plain: memoryview) -> None:
-    """Undo :func:`encode` into ``plain``, whose length is the chunk's, and check the result.
+    """Decode a stored chunk into ``plain``, which has the chunk's length, and check its hash.
 
     Raises:
-        CorruptCheckpointError: it is not what was stored under that name; ``plain`` may be partly overwritten.
+        CorruptCheckpointError: The chunk is damaged; ``plain`` may be partly overwritten.
     """
     try:
         _join(memoryview(stored), np.frombuffer(plain, dtype=np.uint8))
@@ -121,13 +157,13 @@ def decode_into(stored: Buffer, expected_blake3: str, plain: memoryview) -> None
 
 
 def check(plain: Buffer, expected_blake3: str) -> None:
-    """Raise CorruptCheckpointError unless these bytes have this hash."""
+    """Raise CorruptCheckpointError if these bytes do not have this hash."""
     if plain_hash(plain) != expected_blake3:
-        raise CorruptCheckpointError(f"chunk {expected_blake3} is damaged: its contents have another hash")
+        raise CorruptCheckpointError(f"chunk {expected_blake3} is damaged: the hash of its contents differs")
 
 
 def is_raw_header(header: Buffer, plain_bytes: int) -> bool:
-    """Whether the first RAW_HEADER_BYTES of a stored chunk say that the plain bytes follow."""
+    """Return True if this is an uncompressed chunk's header, which is followed by the plain bytes."""
     return bytes(header) == _header(1, [_Plane(1, RAW, plain_bytes)])
 
 
@@ -155,22 +191,22 @@ def _split(elements: Bytes, widths: tuple[int, ...]) -> list[Bytes]:
 
 
 def _join(stored: memoryview, plain: Bytes) -> None:
-    """Put the planes of a stored chunk into place."""
+    """Decode a stored chunk's planes into ``plain``."""
     magic, element_bytes, count = _HEADER.unpack_from(stored)
     if magic != MAGIC:
-        raise ValueError("its header is not a chunk's")
+        raise ValueError("it does not begin with a chunk header")
     planes = [_Plane(*_PLANE.unpack_from(stored, _HEADER.size + n * _PLANE.size)) for n in range(count)]
     if element_bytes == 0 or sum(plane.width for plane in planes) != element_bytes:
-        raise ValueError("its planes do not make up its elements")
+        raise ValueError("its planes' widths do not add up to its element size")
     elements = plain.size // element_bytes
     position, place = _HEADER.size + count * _PLANE.size, 0
     if len(stored) - position != sum(plane.stored_bytes for plane in planes) + plain.size % element_bytes:
-        raise ValueError("its length is not the one that its header says")
+        raise ValueError("its length differs from the length in its header")
     grid = plain[: elements * element_bytes].reshape(elements, element_bytes)
     for plane in planes:
         content = _plane(stored[position : position + plane.stored_bytes], plane, elements)
         if plane.width == 2 and element_bytes == 4 and place == 0:
-            # Two bytes at a time; the same as below, in half the time.
+            # Processing two bytes at a time gives the same result as below, in half the time.
             plain[: elements * 4].view("<u2")[0::2] = content.view("<u2")
         else:
             grid[:, place : place + plane.width] = content.reshape(elements, plane.width)
@@ -179,14 +215,14 @@ def _join(stored: memoryview, plain: Bytes) -> None:
 
 
 def _plane(stored: memoryview, plane: _Plane, elements: int) -> Bytes:
-    """Plain bytes of one plane."""
+    """Return one plane's plain bytes."""
     wanted = elements * plane.width
     if plane.codec == ZSTD:
         if zstandard.frame_content_size(stored) != wanted:
-            raise ValueError("the length of a plane is not the manifest's")
+            raise ValueError("a plane's length differs from the manifest")
         stored = memoryview(_tools.decompressor.decompress(stored))
     elif plane.codec != RAW:
         raise ValueError(f"codec {plane.codec} is unknown")
     if len(stored) != wanted:
-        raise ValueError("the length of a plane is not the manifest's")
+        raise ValueError("a plane's length differs from the manifest")
     return np.frombuffer(stored, dtype=np.uint8)

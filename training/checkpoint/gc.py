@@ -1,9 +1,9 @@
-"""Garbage collection: chunks that no kept checkpoint reaches are deleted, beside writers that may be at work.
+"""Garbage collection deletes the chunks that no kept checkpoint refers to, while writers may be running.
 
-Why it is safe. A writer stores new chunks in a folder of its own, named by its fence, and refers to older chunks only
-if the newest checkpoint that it knows to be whole has them. So a collection deletes from folders of writers whose
-state it knows (its own, or those that a later fence has ended), keeps the newest two checkpoints whatever it is told,
-and may then run at any moment of any writer's life.
+A collection can safely run at any time, regardless of running writers, for these reasons. A writer stores new chunks
+in a folder named by its fence. It refers to older chunks only if they belong to the newest checkpoint known to be
+complete. A collection deletes chunks only from the folders of the caller and of writers invalidated by a later fence.
+It always keeps the newest two checkpoints.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from training.checkpoint.backend import Backend
 from training.checkpoint.log import read_entry, sequences
-from training.checkpoint.manifest import LogEntry
-from training.checkpoint.reading import TRANSFER_THREADS
-from training.checkpoint.retention import LEAST_KEPT, Retention
-from training.checkpoint.store import CHUNK_PREFIX, read_manifest
+from training.checkpoint.manifest import CHUNK_PREFIX, LogEntry
+from training.checkpoint.retention import MIN_KEPT, Retention
+from training.checkpoint.storage.backend import Backend
+from training.checkpoint.storage.parallel import TRANSFER_THREADS
+from training.checkpoint.store import read_manifest
 from training.checkpoint.tags import dropped_sequences, mark_dropped, names_by_sequence, read_tags, unmark_dropped
 from training.errors import CorruptCheckpointError, NotFoundError
 
@@ -30,13 +30,13 @@ _CHUNK_KEY = re.compile(r"chunks/([0-9]{8})/[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class CollectionPlan:
-    """What a collection would do.
+    """A collection's actions.
 
     Attributes:
-        kept: log entries that stay, with the reasons.
-        dropped: checkpoints of which something is still there, and that go.
-        garbage: keys of the chunks that go, those that no checkpoint ever had among them.
-        left: number of chunks that nothing kept needs either, but of writers that may be at work.
+        kept: log entries to keep, with the reasons.
+        dropped: checkpoints whose chunks are deleted.
+        garbage: keys of the chunks to delete, including those that no checkpoint ever referred to.
+        left: number of chunks that no kept checkpoint needs, but whose writers may still be running.
     """
 
     kept: dict[int, list[str]]
@@ -46,11 +46,11 @@ class CollectionPlan:
 
 
 class GarbageCollector:
-    """Applies a retention policy to a store, again and again; what never changes is read once.
+    """Applies a retention policy to a store repeatedly, reading immutable objects only once.
 
     Args:
-        backend: the store.
-        retention: what is kept.
+        backend: the checkpoint store.
+        retention: the retention rules.
     """
 
     def __init__(self, backend: Backend, retention: Retention) -> None:
@@ -60,26 +60,26 @@ class GarbageCollector:
         self._chunks: dict[int, frozenset[str]] = {}
         self._dropped: set[int] | None = None
 
-    def collect(self, epoch: int, distrusted: Collection[int] = ()) -> CollectionPlan:
-        """Delete what no kept checkpoint needs.
+    def collect(self, fence: int, damaged: Collection[int] = ()) -> CollectionPlan:
+        """Delete chunks that no kept checkpoint needs.
 
         Args:
-            epoch: newest fence whose writer is the caller, between its saves, or has been ended by a later fence.
-            distrusted: sequences of entries whose contents turned out to be damaged; they do not count.
+            fence: newest fence whose writer is invalidated by a later fence, or is the caller between two of its saves.
+            damaged: sequence numbers of entries with damaged contents, which the rules do not count.
 
         Returns:
-            What was done.
+            The actions taken.
 
         Raises:
-            StoreError: the store cannot be read or written; nothing that is kept was touched.
+            StoreError: The store cannot be read or written; kept checkpoints are unchanged.
         """
-        plan = self.plan(epoch, distrusted)
+        plan = self.plan(fence, damaged)
         if not plan.garbage:
             return plan
         fresh = {entry.sequence for entry in plan.dropped}
         for sequence in sorted(fresh):
             mark_dropped(self._backend, sequence)
-        # Whoever tagged one of these without seeing its mark has written the tag by now; see training.checkpoint.tags.
+        # A process that tagged one of these without seeing its marker has written the tag by now; see `tags`.
         tagged = names_by_sequence(read_tags(self._backend))
         spared = fresh & tagged.keys()
         if spared:
@@ -95,26 +95,26 @@ class GarbageCollector:
         self._forget(fresh - spared)
         return plan
 
-    def plan(self, epoch: int, distrusted: Collection[int] = ()) -> CollectionPlan:
-        """Say what :meth:`collect` would do now; arguments and errors are its own."""
+    def plan(self, fence: int, damaged: Collection[int] = ()) -> CollectionPlan:
+        """Return the actions that :meth:`collect` would take now, with the same arguments and errors."""
         entries = self._checkpoints()
         tags = names_by_sequence(read_tags(self._backend))
         present = set(self._backend.keys(CHUNK_PREFIX))
         remains = [entry for entry in entries if entry.manifest is not None and entry.manifest.key in present]
-        whole = [
+        complete = [
             entry
             for entry in remains
-            if entry.sequence not in distrusted and self._reachable(entry) and self._reachable(entry) <= present
+            if entry.sequence not in damaged and self._reachable(entry) and self._reachable(entry) <= present
         ]
-        kept = self._retention.kept(whole, tags)
-        if len(whole) < max(LEAST_KEPT, self._retention.keep_last):
-            # There may be a damaged one whose remains are worth an inspection.
+        kept = self._retention.kept(complete, tags)
+        if len(complete) < max(MIN_KEPT, self._retention.keep_last):
+            # Some checkpoints may be damaged, and their remaining chunks are worth inspecting.
             return CollectionPlan(kept, [], [])
         needed = frozenset[str]().union(
             *(self._reachable(entry) for entry in remains if entry.sequence in kept or entry.sequence in tags)
         )
         unneeded = present - needed
-        garbage = sorted(key for key in unneeded if _is_of_epoch(key, epoch))
+        garbage = sorted(key for key in unneeded if _is_of_fence(key, fence))
         going = set(garbage)
         dropped = [
             entry
@@ -124,23 +124,23 @@ class GarbageCollector:
         ]
         return CollectionPlan(kept, dropped, garbage, left=len(unneeded) - len(garbage))
 
-    def ended_epoch(self) -> int:
-        """Newest fence whose writer has been ended by a later one; -1 if there is none.
+    def ended_fence(self) -> int:
+        """Return the newest fence whose writer is invalidated by a later fence; -1 if there is none.
 
-        What a collection from outside may touch, beside a writer that may be at work.
+        This is the limit for a collection by another process while a writer may be running.
         """
         self._read_log()
-        # A damaged entry may be a fence too; taking it for one only spares more.
+        # A damaged entry may be a fence. Treating it as one only means that less is deleted.
         fences = [sequence for sequence, entry in self._entries.items() if entry is None or entry.kind == "fence"]
         return max(fences, default=0) - 1
 
     def newest_sequence(self) -> int:
-        """Newest log entry; -1 if there is none. What a collection may touch that ends all writers first."""
+        """Return the newest entry, the limit for a collection that first fences off all writers; -1 if none exists."""
         self._read_log()
         return max(self._entries, default=-1)
 
     def _checkpoints(self) -> list[LogEntry]:
-        """Checkpoints that have not been let go, newest first."""
+        """Return the checkpoints that have not been dropped, newest first."""
         self._read_log()
         found = [self._entries[sequence] for sequence in sorted(self._entries, reverse=True)]
         return [entry for entry in found if entry is not None and entry.kind == "checkpoint"]
@@ -151,10 +151,10 @@ class GarbageCollector:
         known = self._dropped | self._entries.keys()
         unread = [sequence for sequence in sequences(self._backend) if sequence not in known]
         with ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="checkpoint-log") as pool:
-            self._entries.update(zip(unread, pool.map(self._entry, unread)))
+            self._entries.update(zip(unread, pool.map(self._entry, unread), strict=False))
 
     def _forget(self, dropped: set[int]) -> None:
-        assert self._dropped is not None, "the log was read"
+        assert self._dropped is not None, "call read_log first"
         self._dropped |= dropped
         for sequence in dropped:
             self._entries.pop(sequence, None)
@@ -164,16 +164,16 @@ class GarbageCollector:
         try:
             return read_entry(self._backend, sequence)
         except (CorruptCheckpointError, NotFoundError) as error:
-            logger.warning("log entry %d is passed over: %s", sequence, error)
+            logger.warning("skipping log entry %d: %s", sequence, error)
             return None
 
     def _reachable(self, entry: LogEntry) -> frozenset[str]:
-        """Keys of an entry's manifest and chunks; empty if the manifest is damaged."""
+        """Return the keys of an entry's manifest and chunks; empty if the manifest is damaged."""
         if entry.sequence not in self._chunks:
             try:
                 manifest = read_manifest(self._backend, entry)
             except CorruptCheckpointError as error:
-                logger.warning("checkpoint of step %s (log entry %d): %s", entry.step, entry.sequence, error)
+                logger.warning("checkpoint for step %s (log entry %d): %s", entry.step, entry.sequence, error)
                 return frozenset()
             assert entry.manifest is not None, "its manifest was read"
             self._chunks[entry.sequence] = frozenset(
@@ -182,6 +182,6 @@ class GarbageCollector:
         return self._chunks[entry.sequence]
 
 
-def _is_of_epoch(key: str, newest: int) -> bool:
+def _is_of_fence(key: str, newest: int) -> bool:
     match = _CHUNK_KEY.fullmatch(key)
     return match is not None and int(match.group(1)) <= newest

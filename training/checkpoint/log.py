@@ -1,8 +1,11 @@
-"""The append-only log of a run: who may write, and which checkpoints are committed.
+"""A run's append-only log, which records which process may write, and which checkpoints are committed.
 
-Entries are ``log/<sequence>.json``, created and never changed or removed. A writer begins with a *fence* and appends at
-exactly the sequence after its own last entry, so the store's create-only write decides every race: a writer whose
-place is taken by the fence of a later one is superseded, and nothing that it does can enter the log any more.
+Entries are named ``log/<sequence>.json``, and are never changed or deleted. A writer begins with a *fence* and appends
+each entry immediately after its own last entry. The store's create-only write therefore decides every race. If a later
+writer's fence is already there, the earlier writer is superseded and can no longer add to the log.
+
+Any node in a run can write these keys. An object that is not an entry (docs/checkpoint-format.md, "Log") is ignored:
+a writer logs a warning that names the object, and appends after it.
 """
 
 from __future__ import annotations
@@ -14,123 +17,220 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from training.checkpoint.backend import Backend
-from training.checkpoint.manifest import LogEntry
-from training.errors import AlreadyExistsError, CorruptCheckpointError, NotFoundError, SupersededError
+from training.checkpoint.manifest import LogEntry, parse_record
+from training.checkpoint.storage.backend import Backend
+from training.errors import AlreadyExistsError, CorruptCheckpointError, NotFoundError, StoreError, SupersededError
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "log/"
+MAX_SEQUENCE = 99_999_999
+"""Largest sequence number, since keys have eight digits."""
+MAX_GAP = 1000
+"""Writers use sequence numbers in order, so an entry more than this number after the preceding entry is ignored. A
+shorter gap is tolerated, because a damaged copy of a store may have lost entries."""
+MAX_GENERATIONS_AHEAD = 1_000_000
+"""A generation more than this number after the writer's own is not plausible, since a gang takes seconds to start. The
+limit leaves room for other ways to number starts, such as a scheduler's job ids."""
+MAX_ATTEMPTS = 1000
+"""A writer gives up after this many objects that are not entries, or entries from other starting writers."""
+MAX_LISTED = 200_000
+"""Maximum number of objects to list when reading the log. A run that saves every minute appends as many entries in four
+months. If there are more objects, the entries after the listed ones are found one by one."""
 _ENTRY_KEY = re.compile(r"log/[0-9]{8}\.json")
 
 
 def entry_key(sequence: int) -> str:
-    """Key of a log entry; eight digits, so that the order of keys is the order of entries."""
+    """Return a log entry's key, which has eight digits, so that keys sort in entry order."""
     return f"{PREFIX}{sequence:08d}.json"
 
 
 def sequences(backend: Backend) -> list[int]:
-    """Sequences of all entries, ascending."""
-    return [int(key[len(PREFIX) :][:8]) for key in backend.keys(PREFIX) if _ENTRY_KEY.fullmatch(key)]
+    """Return the entries' sequence numbers in ascending order, up to any gap of more than `MAX_GAP`.
+
+    If there are more than `MAX_LISTED` objects, the numbers after the listed ones are assumed to have no gaps.
+    """
+    keys = backend.keys(PREFIX, MAX_LISTED)
+    found = _before_gap([int(key[len(PREFIX) :][:8]) for key in keys if _ENTRY_KEY.fullmatch(key)])
+    if len(keys) < MAX_LISTED:
+        return found
+    first = found[-1] + 1 if found else 0
+    last = _last_existing(backend, first - 1)
+    logger.warning(
+        "%s/%s has more than %d objects, and %d of them are entries; remove the objects that are not entries",
+        backend.url, PREFIX, MAX_LISTED - 1, last + 1,
+    )  # fmt: skip
+    return [*found, *range(first, last + 1)]
+
+
+def exists(backend: Backend, sequence: int) -> bool:
+    """Return True if the log has an object with an entry's key, regardless of how many keys begin with that key."""
+    key = entry_key(sequence)
+    return backend.keys(key, 1) == [key]
+
+
+def _last_existing(backend: Backend, last: int) -> int:
+    """Return the last entry before the first gap, with few requests: steps of `MAX_GAP`, then bisection."""
+    while last + MAX_GAP <= MAX_SEQUENCE and exists(backend, last + MAX_GAP):
+        last += MAX_GAP
+    missing = min(last + MAX_GAP, MAX_SEQUENCE + 1)
+    while missing - last > 1:
+        middle = (last + missing) // 2
+        if exists(backend, middle):
+            last = middle
+        else:
+            missing = middle
+    return last
+
+
+def _before_gap(ascending: list[int]) -> list[int]:
+    previous = -1
+    for index, sequence in enumerate(ascending):
+        if sequence - previous > MAX_GAP:
+            logger.warning(
+                "ignoring %s: the preceding entry is %d; remove the object unless the entries between them were lost",
+                entry_key(sequence),
+                previous,
+            )
+            return ascending[:index]
+        previous = sequence
+    return ascending
 
 
 def read_entry(backend: Backend, sequence: int) -> LogEntry:
     """Read one entry.
 
     Raises:
-        CorruptCheckpointError: it is not the log entry of that place.
-        NotFoundError: there is none at that place.
+        ConfigurationError: Another version of this package wrote the entry.
+        CorruptCheckpointError: The entry is damaged, or has another sequence number.
+        NotFoundError: The entry does not exist.
     """
-    try:
-        entry = LogEntry.model_validate_json(backend.get(entry_key(sequence)))
-    except ValidationError as error:
-        raise CorruptCheckpointError(f"{backend.url}/{entry_key(sequence)}: is not a log entry ({error})") from error
+    where = f"{backend.url}/{entry_key(sequence)}"
+    entry = parse_record(LogEntry, backend.get(entry_key(sequence)), where)
     if entry.sequence != sequence:
-        raise CorruptCheckpointError(f"{backend.url}/{entry_key(sequence)}: says that it is entry {entry.sequence}")
+        raise CorruptCheckpointError(f"{where}: has sequence {entry.sequence}, expected {sequence}")
     return entry
 
 
 def newest_first(backend: Backend) -> Iterator[LogEntry]:
-    """All entries from the last to the first, read one at a time; damaged ones are passed over loudly."""
+    """Read entries one at a time, and yield them newest first; skip damaged entries with a warning."""
     for sequence in reversed(sequences(backend)):
         try:
             yield read_entry(backend, sequence)
         except (CorruptCheckpointError, NotFoundError) as error:
-            logger.warning("log entry %d is passed over: %s", sequence, error)
+            logger.warning("skipping log entry %d: %s", sequence, error)
 
 
 class LogRight(NamedTuple):
-    """A LogWriter without its backend, to be handed to another process, which then is the only one to use it."""
+    """A LogWriter's state without its backend, for transfer to another process. Only that process may use it."""
 
     generation: int
     writer: str
-    epoch: int
+    fence: int
     last: int
 
 
 class LogWriter:
-    """The right to append, of one process in one generation.
+    """One process's right to append to the log in one generation. The constructor appends the fence.
 
     Args:
-        backend: the store.
-        generation: of the gang; a log that has seen a later one refuses this writer.
-        reason: what the fence is for, if not for training.
+        backend: the checkpoint store.
+        generation: the gang's generation, rejected if the log has a later generation.
+        reason: the fence's purpose, if other than training.
 
     Attributes:
-        epoch: sequence of the fence; no other writer has the same. It names the folder of this writer's chunks.
+        fence: the fence's sequence number, unique to this writer. It names the folder for this writer's chunks.
 
     Raises:
-        SupersededError: a later generation is in the log.
+        ConfigurationError: Another version of this package wrote the log.
+        SupersededError: A later generation is in the log.
     """
 
     def __init__(self, backend: Backend, generation: int, reason: str | None = None) -> None:
         self._backend = backend
         self._generation = generation
         self._writer = uuid.uuid4().hex
-        self.epoch = self._raise_fence(reason)
-        self._last = self.epoch
+        self.fence = self._append_fence(reason)
+        self._last = self.fence
 
     @classmethod
     def take_over(cls, backend: Backend, right: LogRight) -> LogWriter:
-        """Go on where the process left off that had this right."""
+        """Continue another process's writer, without a new fence."""
         writer = cls.__new__(cls)
         writer._backend = backend
-        writer._generation, writer._writer, writer.epoch, writer._last = right
+        writer._generation, writer._writer, writer.fence, writer._last = right
         return writer
 
     @property
     def right(self) -> LogRight:
-        """What :meth:`take_over` needs in another process."""
-        return LogRight(self._generation, self._writer, self.epoch, self._last)
+        """The state to pass to :meth:`take_over` in another process."""
+        return LogRight(self._generation, self._writer, self.fence, self._last)
 
-    @property
-    def next_sequence(self) -> int:
-        """Place of the next entry; another writer's entry there means that this one is superseded."""
-        return self._last + 1
-
-    def _raise_fence(self, reason: str | None) -> int:
-        while True:
-            known = sequences(self._backend)
-            newest = next(newest_first(self._backend), None)
+    def _append_fence(self, reason: str | None) -> int:
+        for _ in range(MAX_ATTEMPTS):
+            existing = sequences(self._backend)
+            newest = next((entry for entry in newest_first(self._backend) if self._is_plausible(entry)), None)
             if newest is not None:
                 self._refuse_later_generation(newest)
-            fence = self._entry(known[-1] + 1 if known else 0, kind="fence", reason=reason)
+            fence = self._entry(existing[-1] + 1 if existing else 0, kind="fence", reason=reason)
             if self._create(fence):
                 return fence.sequence
+        raise self._cannot_append(fence.sequence)
 
     def append_checkpoint(self, **fields: Any) -> LogEntry:
         """Commit a checkpoint: append an entry with these fields of :class:`LogEntry`.
 
         Raises:
-            SupersededError: another writer has fenced this one off; nothing was committed.
+            SupersededError: Another writer has appended a later fence; nothing was committed.
+            StoreError: The store does not respond, or too many objects that are not entries follow the last entry.
         """
-        entry = self._entry(self._last + 1, kind="checkpoint", **fields)
-        if not self._create(entry):
-            raise SupersededError(self._superseded_by(read_entry(self._backend, entry.sequence)))
-        self._last = entry.sequence
-        return entry
+        # A later writer skips the same objects, so both still compete for one sequence number.
+        for sequence in range(self._last + 1, self._last + 1 + MAX_ATTEMPTS):
+            entry = self._entry(sequence, kind="checkpoint", **fields)
+            if self._create(entry):
+                self._last = sequence
+                return entry
+            holder = self._other_entry(sequence)
+            if holder is not None:
+                raise SupersededError(self._superseded_by(holder))
+        raise self._cannot_append(self._last + 1)
+
+    def is_superseded(self) -> bool:
+        """Return True if another writer has appended an entry. Call it before committing."""
+        for sequence in range(self._last + 1, self._last + 1 + MAX_ATTEMPTS):
+            if not exists(self._backend, sequence):
+                return False
+            if self._other_entry(sequence) is not None:
+                return True
+        return False
+
+    def _other_entry(self, sequence: int) -> LogEntry | None:
+        """Return another writer's entry, or None if the object is not a valid entry."""
+        try:
+            entry = read_entry(self._backend, sequence)
+        except (CorruptCheckpointError, NotFoundError) as error:
+            logger.warning("appending after log entry %d: %s", sequence, error)
+            return None
+        return entry if self._is_plausible(entry) else None
+
+    def _is_plausible(self, entry: LogEntry) -> bool:
+        if entry.generation - self._generation <= MAX_GENERATIONS_AHEAD:
+            return True
+        logger.warning(
+            "ignoring %s/%s: its generation %d is more than %d after this process's generation %d; remove it",
+            self._backend.url,
+            entry_key(entry.sequence),
+            entry.generation,
+            MAX_GENERATIONS_AHEAD,
+            self._generation,
+        )
+        return False
+
+    def _cannot_append(self, sequence: int) -> StoreError:
+        return StoreError(
+            f"{self._backend.url}/{entry_key(sequence)}: {MAX_ATTEMPTS} attempts to append here or later failed; "
+            f"list {PREFIX} in the store, and remove the objects that are not entries (docs/checkpoint-format.md, Log)"
+        )
 
     def _entry(self, sequence: int, **fields: Any) -> LogEntry:
         return LogEntry(
@@ -138,12 +238,23 @@ class LogWriter:
         )
 
     def _create(self, entry: LogEntry) -> bool:
-        """Create an entry; False if another writer has its place."""
+        """Create an entry; return False if its sequence number is taken.
+
+        Raises:
+            StoreError: The sequence number has more than eight digits.
+        """
+        if entry.sequence > MAX_SEQUENCE:
+            raise StoreError(
+                f"{self._backend.url}: the log ends at entry {MAX_SEQUENCE}; copy the run to another store"
+            )
         try:
             self._backend.create(entry_key(entry.sequence), entry.model_dump_json(exclude_none=True).encode())
         except AlreadyExistsError:
-            # A request that was retried after its answer was lost finds its own entry.
-            return read_entry(self._backend, entry.sequence).writer == self._writer
+            # After a lost response, a retry finds this writer's own entry.
+            try:
+                return read_entry(self._backend, entry.sequence).writer == self._writer
+            except (CorruptCheckpointError, NotFoundError):
+                return False
         return True
 
     def _refuse_later_generation(self, newest: LogEntry) -> None:
@@ -152,6 +263,7 @@ class LogWriter:
 
     def _superseded_by(self, entry: LogEntry) -> str:
         return (
-            f"{self._backend.url}: generation {entry.generation} owns the checkpoint log since entry {entry.sequence}; "
-            f"this process is of generation {self._generation} and stops without committing anything"
+            f"{self._backend.url}: generation {entry.generation} has owned the checkpoint log since entry "
+            f"{entry.sequence}; this process belongs to generation {self._generation} and stops "
+            "without committing anything"
         )

@@ -1,7 +1,7 @@
-"""Resuming: the newest checkpoint that is whole and fits, read once by the gang together.
+"""Resumes a gang from the newest checkpoint that is complete and matches the run.
 
-Each rank reads and verifies a share of the parts and sends its tensors to the others. A damaged checkpoint is passed
-over loudly, by all ranks alike; one of another model or other text is refused.
+Each rank reads and verifies a share of the parts, and broadcasts the tensors. All ranks skip a damaged checkpoint, with
+a warning. A checkpoint from a different model or dataset is rejected.
 """
 
 from __future__ import annotations
@@ -12,42 +12,47 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from training.checkpoint.backend import Backend
 from training.checkpoint.layout import bytes_of, dtype_of
 from training.checkpoint.manifest import LogEntry, Manifest, Subject, TensorRecord
-from training.checkpoint.near import forget_record, newest_near
-from training.checkpoint.reading import read_tensors
-from training.checkpoint.state import TrainingState, restore_random_state, seed_random_state
-from training.checkpoint.store import checkpoint_entries, read_manifest
-from training.distributed import Gang
+from training.checkpoint.save.local_tier import delete_record, last_gang, read_record
+from training.checkpoint.state.generators import random_state, restore_random_state, seed_random_state
+from training.checkpoint.state.training_state import Captured, TrainingState
+from training.checkpoint.state.values import decode
+from training.checkpoint.storage.backend import Backend
+from training.checkpoint.store import checkpoint_entries, read_manifest, read_tensors
 from training.errors import ConfigurationError, CorruptCheckpointError, StoreError
+from training.process.distributed import Gang
 
 logger = logging.getLogger(__name__)
 
+RESUMED_LOCALLY = "resumed from the local tier of this gang's nodes"
+"""Logged when the newest checkpoint is not durable yet. The chaos benchmark searches for this text."""
 RANDOM = "rng/"
-"""What names of random states begin with; each rank has its own."""
+"""Prefix of the random states' names. Each rank has its own states."""
 TRUSTED_ENTRIES = 2
-"""Checkpoints that no earlier writer's retention removes, even one that does not know yet that it was superseded."""
+"""Number of newest checkpoints that an earlier writer's retention keeps, even if the writer has not yet detected that
+it was superseded."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run goes on.
+    """The checkpoint that a run resumed from.
 
     Attributes:
-        manifest: of the checkpoint.
-        passed_over: log entries of newer checkpoints that turned out to be damaged.
-        is_durable: whether it is in the log; if not, only this gang's nodes have it, and it should be saved soon.
+        manifest: the checkpoint's manifest.
+        damaged: log entries for newer checkpoints that were skipped because they are damaged.
+        is_durable: True if the checkpoint is in the log. If not, only this gang's nodes have it, and the state should
+            be saved soon.
     """
 
     manifest: Manifest
-    passed_over: frozenset[int]
+    damaged: frozenset[int]
     is_durable: bool = True
 
     @property
-    def chunks_are_kept(self) -> bool:
-        """Whether new checkpoints may refer to this one's chunks."""
-        return self.is_durable and len(self.passed_over) < TRUSTED_ENTRIES
+    def has_reusable_chunks(self) -> bool:
+        """True if new checkpoints may refer to this checkpoint's chunks."""
+        return self.is_durable and len(self.damaged) < TRUSTED_ENTRIES
 
 
 def resume(
@@ -56,76 +61,118 @@ def resume(
     state: TrainingState,
     subject: Subject | None,
     seed: int,
-    most_step: int | None = None,
+    max_step: int | None = None,
 ) -> Resumed | None:
-    """Bring ``state`` and this rank's random generators to the newest whole checkpoint; None if there never was one.
+    """Load the newest complete checkpoint into ``state`` and this rank's random generators.
 
     Args:
-        most_step: only checkpoints of this step or an earlier one count; None: all do.
+        gang: this process's gang; all ranks make the same call.
+        backend: the checkpoint store.
+        state: state to overwrite.
+        subject: this run's model, dataset and tokenizer; None: do not compare.
+        seed: seed for the random states if the world size has changed.
+        max_step: ignore checkpoints after this step; None: consider all checkpoints.
+
+    Returns:
+        The checkpoint; None if the store never had one.
 
     Raises:
-        ConfigurationError: the checkpoint is of another model, tokenizer or text.
-        StoreError: the store cannot be read, or all of its checkpoints are damaged.
+        ConfigurationError: The checkpoint has another model, tokenizer, dataset or schema version.
+        StoreError: The store cannot be read, or all of its checkpoints are damaged.
     """
-    near = newest_near(gang, backend)
-    if near is not None and not _counts(near.step, most_step):
-        near = None
-    if near is not None:
+    local = newest_local(gang, backend)
+    if local is not None and not _is_considered(local.step, max_step):
+        local = None
+    if local is not None:
         try:
-            _bring(gang, backend, state, subject, seed, near)
+            _load(gang, backend, state, subject, seed, local)
         except CorruptCheckpointError as error:
-            logger.warning("step %d, which is not durable yet, is passed over: %s", near.step, error)
-            forget_record(backend, gang.rank)
+            logger.warning("skipping step %d in the local tier, which is not durable yet: %s", local.step, error)
+            delete_record(backend, gang.rank)
         else:
-            logger.info("step %d was not durable yet; this gang's nodes have all of it", near.step)
-            return Resumed(near, frozenset(), is_durable=False)
-    entries = (entry for entry in checkpoint_entries(backend) if _counts(entry.step, most_step))
-    passed_over: set[int] = set()
+            logger.info("%s: step %d, not durable yet", RESUMED_LOCALLY, local.step)
+            return Resumed(local, frozenset(), is_durable=False)
+    entries = (entry for entry in checkpoint_entries(backend) if _is_considered(entry.step, max_step))
+    damaged: set[int] = set()
     while (entry := gang.ask_rank_zero(lambda: next(entries, None))) is not None:
         try:
-            manifest = _manifest_together(gang, backend, entry)
-            _bring(gang, backend, state, subject, seed, manifest)
+            manifest = _read_manifest_together(gang, backend, entry)
+            _load(gang, backend, state, subject, seed, manifest)
         except CorruptCheckpointError as error:
-            logger.warning("checkpoint of step %s (log entry %d) is passed over: %s", entry.step, entry.sequence, error)
-            passed_over.add(entry.sequence)
+            logger.warning("skipping the checkpoint for step %s (log entry %d): %s", entry.step, entry.sequence, error)
+            damaged.add(entry.sequence)
             continue
-        return Resumed(manifest, frozenset(passed_over))
-    if near is not None:
-        # The tensors that were read already are no beginning of a run any more.
+        return Resumed(manifest, frozenset(damaged))
+    if local is not None:
+        # The state is partly overwritten, so this process cannot start a new run.
         raise StoreError(
-            f"{backend.url}: has no checkpoint, and the one that was near by is damaged and given up; start again"
+            f"{backend.url}: has no checkpoint, and the local tier's checkpoint was damaged and deleted; start again"
         )
-    if passed_over:
+    if damaged:
         raise StoreError(
-            f"{backend.url}: none of its {len(passed_over)} checkpoints is whole; restore the missing chunks from a "
-            "backup or a version of the bucket, or name a new run to start from the beginning"
+            f"{backend.url}: none of its {len(damaged)} checkpoints is complete and undamaged; restore the missing "
+            "chunks from a backup or from earlier object versions, or name a new run to start from the beginning"
         )
     return None
 
 
-def _counts(step: int | None, most_step: int | None) -> bool:
-    return most_step is None or (step is not None and step <= most_step)
+def own_tensors(gang: Gang, captured: Captured) -> dict[str, Tensor]:
+    """Return the tensors that only this rank saves, by name: its random states and, on rank 0, the buffers."""
+    states = random_state(gang.device)
+    random = {f"{_random_prefix(gang.rank)}{generator}": state for generator, state in states.items()}
+    return random | captured.of_rank(gang.rank)
 
 
-def _bring(
+def _random_prefix(rank: int) -> str:
+    return f"{RANDOM}rank-{rank:05d}/"
+
+
+def _is_considered(step: int | None, max_step: int | None) -> bool:
+    return max_step is None or (step is not None and step <= max_step)
+
+
+def newest_local(gang: Gang, backend: Backend) -> Manifest | None:
+    """Find a checkpoint that only this gang's nodes have, and that is newer than all checkpoints in the log.
+
+    Call this function after appending the gang's own fence, so that an earlier gang that is still copying can no longer
+    commit.
+
+    Returns:
+        The checkpoint's manifest, the same on all ranks; None if there is no such checkpoint.
+    """
+    records = gang.gather(read_record(backend, gang.rank))
+    found = [record for record in records if record is not None]
+    if len(found) < gang.world_size or len({record.save for record in found}) > 1:
+        return None
+    first = found[0]
+    last = gang.ask_rank_zero(lambda: last_gang(backend, own_fences=1))
+    if first.manifest.world_size != gang.world_size or first.fence != last.fence or first.manifest.step <= last.step:
+        return None
+    return first.manifest.model_copy(update={"parts": [record.part for record in found]})
+
+
+def _load(
     gang: Gang, backend: Backend, state: TrainingState, subject: Subject | None, seed: int, manifest: Manifest
 ) -> None:
-    """Bring the state to one checkpoint.
+    """Load one checkpoint into the state.
 
     Raises:
-        CorruptCheckpointError: it is damaged, on all ranks alike; the state may be partly overwritten.
+        CorruptCheckpointError: The checkpoint is damaged; the state may be partly overwritten. Raised on all ranks.
     """
     _refuse_other_subject(manifest, subject, backend.url)
-    landing = _Landing(gang, manifest, state.targets(_records(manifest)))
-    _read_parts_together(gang, backend, manifest, landing)
-    landing.exchange()
+    has_weights_only = manifest.optimizer is None
+    extra_states = None if has_weights_only else manifest.extra_states
+    buffers = _ReadBuffers(gang, manifest, state.targets(_shared_records(manifest), manifest.optimizer, extra_states))
+    _read_parts_together(gang, backend, manifest, buffers)
+    buffers.broadcast()
     if state.scaler.is_enabled() and manifest.scaler:
-        state.scaler.load_state_dict(manifest.scaler)
+        state.scaler.load_state_dict(decode(manifest.scaler))
+    state.set_extra_states(manifest.extra_states)
     state.step, state.position = manifest.step, manifest.position
-    _restore_random(gang, manifest, landing.own, seed)
+    _restore_random(gang, manifest, buffers.random, seed)
 
 
-def _manifest_together(gang: Gang, backend: Backend, entry: LogEntry) -> Manifest:
+def _read_manifest_together(gang: Gang, backend: Backend, entry: LogEntry) -> Manifest:
     return gang.ask_rank_zero(lambda: read_manifest(backend, entry))
 
 
@@ -136,15 +183,15 @@ def _refuse_other_subject(manifest: Manifest, subject: Subject | None, url: str)
         ["it was not saved by this trainer"] if manifest.subject is None else manifest.subject.differences(subject)
     )
     if problems:
-        where = f"{url}: the checkpoint of step {manifest.step} does not fit this run"
+        where = f"{url}: the checkpoint for step {manifest.step} does not match this run"
         raise ConfigurationError([f"{where}: {problem}; undo the change, or name a new run" for problem in problems])
 
 
-def _records(manifest: Manifest) -> dict[str, TensorRecord]:
-    """Tensors that all ranks share, by name.
+def _shared_records(manifest: Manifest) -> dict[str, TensorRecord]:
+    """Return the records, by name, of the tensors that are the same on all ranks.
 
     Raises:
-        CorruptCheckpointError: one of the checkpoint's tensors is of a form that cannot be.
+        CorruptCheckpointError: A tensor has an unknown type or an impossible size.
     """
     named = {name: record for part in manifest.parts for name, record in part.tensors.items()}
     for record in named.values():
@@ -152,11 +199,11 @@ def _records(manifest: Manifest) -> dict[str, TensorRecord]:
     return {name: record for name, record in named.items() if not name.startswith(RANDOM)}
 
 
-class _Landing:
-    """Where tensors are read to: into the state itself where it has the same form, else beside it.
+class _ReadBuffers:
+    """The memory to read tensors into: the state itself if type and layout match, and otherwise a temporary tensor.
 
     Attributes:
-        own: random state of this rank, once it has been read.
+        random: this rank's random states, filled by reading its part.
     """
 
     def __init__(self, gang: Gang, manifest: Manifest, targets: dict[str, Tensor]) -> None:
@@ -164,16 +211,16 @@ class _Landing:
         self._manifest = manifest
         self._targets = targets
         self._read: dict[str, Tensor] = {}
-        self.own: dict[str, Tensor] = {}
+        self.random: dict[str, Tensor] = {}
 
     def memory(self, number: int) -> dict[str, memoryview]:
-        """Bytes to which a part's tensors are to be read, on the host."""
+        """Return the host memory for each tensor in a part."""
         memory = {}
         for name, record in self._manifest.parts[number].tensors.items():
             if name.startswith(RANDOM):
                 if number != self._gang.rank:
                     continue
-                tensor = self.own[name] = torch.empty(record.shape, dtype=dtype_of(record))
+                tensor = self.random[name] = torch.empty(record.shape, dtype=dtype_of(record))
             else:
                 tensor = self._targets[name].detach()
                 if tensor.device.type != "cpu" or tensor.dtype != dtype_of(record) or not tensor.is_contiguous():
@@ -182,15 +229,15 @@ class _Landing:
             memory[name] = bytes_of(tensor).numpy().data
         return memory
 
-    def exchange(self) -> None:
-        """Bring every tensor into the state, on every rank, from the rank that read it."""
+    def broadcast(self) -> None:
+        """Copy every tensor into every rank's state, from the rank that read it."""
         for number, part in enumerate(self._manifest.parts):
             source = number % self._gang.world_size
             for name, record in part.tensors.items():
                 if not name.startswith(RANDOM):
-                    self._bring(name, record, source)
+                    self._broadcast_tensor(name, record, source)
 
-    def _bring(self, name: str, record: TensorRecord, source: int) -> None:
+    def _broadcast_tensor(self, name: str, record: TensorRecord, source: int) -> None:
         target = self._targets[name].detach()
         same_form = target.dtype == dtype_of(record) and target.is_contiguous()
         landed = target if same_form else torch.empty(record.shape, dtype=dtype_of(record), device=self._gang.device)
@@ -203,39 +250,34 @@ class _Landing:
             target.copy_(landed)
 
 
-def _read_parts_together(gang: Gang, backend: Backend, manifest: Manifest, landing: _Landing) -> None:
-    """Read this rank's parts; what goes wrong on any rank is raised on all."""
+def _read_parts_together(gang: Gang, backend: Backend, manifest: Manifest, buffers: _ReadBuffers) -> None:
+    """Read this rank's parts. An error on one rank is raised on all ranks."""
     failure: StoreError | None = None
     try:
         for number in _parts_of(gang, manifest):
-            read_tensors(backend, manifest.parts[number], landing.memory(number))
+            read_tensors(backend, manifest.parts[number], buffers.memory(number))
     except StoreError as error:
         failure = error
     gang.raise_together(failure)
 
 
 def _parts_of(gang: Gang, manifest: Manifest) -> range:
-    """Parts that this rank reads; at the same world size, the one it wrote."""
+    """Return the parts that this rank reads. If the world size is unchanged, this is the part that the rank wrote."""
     return range(gang.rank, len(manifest.parts), gang.world_size)
 
 
-def rng_name(rank: int, generator: str) -> str:
-    """Name of a rank's random state among the tensors of its part."""
-    return f"{RANDOM}rank-{rank:05d}/{generator}"
-
-
-def _restore_random(gang: Gang, manifest: Manifest, own: dict[str, Tensor], seed: int) -> None:
-    prefix = f"{RANDOM}rank-{gang.rank:05d}/"
-    states = {name.removeprefix(prefix): state for name, state in own.items() if name.startswith(prefix)}
+def _restore_random(gang: Gang, manifest: Manifest, random: dict[str, Tensor], seed: int) -> None:
+    prefix = _random_prefix(gang.rank)
+    states = {name.removeprefix(prefix): state for name, state in random.items() if name.startswith(prefix)}
     if manifest.world_size != gang.world_size or not states:
         if gang.rank == 0 and states:
             logger.warning(
-                "the checkpoint is of %d processes, this gang has %d: random states are derived anew from seed, rank "
-                "and step; the global batches stay the same",
+                "the checkpoint has random states for %d processes, this gang has %d; deriving new ones from seed, "
+                "rank and step; the global batches are unchanged",
                 manifest.world_size,
                 gang.world_size,
             )
-        # Imported weights come without any.
+        # Imported weights do not include random states.
         seed_random_state(seed, gang.rank, manifest.step)
         return
     restore_random_state(states, gang.device)

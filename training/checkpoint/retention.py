@@ -1,87 +1,102 @@
-"""Which checkpoints of a run are worth keeping: a decision over log entries that touches no store."""
+"""Retention rules decide which of a run's checkpoints are kept. They use only log entries, and do not access the store.
+
+To add a rule, add a field and a branch in :meth:`Retention.kept`, a field in `training.config.CheckpointConfig`, an
+option in `training.checkpoint.tool.arguments`, and a row in docs/checkpoint-keeping.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from training.checkpoint.manifest import LogEntry
 from training.errors import ConfigurationError
 
 SECONDS_PER_HOUR = 3600.0
-LEAST_KEPT = 2
-"""A newest checkpoint that turns out to be damaged needs a predecessor."""
+MIN_KEPT = 2
+"""Minimum number of checkpoints to keep. If the newest one is damaged, the preceding one is needed."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept. A checkpoint stays as long as one of the rules, or a tag, wants it.
+    """The retention rules. A checkpoint is kept as long as a rule or a tag keeps it.
 
     Attributes:
-        keep_last: newest checkpoints, at least 2.
-        keep_best: those with the lowest validation loss.
-        keep_every_hours: of all others, one for each such stretch of time; None: no rule.
+        keep_last: number of newest checkpoints to keep, at least 2.
+        keep_best: number of checkpoints with the lowest validation loss to keep.
+        keep_every_hours: hours between the checkpoints that are kept permanently; None: off.
 
     Raises:
-        ConfigurationError: a number is out of its range.
+        ConfigurationError: A value is out of range.
     """
 
-    keep_last: int = LEAST_KEPT
+    keep_last: int = MIN_KEPT
     keep_best: int = 0
     keep_every_hours: float | None = None
 
     def __post_init__(self) -> None:
         problems = []
-        if self.keep_last < LEAST_KEPT:
+        if self.keep_last < MIN_KEPT:
             problems.append(
-                f"keep_last: {self.keep_last}: a damaged newest needs a predecessor; give {LEAST_KEPT} or more"
+                f"keep_last: {self.keep_last}: the newest checkpoint may be damaged; set it to {MIN_KEPT} or more"
             )
         if self.keep_best < 0:
-            problems.append(f"keep_best: {self.keep_best}: is a count of checkpoints; give 0 or more")
+            problems.append(f"keep_best: {self.keep_best}: must be a number of checkpoints; set it to 0 or more")
         if self.keep_every_hours is not None and not self.keep_every_hours > 0:
-            problems.append(f"keep_every_hours: {self.keep_every_hours}: is a time; give more than 0, or none")
+            problems.append(f"keep_every_hours: {self.keep_every_hours}: must be more than 0; correct or remove it")
         if problems:
             raise ConfigurationError(problems)
 
-    def kept(self, whole: Sequence[LogEntry], tags: Mapping[int, Iterable[str]]) -> dict[int, list[str]]:
-        """Decide over a run's whole checkpoints.
-
-        Deciding again over what is kept, or over it and newer ones, never calls for one that was let go.
+    @classmethod
+    def from_settings(cls, settings: object) -> Retention:
+        """Return the rules set in a config section or in parsed options.
 
         Args:
-            whole: log entries of checkpoints that can be read, newest first.
-            tags: sequences of tagged entries, and their tags.
+            settings: object with an attribute for every rule; None stands for the default.
+        """
+        given = {field.name: getattr(settings, field.name) for field in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    def kept(self, complete: Sequence[LogEntry], tags: Mapping[int, Iterable[str]]) -> dict[int, list[str]]:
+        """Decide which of a run's complete checkpoints to keep.
+
+        Applying the rules again to the kept checkpoints, with or without newer ones, never requires a dropped
+        checkpoint.
+
+        Args:
+            complete: log entries of readable checkpoints, newest first.
+            tags: tag names, by the tagged entry's sequence number.
 
         Returns:
-            Sequences of the entries to keep, each with the reasons in words.
+            Sequence numbers of the entries to keep, each with the reasons as text.
         """
         reasons: dict[int, list[str]] = {}
-        for rank, entry in enumerate(whole[: self.keep_last], start=1):
+        for rank, entry in enumerate(complete[: self.keep_last], start=1):
             reasons.setdefault(entry.sequence, []).append(f"newest {rank} of {self.keep_last}")
-        for rank, entry in enumerate(self._best(whole), start=1):
+        for rank, entry in enumerate(self._best(complete), start=1):
             reasons.setdefault(entry.sequence, []).append(f"best {rank} of {self.keep_best}")
-        for entry in self._spaced(whole):
+        for entry in self._spaced(complete):
             reasons.setdefault(entry.sequence, []).append(f"every {self.keep_every_hours:g} h")
-        for entry in whole:
+        for entry in complete:
             for tag in sorted(tags.get(entry.sequence, ())):
                 reasons.setdefault(entry.sequence, []).append(f"tag {tag}")
         return reasons
 
-    def _best(self, whole: Sequence[LogEntry]) -> list[LogEntry]:
-        """The lowest validation losses; of those that share a measurement, only the one nearest to it."""
+    def _best(self, complete: Sequence[LogEntry]) -> list[LogEntry]:
+        """Return the entries with the lowest validation losses; only the entry closest to each measurement counts."""
         nearest: dict[tuple[int, float], LogEntry] = {}
-        for entry in whole:
+        for entry in complete:
             if entry.validation is not None:
                 nearest[(entry.validation.step, entry.validation.loss)] = entry
         ranked = sorted(nearest.items(), key=lambda item: (item[0][1], -item[0][0]))
         return [entry for _, entry in ranked[: self.keep_best]]
 
-    def _spaced(self, whole: Sequence[LogEntry]) -> list[LogEntry]:
-        """From the oldest on, each that is far enough from the one before; a clock that jumped back starts anew."""
+    def _spaced(self, complete: Sequence[LogEntry]) -> list[LogEntry]:
+        """Return entries that are far enough apart, oldest first. If the clock was set back, the spacing restarts."""
         if self.keep_every_hours is None:
             return []
         spaced: list[LogEntry] = []
-        for entry in reversed(whole):
+        for entry in reversed(complete):
             passed = entry.unix_seconds - spaced[-1].unix_seconds if spaced else -1.0
             if not 0 <= passed < self.keep_every_hours * SECONDS_PER_HOUR:
                 spaced.append(entry)

@@ -1,46 +1,21 @@
-"""Which checkpoint of which store a person means: ``URL`` for the newest whole one, or ``URL#CHECKPOINT``."""
+"""Finds the checkpoint for an address."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from training.checkpoint.backend import Backend, open_backend
+from training.checkpoint.address import ENTRY_PREFIX, NEWEST, Address
 from training.checkpoint.manifest import LogEntry, Manifest
+from training.checkpoint.storage.backend import Backend
+from training.checkpoint.storage.urls import open_backend
 from training.checkpoint.store import Listed, list_checkpoints
-from training.checkpoint.tags import TAG_NAME, Tag, read_tags
-from training.checkpoint.tool_arguments import GRAMMAR
-from training.errors import ConfigurationError, NotFoundError
-
-NEWEST = "newest"
-ENTRY_PREFIX = "entry:"
-
-
-@dataclass(frozen=True)
-class Address:
-    """A store, and what was said of the checkpoint."""
-
-    url: str
-    selector: str = NEWEST
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Split ``URL#CHECKPOINT``.
-
-        Raises:
-            ConfigurationError: the part after # names no checkpoint.
-        """
-        url, mark, selector = text.rpartition("#")
-        if not mark:
-            return cls(text)
-        number = selector.removeprefix(ENTRY_PREFIX)
-        if not url or not (number.isdecimal() or TAG_NAME.fullmatch(selector)):
-            raise ConfigurationError([f"{text}: names no checkpoint after the last #; {GRAMMAR}"])
-        return cls(url, selector)
+from training.checkpoint.tags import read_tags
+from training.errors import NotFoundError
 
 
 @dataclass(frozen=True)
 class Selected:
-    """A whole checkpoint: everything is there; its contents have not been read."""
+    """A complete checkpoint: all chunks exist, but their contents have not been read."""
 
     backend: Backend
     entry: LogEntry
@@ -48,47 +23,45 @@ class Selected:
 
     @property
     def title(self) -> str:
-        """What it is called in messages."""
+        """The checkpoint's name in messages."""
         return f"{self.backend.url}#{ENTRY_PREFIX}{self.entry.sequence} (step {self.entry.step})"
 
 
 def select(text: str) -> Selected:
-    """Open the store of an address and find its checkpoint.
+    """Open an address's store, and find the checkpoint.
 
     Raises:
-        ConfigurationError: it is not an address.
-        NotFoundError: there is no such checkpoint, or it is not whole.
+        ConfigurationError: The address is invalid.
+        NotFoundError: The checkpoint does not exist or is incomplete.
     """
     address = Address.parse(text)
     backend = open_backend(address.url)
-    sequence = _tagged_sequence(backend, address.selector)
+    sequence = _sequence(backend, address.selector)
     damaged = None
     for listed in list_checkpoints(backend):
         if not _matches(listed.entry, address.selector, sequence):
             continue
-        if listed.is_whole:
-            assert listed.manifest is not None, "a whole checkpoint has one"
+        if listed.is_complete:
+            assert listed.manifest is not None, "a complete checkpoint has one"
             return Selected(backend, listed.entry, listed.manifest)
         damaged = damaged or listed
     if damaged is not None:
-        raise NotFoundError(f"{text}: {_damage(damaged)}; `checkpoint ls` shows those that are whole")
-    raise NotFoundError(
-        f"{text}: there is no such checkpoint; `checkpoint ls {address.url}` shows those that there are"
-    )
+        raise NotFoundError(f"{text}: {_damage(damaged)}; `checkpoint ls` shows the complete ones")
+    raise NotFoundError(f"{text}: no such checkpoint; `checkpoint ls {address.url}` lists them")
 
 
-def _tagged_sequence(backend: Backend, selector: str) -> int | None:
-    """Log entry that a selector names by place or tag."""
+def _sequence(backend: Backend, selector: str) -> int | None:
+    """Return the log entry that a selector names by number or tag; None for a step or the newest checkpoint."""
     if selector.startswith(ENTRY_PREFIX):
         return int(selector.removeprefix(ENTRY_PREFIX))
     if selector == NEWEST or selector.isdecimal():
         return None
-    tags: list[Tag] = read_tags(backend)
+    tags = read_tags(backend)
     for tag in tags:
         if tag.name == selector:
             return tag.sequence
-    there = ", ".join(tag.name for tag in tags) or "none"
-    raise NotFoundError(f"{backend.url}: has no tag {selector!r}; tags there: {there}")
+    existing = ", ".join(tag.name for tag in tags) or "none"
+    raise NotFoundError(f"{backend.url}: has no tag {selector!r}; existing tags: {existing}")
 
 
 def _matches(entry: LogEntry, selector: str, sequence: int | None) -> bool:
@@ -98,7 +71,7 @@ def _matches(entry: LogEntry, selector: str, sequence: int | None) -> bool:
 
 
 def _damage(listed: Listed) -> str:
-    what = f"the checkpoint of step {listed.entry.step} (log entry {listed.entry.sequence})"
+    name = f"the checkpoint for step {listed.entry.step} (log entry {listed.entry.sequence})"
     if listed.manifest is None:
-        return f"{what} was collected or lost: its manifest is not there"
-    return f"{what} is not whole: {len(listed.missing)} chunks are missing, the first is {listed.missing[0]}"
+        return f"{name} was collected or lost: its manifest is missing"
+    return f"{name} is incomplete: {len(listed.missing)} chunks are missing, the first is {listed.missing[0]}"

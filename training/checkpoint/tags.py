@@ -1,9 +1,9 @@
-"""Names that keep checkpoints, and marks of checkpoints that retention let go; neither can miss the other.
+"""Tags, which keep checkpoints, and markers for checkpoints dropped by retention.
 
-A tag is ``tags/<name>.json``, written over when it is moved. Before retention deletes anything of a checkpoint it
-writes ``dropped/<sequence>.json`` and then looks for tags once more; who tags a checkpoint writes the tag and then
-looks for that mark. Both places are strongly consistent, so at least one of the two sees the other and gives way. The
-marks stay: they tell a checkpoint that was let go from one that was lost.
+A tag is stored in ``tags/<name>.json``, which is overwritten when the tag moves. Before retention deletes any of a
+checkpoint's chunks, it writes the marker ``dropped/<sequence>.json``, and then reads the tags again. A tagging process
+writes the tag and then checks for that marker. Since the store is strongly consistent, at least one of the two detects
+the other and backs off. Markers are kept, so that a dropped checkpoint can be distinguished from a lost checkpoint.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import time
 
 from pydantic import Field, ValidationError
 
-from training.checkpoint.backend import Backend
+from training.checkpoint.address import NEWEST, TAG_NAME
 from training.checkpoint.manifest import LogEntry, Record
+from training.checkpoint.storage.backend import Backend
 from training.errors import ConfigurationError, CorruptCheckpointError, NotFoundError, StoreError
 
 TAG_PREFIX = "tags/"
 DROPPED_PREFIX = "dropped/"
-TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
-RESERVED_NAMES = ("newest",)
+RESERVED_NAMES = (NEWEST,)
 _DROPPED_KEY = re.compile(r"dropped/([0-9]{8})\.json")
 
 
@@ -29,16 +29,16 @@ class Tag(Record):
 
     schema_version: int = Field(default=1, ge=1, le=1)
     name: str
-    sequence: int = Field(ge=0, description="Of its log entry.")
+    sequence: int = Field(ge=0, description="Sequence number of the checkpoint's log entry.")
     step: int
-    unix_seconds: float = Field(description="When it was given.")
+    unix_seconds: float = Field(description="Time when the tag was set.")
 
 
 def read_tags(backend: Backend) -> list[Tag]:
-    """All tags, by name.
+    """Return all tags, sorted by name.
 
     Raises:
-        CorruptCheckpointError: one cannot be read; what it keeps is not known, so that nothing may be deleted.
+        CorruptCheckpointError: A tag is damaged. The checkpoint that it keeps is unknown, so nothing may be deleted.
     """
     tags = []
     for key in backend.keys(TAG_PREFIX):
@@ -48,13 +48,13 @@ def read_tags(backend: Backend) -> list[Tag]:
             continue  # removed since the listing
         except ValidationError as error:
             raise CorruptCheckpointError(
-                f"{backend.url}/{key}: is not a tag ({error}); delete it, or give the tag again"
+                f"{backend.url}/{key}: is not a valid tag ({error}); delete it, or set the tag again"
             ) from error
     return tags
 
 
 def names_by_sequence(tags: list[Tag]) -> dict[int, list[str]]:
-    """Names of the tags of each tagged log entry."""
+    """Return each tagged log entry's tag names."""
     names: dict[int, list[str]] = {}
     for tag in tags:
         names.setdefault(tag.sequence, []).append(tag.name)
@@ -62,11 +62,11 @@ def names_by_sequence(tags: list[Tag]) -> dict[int, list[str]]:
 
 
 def put_tag(backend: Backend, name: str, entry: LogEntry) -> None:
-    """Keep a checkpoint under a name; a tag of that name moves.
+    """Tag a checkpoint so that it is kept. An existing tag with that name is moved to it.
 
     Raises:
-        ConfigurationError: that is no name for a tag.
-        StoreError: retention has let the checkpoint go; the tag is not there.
+        ConfigurationError: The name is not a valid tag name.
+        StoreError: Retention has dropped the checkpoint; the tag was not set.
     """
     _refuse_bad_name(name)
     assert entry.step is not None, "a checkpoint has a step"
@@ -77,44 +77,45 @@ def put_tag(backend: Backend, name: str, entry: LogEntry) -> None:
         before = None
     tag = Tag(name=name, sequence=entry.sequence, step=entry.step, unix_seconds=time.time())
     backend.put(key, tag.model_dump_json().encode())
-    if not backend.keys(_dropped_key(entry.sequence)):
+    dropped = _dropped_key(entry.sequence)
+    if backend.keys(dropped, 1) != [dropped]:
         return
     if before is None:
         backend.delete([key])
     else:
         backend.put(key, before)
     raise StoreError(
-        f"{backend.url}: the checkpoint of step {entry.step} (log entry {entry.sequence}) was let go by retention; tag "
-        "one that `checkpoint ls` lists"
+        f"{backend.url}: retention has dropped the checkpoint for step {entry.step} (log entry {entry.sequence}); tag "
+        "a checkpoint that `checkpoint ls` lists"
     )
 
 
 def remove_tag(backend: Backend, name: str) -> None:
-    """Give a name up; the next collection treats its checkpoint like any other.
+    """Remove a tag. The next collection treats its checkpoint like any other checkpoint.
 
     Raises:
-        StoreError: there is no such tag.
+        StoreError: The tag does not exist.
     """
     _refuse_bad_name(name)
     key = f"{TAG_PREFIX}{name}.json"
-    if key not in backend.keys(key):
-        raise StoreError(f"{backend.url}: has no tag {name!r}; `checkpoint ls` shows those that there are")
+    if backend.keys(key, 1) != [key]:
+        raise StoreError(f"{backend.url}: has no tag {name!r}; `checkpoint ls` lists the tags")
     backend.delete([key])
 
 
 def dropped_sequences(backend: Backend) -> set[int]:
-    """Log entries of checkpoints that retention has let go."""
+    """Return the log entries of the checkpoints that retention has dropped."""
     matches = (_DROPPED_KEY.fullmatch(key) for key in backend.keys(DROPPED_PREFIX))
     return {int(match.group(1)) for match in matches if match}
 
 
 def mark_dropped(backend: Backend, sequence: int) -> None:
-    """Say that a checkpoint is let go, before anything of it is deleted."""
+    """Mark a checkpoint as dropped, before any of its chunks is deleted."""
     backend.put(_dropped_key(sequence), b"{}")
 
 
 def unmark_dropped(backend: Backend, sequences: set[int]) -> None:
-    """Take that back."""
+    """Remove checkpoints' markers."""
     backend.delete([_dropped_key(sequence) for sequence in sorted(sequences)])
 
 
@@ -126,7 +127,7 @@ def _refuse_bad_name(name: str) -> None:
     if not TAG_NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise ConfigurationError(
             [
-                f"tag {name!r}: a letter, then at most 63 letters, digits, dots, dashes and underscores, and not "
-                f"{' or '.join(RESERVED_NAMES)}; choose another name"
+                f"tag {name!r}: must be a letter followed by at most 63 letters, digits, dots, dashes and underscores, "
+                f"and not {' or '.join(RESERVED_NAMES)}; choose another name"
             ]
         )

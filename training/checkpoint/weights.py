@@ -1,9 +1,9 @@
-"""A checkpoint's weights alone: without optimizer, scaler, random states and place in the data.
+"""Loads only a checkpoint's weights, without its optimizer, scaler, random states or data position.
 
-    load_weights("s3://bucket/runs/one#paper", model)    # the tag paper of that run; without #, its newest checkpoint
+    load_weights("s3://bucket/runs/one#paper", model)    # the run's tag `paper`; without #, its newest checkpoint
 
-What is read is the chunks that hold the model's tensors, several at a time and each verified. It needs no process
-group, and the store is not written to: a run that is at work in it does not notice.
+Only the chunks with the model's tensors are read and verified, several at a time. A process group is not required. The
+store is only read, so a run that is training in it is not affected.
 """
 
 from __future__ import annotations
@@ -13,30 +13,33 @@ from torch import Tensor, nn
 
 from training.checkpoint.layout import bytes_of, dtype_of
 from training.checkpoint.manifest import PartRecord, Subject, TensorRecord
-from training.checkpoint.reading import read_tensors
 from training.checkpoint.selection import Selected, select
-from training.checkpoint.state import model_targets, model_tensors
-from training.distributed import Gang
+from training.checkpoint.state.model import model_targets, model_tensors
+from training.checkpoint.store import read_tensors
 from training.errors import ConfigurationError
+from training.process.distributed import Gang
 
 MODEL_PREFIX = "model/"
 
 
 def load_weights(address: str, model: nn.Module, subject: Subject | None = None) -> Selected:
-    """Bring a model's parameters and persistent buffers to those of a checkpoint.
+    """Load a checkpoint's weights into a model's parameters and persistent buffers.
 
     Args:
-        address: ``URL`` or ``URL#CHECKPOINT``, as for ``python -m training checkpoint``.
-        model: bare or wrapped by DistributedDataParallel and torch.compile; has exactly the checkpoint's tensors.
-        subject: what the model is for: a checkpoint that says that it was trained with another tokenizer is refused.
+        address: address in the form ``URL`` or ``URL#CHECKPOINT``, as for ``python -m training checkpoint``.
+        model: model with exactly the checkpoint's tensors, bare or wrapped by DistributedDataParallel and
+            torch.compile.
+        subject: tokenizer and dataset to compare with the checkpoint's. A checkpoint trained with another tokenizer is
+            rejected. None: do not compare.
 
     Returns:
-        The checkpoint.
+        The loaded checkpoint.
 
     Raises:
-        ConfigurationError: it is of another model or tokenizer, or the address is none; nothing was changed.
-        NotFoundError: there is no such checkpoint.
-        CorruptCheckpointError: it is damaged; the model may be partly overwritten.
+        ConfigurationError: The checkpoint belongs to another model or tokenizer, or the address is invalid; nothing was
+            changed.
+        NotFoundError: The checkpoint does not exist.
+        CorruptCheckpointError: The checkpoint is damaged; the model may be partly overwritten.
     """
     selected = select(address)
     _refuse_other_tokenizer(selected, subject)
@@ -47,7 +50,7 @@ def load_weights(address: str, model: nn.Module, subject: Subject | None = None)
     targets, problems = model_targets(model, forms)
     if problems:
         raise ConfigurationError(
-            [f"{selected.title}: {problem}; give a checkpoint of this model" for problem in problems]
+            [f"{selected.title}: {problem}; use a checkpoint of this model" for problem in problems]
         )
     for part, records in parts:
         _read(selected, part, {name: targets[name].detach() for name in records})
@@ -55,7 +58,7 @@ def load_weights(address: str, model: nn.Module, subject: Subject | None = None)
 
 
 def load_weights_together(gang: Gang, address: str, model: nn.Module, subject: Subject) -> str:
-    """Do so once for all ranks; return what the checkpoint is called. Arguments and errors are those of the other."""
+    """Call :func:`load_weights` on rank 0 and broadcast the result; return the checkpoint's title."""
     title = gang.ask_rank_zero(lambda: load_weights(address, model, subject).title)
     for tensor in model_tensors(model).values():
         gang.broadcast_(tensor.detach(), source=0)
@@ -72,22 +75,23 @@ def _refuse_other_tokenizer(selected: Selected, subject: Subject | None) -> None
         return
     raise ConfigurationError(
         [
-            f"{selected.title}: was trained with the tokenizer of dataset {saved.dataset_name!r}, which is not that of "
-            f"{subject.dataset_name!r}, so that its token ids mean something else; tokenize this text with that one"
+            f"{selected.title}: was trained with the tokenizer of dataset {saved.dataset_name!r}, which differs from "
+            f"the tokenizer of {subject.dataset_name!r}, so its token ids have different meanings; tokenize this text "
+            "with the checkpoint's tokenizer"
         ]
     )
 
 
 def _read(selected: Selected, part: PartRecord, targets: dict[str, Tensor]) -> None:
-    """Read straight into those targets whose bytes are the checkpoint's in form; into memory beside the others."""
-    landed = {
+    """Read directly into targets that match the checkpoint's type and layout, and otherwise into temporary tensors."""
+    buffers = {
         name: target if _is_of_form(target, part.tensors[name]) else _empty(part.tensors[name])
         for name, target in targets.items()
     }
-    read_tensors(selected.backend, part, {name: bytes_of(each).numpy().data for name, each in landed.items()})
+    read_tensors(selected.backend, part, {name: bytes_of(each).numpy().data for name, each in buffers.items()})
     for name, target in targets.items():
-        if landed[name] is not target:
-            target.copy_(landed[name])
+        if buffers[name] is not target:
+            target.copy_(buffers[name])
 
 
 def _is_of_form(tensor: Tensor, record: TensorRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Batches for the training loop: which rows of the token stream this rank puts through the model at a step."""
+"""Batches of token rows for the training loop."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from training.data.lane import Lane, Sent
+from training.data.device_copy import HostToDeviceCopier, PendingRows
 from training.data.order import Order, SampleOrder, permuted
 from training.data.samples import Samples
-
-Batch = tuple[Tensor, ...]
+from training.process.batch import Batch, LossTerms
 
 
 class TrainBatches:
-    """Train sequences in the run's order. There is no state: what a batch holds follows from its position.
+    """Batches from the train split, in the run's order. Stateless: the position determines the batch.
 
     Args:
-        samples: of the train split.
-        seed: of the run.
-        device: where batches go.
-        global_batch_sequences: how far the position moves from step to step; the step after this one is fetched ahead.
-        order: of the samples; None: any sample of the epoch may come next.
+        samples: samples in the train split.
+        seed: the run's seed.
+        device: device that receives the batches.
+        global_batch_size: samples per step; the first micro-batch of the next step is prefetched.
+        order: sample order; None: shuffled within each epoch.
 
     Attributes:
-        samples: of an epoch.
+        samples: samples per epoch.
     """
 
     def __init__(
@@ -35,88 +34,93 @@ class TrainBatches:
         samples: Samples,
         seed: int,
         device: torch.device,
-        global_batch_sequences: int,
+        global_batch_size: int,
         order: Order | None = None,
     ) -> None:
         self._samples = samples
         self.samples = samples.count
         self._order: Order = order or SampleOrder(samples.count, seed)
-        self._lane = Lane(device)
-        self._global_batch_sequences = global_batch_sequences
-        self._ahead: tuple[int, int, Sent] | None = None
+        self._copier = HostToDeviceCopier(device)
+        self._global_batch_size = global_batch_size
+        self._prefetched: tuple[int, int, tuple[PendingRows, int]] | None = None
 
     def samples_at(self, position: int, share: range) -> npt.NDArray[np.int64]:
-        """Sample numbers of a share of the global batch that starts at ``position``."""
+        """Return the sample numbers in a ``share`` of the global batch that starts at ``position``."""
         return self._order.at(position + share.start, len(share))
 
-    def loss_terms(self, position: int) -> int:
-        """Targets of the global batch that starts at ``position``, over all ranks; padding is not counted."""
+    def loss_terms(self, position: int) -> LossTerms:
+        """Return the number of targets, excluding padding, in the global batch at ``position``, over all ranks."""
         if not self._samples.has_padding:
-            return self._global_batch_sequences * self._samples.context
-        return self._samples.targets(self.samples_at(position, range(self._global_batch_sequences)))
+            return LossTerms(self._global_batch_size * self._samples.sequence_length)
+        return LossTerms(self._samples.targets(self.samples_at(position, range(self._global_batch_size))))
 
-    def micro_batches(self, position: int, share: range, most_sequences: int) -> Iterator[Batch]:
-        """Yield the share's inputs and targets, at most ``most_sequences`` at a time.
+    def micro_batches(self, position: int, share: range, max_sequences: int) -> Iterator[Batch]:
+        """Yield a share of a global batch, at most ``max_sequences`` at a time: inputs and targets.
 
-        Where the device works beside the host, the batch after each is on its way before it is yielded.
+        On a GPU, copying the next micro-batch starts before the current one is yielded.
 
-        Shapes: each [sequences, context] int64 on the device.
+        Shapes: each [sequences, sequence_length] int64 on the device.
         """
-        starts = range(0, len(share), most_sequences)
-        parts = [(position + share.start + first, min(most_sequences, len(share) - first)) for first in starts]
-        following = [(place + self._global_batch_sequences, count) for place, count in parts[:1]]
+        starts = range(0, len(share), max_sequences)
+        parts = [(position + share.start + first, min(max_sequences, len(share) - first)) for first in starts]
+        following = [(start + self._global_batch_size, count) for start, count in parts[:1]]
         for part, after in zip(parts, parts[1:] + following, strict=True):
-            sent = self._take(*part)
-            if self._lane.is_ahead:
-                self._ahead = (*after, self._send(*after))
-            yield split_rows(sent.receive(), self._samples.has_padding)
+            rows, targets = self._take(*part)
+            if self._copier.is_asynchronous:
+                self._prefetched = (*after, self._start(*after))
+            yield _batch(rows.receive(), targets, self._samples.has_padding)
 
     def example(self, sequences: int) -> Batch:
-        """A batch of the first samples."""
+        """Return a batch with the first samples."""
         numbers = np.arange(sequences, dtype=np.int64) % self.samples
-        sent = self._lane.send(sequences, self._samples.context + 1, lambda rows: self._samples.fill(numbers, rows))
-        return split_rows(sent.receive(), self._samples.has_padding)
+        width = self._samples.sequence_length + 1
+        rows = self._copier.start(sequences, width, lambda rows: self._samples.fill(numbers, rows))
+        return _batch(rows.receive(), self._samples.targets(numbers), self._samples.has_padding)
 
-    def _take(self, place: int, count: int) -> Sent:
-        ahead, self._ahead = self._ahead, None
-        return ahead[2] if ahead is not None and ahead[:2] == (place, count) else self._send(place, count)
+    def _take(self, position: int, count: int) -> tuple[PendingRows, int]:
+        prefetched, self._prefetched = self._prefetched, None
+        if prefetched is not None and prefetched[:2] == (position, count):
+            return prefetched[2]
+        return self._start(position, count)
 
-    def _send(self, place: int, count: int) -> Sent:
-        numbers = self.samples_at(place, range(count))
-        return self._lane.send(count, self._samples.context + 1, lambda rows: self._samples.fill(numbers, rows))
+    def _start(self, position: int, count: int) -> tuple[PendingRows, int]:
+        numbers = self.samples_at(position, range(count))
+        width = self._samples.sequence_length + 1
+        rows = self._copier.start(count, width, lambda rows: self._samples.fill(numbers, rows))
+        return rows, self._samples.targets(numbers)
 
 
 class ValidationBatches:
-    """A sample from all over the validation split: the same sequences every time, in every run, at any world size.
+    """A fixed random subset of the validation split, the same in every run and at any world size.
 
     Args:
-        samples: of the validation split.
-        wanted_sequences: at most this many are used.
-        device: where batches go.
+        samples: samples in the validation split.
+        max_sequences: size of the subset if the split is large enough.
+        device: device that receives the batches.
+
+    Attributes:
+        sequences: size of the subset.
     """
 
-    def __init__(self, samples: Samples, wanted_sequences: int, device: torch.device) -> None:
+    def __init__(self, samples: Samples, max_sequences: int, device: torch.device) -> None:
         self._samples = samples
-        self._lane = Lane(device)
-        self.sequences = min(wanted_sequences, samples.count)
+        self._copier = HostToDeviceCopier(device)
+        self.sequences = min(max_sequences, samples.count)
         places = np.arange(self.sequences, dtype=np.uint64)
         self._numbers = permuted(places, samples.count, b"validation").astype(np.int64)
 
-    def loss_terms(self) -> int:
-        """Targets of all the sequences; padding is not counted."""
-        return self._samples.targets(self._numbers)
-
     def rows(self, numbers: range) -> Batch:
-        """Inputs and targets of these sequences of the sample. Shapes: each [len(numbers), context] int64."""
+        """Return inputs and targets for part of the subset. Shapes: each [len(numbers), sequence_length] int64."""
         chosen = self._numbers[numbers.start : numbers.stop]
-        sent = self._lane.send(len(chosen), self._samples.context + 1, lambda rows: self._samples.fill(chosen, rows))
-        return split_rows(sent.receive(), self._samples.has_padding)
+        width = self._samples.sequence_length + 1
+        rows = self._copier.start(len(chosen), width, lambda rows: self._samples.fill(chosen, rows))
+        return _batch(rows.receive(), self._samples.targets(chosen), self._samples.has_padding)
 
 
-def split_rows(rows: Tensor, has_padding: bool) -> Batch:
-    """Inputs and targets of rows [sequences, context + 1]; an input behind the end of a document is token 0.
+def _batch(rows: Tensor, targets: int, has_padding: bool) -> Batch:
+    """Split rows [sequences, sequence_length + 1] into inputs and targets. Inputs in the padding become token 0.
 
-    Such an input changes nothing: causal attention hides it from the tokens before it, and it has no target.
+    These inputs do not affect the loss: causal attention hides them from earlier tokens, and they have no target.
     """
-    inputs = rows[:, :-1]
-    return inputs.clamp(min=0) if has_padding else inputs, rows[:, 1:]
+    inputs = rows[:, :-1].clamp(min=0) if has_padding else rows[:, :-1]
+    return Batch((inputs, rows[:, 1:]), targets)

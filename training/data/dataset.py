@@ -1,4 +1,4 @@
-"""A dataset directory: its record `dataset.json`, the checks that it is whole, and reading token ranges from it."""
+"""Dataset directories: reads the record `dataset.json` and ranges of tokens, and checks their integrity."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from training.errors import DatasetError
 
 RECORD_FILE = "dataset.json"
 SCANNED_TOKENS = 1 << 24
-"""Tokens compared at a time in a search: bounds its memory."""
+"""Number of tokens that a search compares at a time, which bounds its memory."""
 SplitName = Literal["train", "validation"]
-REMEDY = "stage it again, or make it anew with `python -m training tokenize`"
+REMEDY = "stage it again, or recreate it with `python -m training tokenize`"
 
 
 class _Record(BaseModel):
@@ -26,7 +26,7 @@ class _Record(BaseModel):
 
 
 class ShardRecord(_Record):
-    """One file of token ids, little-endian, without a header; where it is staged it is plain, whatever its encoding."""
+    """A file with little-endian token ids and no header. Staging decompresses it if it has an encoding."""
 
     file: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
     tokens: int = Field(ge=1)
@@ -36,7 +36,7 @@ class ShardRecord(_Record):
 
 
 class SplitRecord(_Record):
-    """All shards of one split, in order."""
+    """A split's shards, in order."""
 
     tokens: int = Field(ge=0)
     documents: int = Field(ge=0)
@@ -51,15 +51,21 @@ class TokenizerRecord(_Record):
 
 
 class SourceRecord(_Record):
-    """What the dataset was made from: the digest covers the texts and every setting that shapes the result."""
+    """A dataset's source. The digest covers the texts and all settings that affect the result.
+
+    The counts are by format, by reason for skipping a file, and by kind of loss in the used files.
+    """
 
     digest: str
     files: int = Field(ge=0)
     bytes: int = Field(ge=0)
+    formats: dict[str, int] = {}
+    skipped: dict[str, int] = {}
+    losses: dict[str, int] = {}
 
 
 class DatasetRecord(_Record):
-    """Contents of dataset.json. Written last: a directory without it is not a dataset."""
+    """Contents of dataset.json. The file is written last, so a directory without it is not a dataset."""
 
     schema_version: Literal[1]
     name: str
@@ -67,23 +73,23 @@ class DatasetRecord(_Record):
     vocabulary_size: int = Field(ge=2)
     tokenizer: TokenizerRecord
     end_of_text_id: int = Field(ge=0)
-    bytes_per_token: float = Field(gt=0.0, description="UTF-8 bytes per token of the validation split.")
+    bytes_per_token: float = Field(gt=0.0, description="UTF-8 bytes per token in the validation split.")
     unigram_entropy_nats: float = Field(
         gt=0.0,
-        description="Cross-entropy in nats per token of the validation split under the train split's token "
-        "frequencies (one added to each): what a model reaches that knows frequencies and no context.",
+        description="Cross-entropy of the validation split under the train split's token frequencies (add-one "
+        "smoothing), in nats per token: a unigram model's loss.",
     )
     splits: dict[SplitName, SplitRecord]
     source: SourceRecord
 
     def identity(self) -> str:
-        """SHA-256 over the tokenizer and the train shards: two datasets with the same one train the same."""
+        """Return the tokenizer's and train shards' SHA-256. Datasets with equal identities train identically."""
         parts = [self.tokenizer.sha256, self.dtype, *(shard.blake3 for shard in self.splits["train"].shards)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 class TokenSplit:
-    """The token stream of one split, memory-mapped over its shards.
+    """One split's token stream, memory-mapped over its shards.
 
     Attributes:
         tokens: length of the stream.
@@ -92,25 +98,25 @@ class TokenSplit:
     def __init__(self, directory: Path, dtype: str, vocabulary_size: int, shards: Sequence[ShardRecord]) -> None:
         self._directory = directory
         file_dtype = np.dtype(dtype).newbyteorder("<")
-        # Plain arrays over the maps: slicing a memmap costs several times what slicing an array does.
+        # Use plain arrays over the maps: slicing a memmap is several times slower than slicing an array.
         self._shards = [np.asarray(np.memmap(directory / shard.file, file_dtype, "r")) for shard in shards]
         self._starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
         self._vocabulary_size = vocabulary_size
         self.tokens = int(self._starts[-1])
 
     def rows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
-        """Copy ``length`` tokens from each start into a new array; see :meth:`read_rows`."""
+        """Return a new array with ``length`` tokens from each start; see :meth:`read_rows`."""
         result = np.empty((len(starts), length), dtype=np.int64)
         self.read_rows(starts, result)
         return result
 
     def read_rows(self, starts: npt.NDArray[np.int64], into: npt.NDArray[np.int64]) -> None:
-        """Copy as many tokens from each start as a row of ``into`` is long; a row may run over the border of shards.
+        """Fill each row of ``into`` with the tokens that begin at its start. A row may span several shards.
 
         Shapes: starts [rows] int64; into [rows, length] int64.
 
         Raises:
-            DatasetError: a token id is not in the vocabulary.
+            DatasetError: A token id is outside the vocabulary.
         """
         length = into.shape[1]
         shards = np.searchsorted(self._starts, starts, side="right") - 1
@@ -120,26 +126,26 @@ class TokenSplit:
             if piece.size == length:
                 row[:] = piece
             else:
-                self._read_over_borders(row, shard, offset)
+                self._read_across_shards(row, shard, offset)
         if into.size and (largest := int(into.max())) >= self._vocabulary_size:
             raise DatasetError(
                 [
-                    f"{self._directory}: token id {largest} is not below vocabulary_size {self._vocabulary_size}: "
-                    f"shards and dataset.json are not of one tokenizer; {REMEDY}"
+                    f"{self._directory}: token id {largest}: must be below vocabulary_size {self._vocabulary_size}; "
+                    f"shards and dataset.json are from different tokenizers; {REMEDY}"
                 ]
             )
 
-    def _read_over_borders(self, row: npt.NDArray[np.int64], shard: int, offset: int) -> None:
+    def _read_across_shards(self, row: npt.NDArray[np.int64], shard: int, offset: int) -> None:
         done = 0
         while done < row.size:
             piece = self._shards[shard][offset : offset + row.size - done]
-            assert piece.size, "rows end inside the stream"
+            assert piece.size, "a row must end inside the stream"
             row[done : done + piece.size] = piece
             done += piece.size
             shard, offset = shard + 1, 0
 
-    def places_of(self, token_id: int) -> npt.NDArray[np.int64]:
-        """Where in the stream a token is, in order; reads all of it, a piece at a time."""
+    def positions_of(self, token_id: int) -> npt.NDArray[np.int64]:
+        """Return all positions of a token in the stream, in order. Reads all shards."""
         found = [
             start + first + np.flatnonzero(shard[first : first + SCANNED_TOKENS] == token_id)
             for start, shard in zip(self._starts.tolist(), self._shards, strict=False)
@@ -147,16 +153,12 @@ class TokenSplit:
         ]
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
-    def sequences(self, context: int) -> int:
-        """Sequences of ``context`` inputs that the stream holds; each needs one token more, its last target."""
-        return max(0, (self.tokens - 1) // context)
-
 
 class Dataset:
-    """A checked dataset directory.
+    """A validated dataset directory.
 
     Attributes:
-        record: its dataset.json.
+        record: contents of the directory's dataset.json.
     """
 
     def __init__(self, directory: Path, record: DatasetRecord) -> None:
@@ -164,42 +166,42 @@ class Dataset:
         self.record = record
 
     def split(self, name: SplitName) -> TokenSplit:
-        """Map one split into memory."""
+        """Map a split into memory."""
         shards = self.record.splits[name].shards
         return TokenSplit(self.directory, self.record.dtype, self.record.vocabulary_size, shards)
 
     def verify_hashes(self) -> None:
-        """Hash every shard and the tokenizer.
+        """Compare the hashes of all shards and the tokenizer with the record.
 
         Raises:
-            DatasetError: contents differ from the record; all files at once.
+            DatasetError: Hashes differ; the message names all affected files.
         """
         problems = []
         for shard in self._all_shards():
             digest = blake3(max_threads=blake3.AUTO).update_mmap(self.directory / shard.file).hexdigest()
             if digest != shard.blake3:
-                problems.append(f"{self.directory / shard.file}: contents differ from what dataset.json says; {REMEDY}")
+                problems.append(f"{self.directory / shard.file}: hash differs from dataset.json; {REMEDY}")
         tokenizer = self.record.tokenizer
         if hashlib.sha256((self.directory / tokenizer.file).read_bytes()).hexdigest() != tokenizer.sha256:
-            problems.append(f"{self.directory / tokenizer.file}: is another tokenizer than the shards'; {REMEDY}")
+            problems.append(f"{self.directory / tokenizer.file}: hash differs from dataset.json; {REMEDY}")
         if problems:
             raise DatasetError(problems)
 
     def total_bytes(self) -> int:
-        """Bytes of all shards."""
+        """Return the total size of all shards in bytes."""
         return sum(shard.bytes for shard in self._all_shards())
 
-    def require_sequences(self, context: int) -> None:
-        """Refuse splits that do not hold a single sequence.
+    def require_sequences(self, sequence_length: int) -> None:
+        """Check that each split holds at least one sequence.
 
         Raises:
-            DatasetError: naming every split that is too short.
+            DatasetError: A split is too short; the message names all such splits.
         """
         problems = [
-            f"{self.directory}: the {name} split has {split.tokens} tokens, but one sequence of context {context} "
-            f"needs {context + 1}; give more text or lower model.context"
+            f"{self.directory}: the {name} split has {split.tokens} tokens, but a sequence with sequence_length "
+            f"{sequence_length} needs {sequence_length + 1}; add text or lower model.sequence_length"
             for name, split in self.record.splits.items()
-            if split.tokens < context + 1
+            if split.tokens < sequence_length + 1
         ]
         if problems:
             raise DatasetError(problems)
@@ -212,26 +214,37 @@ def read_record(path: Path) -> DatasetRecord:
     """Read a dataset.json.
 
     Raises:
-        DatasetError: it is missing or not a dataset record.
+        DatasetError: The file is missing, or is not a dataset record.
     """
     try:
-        return DatasetRecord.model_validate_json(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
-        raise DatasetError([f"{path}: cannot be read ({error.strerror}), so this is no dataset; {REMEDY}"]) from error
+        raise DatasetError([f"{path}: cannot read the dataset record ({error.strerror}); {REMEDY}"]) from error
+    return parse_record(content, str(path))
+
+
+def parse_record(content: bytes, source: str) -> DatasetRecord:
+    """Parse a dataset.json that was read from ``source``.
+
+    Raises:
+        DatasetError: The content is not a dataset record.
+    """
+    try:
+        return DatasetRecord.model_validate_json(content)
     except ValidationError as error:
         places = "; ".join(f"{'.'.join(map(str, p['loc'])) or 'document'}: {p['msg']}" for p in error.errors())
-        raise DatasetError([f"{path}: is not a dataset record ({places}); {REMEDY}"]) from error
+        raise DatasetError([f"{source}: not a dataset record ({places}); {REMEDY}"]) from error
 
 
 def open_dataset(directory: Path) -> Dataset:
-    """Open a dataset and check everything that costs no reading of the shards.
+    """Open a dataset, and run every check that does not read the shards.
 
     Raises:
-        DatasetError: missing or truncated files, an inconsistent record; all problems at once.
+        DatasetError: Files are missing or truncated, or the record is inconsistent; the message lists all problems.
     """
     record = read_record(directory / RECORD_FILE)
     problems = [
-        f"{directory / RECORD_FILE}: has no {name} split; {REMEDY}"
+        f"{directory / RECORD_FILE}: no {name} split; {REMEDY}"
         for name in ("train", "validation")
         if name not in record.splits
     ]
@@ -246,7 +259,7 @@ def open_dataset(directory: Path) -> Dataset:
         if split.tokens != sum(shard.tokens for shard in split.shards):
             problems.append(f"{directory / RECORD_FILE}: token counts of shards and splits differ; {REMEDY}")
     if not (directory / record.tokenizer.file).is_file():
-        problems.append(f"{directory / record.tokenizer.file}: is missing; {REMEDY}")
+        problems.append(f"{directory / record.tokenizer.file}: missing; {REMEDY}")
     if problems:
         raise DatasetError(problems)
     return Dataset(directory, record)
@@ -254,11 +267,11 @@ def open_dataset(directory: Path) -> Dataset:
 
 def _shard_problems(path: Path, shard: ShardRecord, width_bytes: int) -> list[str]:
     if shard.bytes != shard.tokens * width_bytes:
-        return [f"{path}: dataset.json says {shard.tokens} tokens in {shard.bytes} bytes, which disagree; {REMEDY}"]
+        return [f"{path}: dataset.json has {shard.tokens} tokens in {shard.bytes} bytes, which do not match; {REMEDY}"]
     if not path.is_file():
-        return [f"{path}: is missing; {REMEDY}"]
+        return [f"{path}: missing; {REMEDY}"]
     actual_bytes = path.stat().st_size
     if actual_bytes != shard.bytes:
         word = "truncated" if actual_bytes < shard.bytes else "too long"
-        return [f"{path}: is {word}: {actual_bytes} bytes instead of {shard.bytes}; {REMEDY}"]
+        return [f"{path}: {word}: {actual_bytes} bytes, expected {shard.bytes}; {REMEDY}"]
     return []

@@ -1,43 +1,76 @@
-"""Batches of a map-style dataset, fetched by worker processes of torch's DataLoader.
+"""Batches from a user-supplied map-style dataset, fetched by the worker processes of torch's DataLoader.
 
-Which samples a batch holds, and the random numbers with which each was augmented, follow from its position alone: not
-from the number of workers, of processes, or of resumptions.
+A batch's position determines its samples and the random numbers for their augmentation. They depend neither on the
+number of workers or processes nor on whether the run was resumed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import pickle
 import random
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
-from training.data.child_process import end_with_parent
 from training.data.order import SampleOrder, permuted
+from training.data.probe import probe
+from training.data.samples import NO_TARGET
 from training.errors import ConfigurationError, TrainingError
-from training.interruption import STOP_SIGNALS, ignore_stop_signals
+from training.process.batch import Batch, LossTerms
+from training.process.children import STOP_SIGNALS, end_with_parent, ignore_stop_signals
+from training.user_code import call, shown
 
 Key = tuple[int, int]
-"""Position in the run, and number of the sample."""
+"""A position in the run, and a sample number."""
 PREFETCHED_BATCHES = 2
-MOST_WORKERS = 8
+TARGETS_OF = "the number of terms in the mean that the model returns for the batch, such as (batch[1] != -100).sum()"
+PADDED_TYPES = (torch.int64, torch.int32, torch.int16)
+MAX_WORKERS = 8
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
-"""Where worker processes leave their batches on Linux; 64 MB in a container unless asked otherwise.
+"""File system for the worker processes' batches on Linux; 64 MB in a container by default.
 Source: https://docs.docker.com/reference/cli/docker/container/run/ (2026-11), ``--shm-size``."""
 
 
+def build_dataset(path: str, options: Mapping[str, Any], split: str, directory: Path) -> Any:
+    """Build one split of the user's dataset, which must have ``__len__`` and ``__getitem__``.
+
+    Raises:
+        ConfigurationError: The function returned another kind of object, or an empty dataset.
+    """
+    dataset = call(path, "data.function", options, split=split, directory=directory)
+    if isinstance(dataset, IterableDataset):
+        raise ConfigurationError(
+            [
+                f"data.function: {path} returned an IterableDataset for {split!r}, whose samples cannot be read by "
+                "number; return a map-style dataset, an object with __len__ and __getitem__"
+            ]
+        )
+    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+        raise ConfigurationError(
+            [
+                f"data.function: {path} returned {shown(dataset)} for {split!r}; it must return a map-style dataset, "
+                "an object with __len__ and __getitem__"
+            ]
+        )
+    if len(dataset) == 0:
+        raise ConfigurationError([f"data.function: {path} returned an empty dataset for {split!r} in {directory}"])
+    return dataset
+
+
 class _Seeded(Dataset[Any]):
-    """Gives each sample its own random numbers, and the process its own ones back."""
+    """Seeds the random number generators for each sample, and restores their states afterwards."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset
@@ -47,20 +80,20 @@ class _Seeded(Dataset[Any]):
         return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: list[Key]) -> list[Any]:
-        with _own_random_state():
+        with _saved_random_state():
             return [self._item(*key) for key in keys]
 
     def _item(self, position: int, number: int) -> Any:
         digest = hashlib.blake2b(f"{self._seed}/{position}".encode(), digest_size=8).digest()
         seed = int.from_bytes(digest, "little") >> 1
-        torch.default_generator.manual_seed(seed)  # of all devices would be queued for a GPU that workers never use
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also queue a seed for the GPU
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
         return self._dataset[number]
 
 
 @contextmanager
-def _own_random_state() -> Iterator[None]:
+def _saved_random_state() -> Iterator[None]:
     states = torch.default_generator.get_state(), random.getstate(), np.random.get_state()
     try:
         yield
@@ -71,62 +104,111 @@ def _own_random_state() -> Iterator[None]:
 
 
 class _Positions(Sampler[list[Key]]):
-    """Keys of micro-batches from a position on, without end."""
+    """An endless sequence of micro-batch keys, beginning at a position."""
 
     def __init__(self, order: SampleOrder, stride: int) -> None:
         self._order = order
         self._stride = stride
         self.begin(0, range(1), 1)
 
-    def begin(self, position: int, share: range, most_sequences: int) -> None:
-        """Where the next iteration starts."""
-        self.position, self._share, self._most = position, share, most_sequences
+    def begin(self, position: int, share: range, max_sequences: int) -> None:
+        """Set the position at which the next iteration begins."""
+        self.position, self._share, self._max_sequences = position, share, max_sequences
 
     def __iter__(self) -> Iterator[list[Key]]:
-        position, share, most = self.position, self._share, self._most
+        position, share, max_sequences = self.position, self._share, self._max_sequences
         while True:
-            for first in range(share.start, share.stop, most):
-                count = min(most, share.stop - first)
+            for first in range(share.start, share.stop, max_sequences):
+                count = min(max_sequences, share.stop - first)
                 numbers = self._order.at(position + first, count)
                 yield list(zip(range(position + first, position + first + count), numbers.tolist(), strict=True))
             position += self._stride
 
 
+class _Collated(NamedTuple):
+    """A batch on the host. torch's DataLoader pins the tensors in a tuple.
+
+    Attributes:
+        batch: the result of the dataset's ``collate_fn``.
+        targets: number of targets that count.
+    """
+
+    batch: Any
+    targets: float
+
+
 class _Collate:
-    """The dataset's ``collate_fn``, or torch's default; says in words what cannot become a batch."""
+    """Makes a batch and counts its targets: ``collate_fn`` and ``targets_of`` of the dataset, or torch's default.
+
+    Without ``targets_of``, every sample counts as one target.
+
+    Raises:
+        ConfigurationError: The dataset has a ``collate_fn``, but no ``targets_of``.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._collate: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", None) or default_collate
+        self._targets_of: Callable[[Any], Any] | None = getattr(dataset, "targets_of", None)
         self._is_default = self._collate is default_collate
+        self.counts_samples = self._targets_of is None
+        if self.counts_samples and not self._is_default:
+            raise ConfigurationError(
+                [
+                    f"data.function: {type(dataset).__qualname__} has collate_fn but not targets_of; add a method "
+                    f"targets_of(batch), {TARGETS_OF}"
+                ]
+            )
 
-    def __call__(self, items: list[Any]) -> Any:
+    def __call__(self, items: list[Any]) -> _Collated:
+        batch = self._batch(items)
+        return _Collated(batch, self._targets(batch, len(items)))
+
+    def _targets(self, batch: Any, samples: int) -> float:
+        if self._targets_of is None:
+            if _has_padding(batch):
+                raise TrainingError(
+                    f"data.function: a batch contains {NO_TARGET}, which marks padding, so its samples may differ in "
+                    f"weight; give the dataset a method targets_of(batch), {TARGETS_OF}"
+                )
+            return samples
+        targets = self._targets_of(batch)
+        number = targets.item() if isinstance(targets, (Tensor, np.generic)) and not targets.shape else targets
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
+            raise TrainingError(
+                f"data.function: targets_of returned {shown(targets)}; it must return a number of at least 0, "
+                f"{TARGETS_OF}"
+            )
+        return number
+
+    def _batch(self, items: list[Any]) -> Any:
         try:
             return self._collate(items)
         except (RuntimeError, TypeError) as error:
             if not self._is_default:
                 raise
             raise TrainingError(
-                f"data.function: samples cannot be put into one batch ({str(error).splitlines()[0]}); give it a "
-                "method collate_fn(items), in which training.data.padding.pad makes them equally long"
+                f"data.function: cannot collate samples ({str(error).splitlines()[0]}); give the dataset a "
+                "method collate_fn(items) that pads them to equal length with training.data.padding.pad, and a method "
+                "targets_of(batch)"
             ) from error
 
 
 class MappedTrainBatches:
-    """Train samples in the run's order; see :class:`training.data.batches.TrainBatches`.
+    """Batches from the train split, in the run's order; see :class:`training.data.batches.TrainBatches`.
 
     Args:
-        dataset: of the user.
-        seed: of the run.
-        device: where batches go.
-        global_batch_sequences: how far the position moves from step to step.
-        workers: processes that fetch samples; 0: this one does.
-        prefetch_batches: how far each worker is ahead; None: some.
+        dataset: the user's dataset.
+        seed: the run's seed.
+        device: device that receives the batches.
+        global_batch_size: samples per step.
+        workers: number of processes that fetch samples; 0: fetch in this process.
+        prefetch_batches: number of batches that each worker prefetches; None: PREFETCHED_BATCHES.
 
     Attributes:
-        samples: of an epoch.
+        samples: samples per epoch.
 
     Raises:
-        ConfigurationError: workers are wanted, and the dataset cannot be given to them.
+        ConfigurationError: The dataset cannot be pickled for the workers.
     """
 
     def __init__(
@@ -134,14 +216,15 @@ class MappedTrainBatches:
         dataset: Any,
         seed: int,
         device: torch.device,
-        global_batch_sequences: int,
+        global_batch_size: int,
         workers: int,
         prefetch_batches: int | None,
     ) -> None:
         self._seeded, self._collate, self._device = _Seeded(dataset, seed), _Collate(dataset), device
         self.samples = len(dataset)
-        self._global_batch_sequences = global_batch_sequences
-        self._positions = _Positions(SampleOrder(self.samples, seed), global_batch_sequences)
+        self._global_batch_size = global_batch_size
+        self._targets_per_sample = 1.0
+        self._positions = _Positions(SampleOrder(self.samples, seed), global_batch_size)
         self._workers = workers
         self._ahead = (prefetch_batches or PREFETCHED_BATCHES) if workers else 0
         if workers:
@@ -155,61 +238,75 @@ class MappedTrainBatches:
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             prefetch_factor=self._ahead or None,
-            # A fork would take over locks and connections that this process's threads hold, in whatever state.
+            # A forked process would inherit locks and connections held by this process's threads, in arbitrary states.
             multiprocessing_context="forkserver" if workers else None,
             worker_init_fn=_start_worker,
-            # Each iteration draws a seed: not from the numbers of the run, of which a resumed one would have used more.
+            # Each iteration draws a seed. Drawing it from the global generator would make resumed runs differ.
             generator=torch.Generator(),
         )
         self._batches: Iterator[Any] = iter(())
-        self._goes_on_at: tuple[int, range, int] | None = None
+        self._next: tuple[int, range, int] | None = None
 
-    def loss_terms(self, position: int) -> int:
-        """Samples of a global batch."""
-        return self._global_batch_sequences
+    def loss_terms(self, position: int) -> LossTerms:
+        """Return the number of samples in a global batch or, with ``targets_of``, an estimate of its targets."""
+        if self._collate.counts_samples:
+            return LossTerms(self._global_batch_size)
+        return LossTerms(2.0 ** round(math.log2(self._global_batch_size * self._targets_per_sample)), is_exact=False)
 
-    def micro_batches(self, position: int, share: range, most_sequences: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the share's batches, on the device; workers have fetched them unless the position is not the next."""
-        if self._goes_on_at != (position, share, most_sequences):
-            self._positions.begin(position, share, most_sequences)
+    def micro_batches(self, position: int, share: range, max_sequences: int) -> Iterator[Batch]:
+        """Yield a share of a global batch as batches on the device. Sequential positions are prefetched."""
+        if self._next != (position, share, max_sequences):
+            self._positions.begin(position, share, max_sequences)
             self._batches = iter(self._loader)
-        self._goes_on_at = None
-        for _ in range(share.start, share.stop, most_sequences):
-            yield as_arguments(next(self._batches), self._device)
-        self._goes_on_at = (position + self._global_batch_sequences, share, most_sequences)
+        self._next = None
+        for _ in range(share.start, share.stop, max_sequences):
+            yield _on_device(self._fetch(), self._device)
+        self._next = (position + self._global_batch_size, share, max_sequences)
 
-    def example(self, sequences: int) -> tuple[Any, ...]:
-        """A batch of the first samples, fetched by this process.
+    def _fetch(self) -> _Collated:
+        try:
+            return cast(_Collated, next(self._batches))
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker (pid"):
+                raise
+            raise TrainingError(
+                f"data.function: {error}; a worker killed by signal 9 is often out of memory (see the kernel's log): "
+                "lower data.workers or data.prefetch_batches, or use a node with more memory"
+            ) from error
+
+    def probe(self) -> list[float | None]:
+        """Return numbers that identify the dataset's contents; see :mod:`training.data.probe`."""
+        return probe(self.samples, lambda number: self._seeded[number, number])
+
+    def example(self, sequences: int) -> Batch:
+        """Fetch the first samples in this process; return them as a batch.
 
         Raises:
-            ConfigurationError: they cannot be put into a batch, or batches do not fit into shared memory.
+            ConfigurationError: Samples cannot be collated, or the batches do not fit in shared memory.
         """
         try:
-            batch = self._collate(self._seeded.__getitems__([(n, n % self.samples) for n in range(sequences)]))
+            collated = self._collate(self._seeded.__getitems__([(n, n % self.samples) for n in range(sequences)]))
         except TrainingError as error:
             raise ConfigurationError([str(error)]) from error
         if self._workers:
-            _require_shared_memory(_bytes_of(batch), self._workers * self._ahead)
-        return as_arguments(batch, self._device)
+            _require_shared_memory(_bytes_of(collated.batch), self._workers * self._ahead)
+        self._targets_per_sample = max(1.0, collated.targets / sequences)
+        return _on_device(collated, self._device)
 
 
 class MappedValidationBatches:
-    """A sample from all over the validation dataset; see :class:`training.data.batches.ValidationBatches`."""
+    """A fixed random subset of the validation dataset; see :class:`training.data.batches.ValidationBatches`."""
 
-    def __init__(self, dataset: Any, wanted_sequences: int, device: torch.device) -> None:
+    def __init__(self, dataset: Any, max_sequences: int, device: torch.device) -> None:
         self._seeded, self._collate, self._device = _Seeded(dataset, 0), _Collate(dataset), device
-        self.sequences = min(wanted_sequences, len(dataset))
+        self.sequences = min(max_sequences, len(dataset))
         places = np.arange(self.sequences, dtype=np.uint64)
         self._numbers = permuted(places, len(dataset), b"validation").tolist()
 
-    def loss_terms(self) -> int:
-        """Samples that are validated on."""
-        return self.sequences
-
-    def rows(self, numbers: range) -> tuple[Any, ...]:
-        """The batch of these samples of the sample."""
+    def rows(self, numbers: range) -> Batch:
+        """Return part of the subset as a batch."""
         keys = [(number, self._numbers[number]) for number in numbers]
-        return as_arguments(self._collate(self._seeded.__getitems__(keys)), self._device)
+        return _on_device(self._collate(self._seeded.__getitems__(keys)), self._device)
 
 
 def _start_worker(worker: int) -> None:
@@ -217,17 +314,24 @@ def _start_worker(worker: int) -> None:
     end_with_parent()
 
 
-def worker_count(wanted: int | None, local_world_size: int) -> int:
-    """How many workers each trainer process has."""
-    if wanted is not None:
-        return wanted
-    return max(0, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // local_world_size - 1))
+def worker_count(configured: int | None, local_world_size: int) -> int:
+    """Return the number of workers per trainer process: as configured, or one less than its share of the cores."""
+    if configured is not None:
+        return configured
+    return max(0, min(MAX_WORKERS, len(os.sched_getaffinity(0)) // local_world_size - 1))
 
 
-def as_arguments(batch: Any, device: torch.device) -> tuple[Any, ...]:
-    """A batch as arguments of a model, its tensors on the device."""
-    moved = _moved(batch, device)
-    return moved if isinstance(moved, tuple) else (moved,)
+def _on_device(collated: _Collated, device: torch.device) -> Batch:
+    """Return a batch as arguments for a model, with the tensors on the device."""
+    moved = _moved(collated.batch, device)
+    return Batch(moved if isinstance(moved, tuple) else (moved,), collated.targets)
+
+
+def _has_padding(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.dtype in PADDED_TYPES and bool((value == NO_TARGET).any())
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
+    return any(_has_padding(each) for each in values)
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -248,10 +352,10 @@ def _bytes_of(value: Any) -> int:
 
 
 def _start_forkserver() -> None:
-    """Start the process that workers are forked from, if there is none.
+    """Start the process that forks the workers, unless it is already running.
 
-    It is started with the stop signals blocked: one that goes to the whole process group would end it, and then the
-    workers, before the last save.
+    The process starts with the stop signals blocked. Otherwise, a signal to the process group would end it and the
+    workers before the last save.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data", "training.data.mapped"])
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -264,12 +368,12 @@ def _start_forkserver() -> None:
 def _require_picklable(dataset: Any) -> None:
     try:
         pickle.dumps(dataset)
-    # Pickling runs the dataset's own code, which may raise anything.
+    # Pickling runs the dataset's code, which may raise any exception.
     except Exception as error:  # noqa: BLE001
         raise ConfigurationError(
             [
-                f"data.function: the dataset cannot be given to worker processes ({error}); open files and connections "
-                "when they are first used, and name functions rather than writing lambdas; or set data.workers: 0"
+                f"data.function: cannot pickle the dataset for worker processes ({error}); open files and connections "
+                "on first use, and use named functions in place of lambdas; or set data.workers: 0"
             ]
         ) from error
 
@@ -282,8 +386,8 @@ def _require_shared_memory(batch_bytes: int, batches: int) -> None:
     if needed > free:
         raise ConfigurationError(
             [
-                f"{SHARED_MEMORY}: {free >> 20} MiB are free, and what workers fetch ahead takes {needed >> 20}; "
+                f"{SHARED_MEMORY}: {free >> 20} MiB free, but prefetched batches take {needed >> 20} MiB; "
                 "enlarge it (docker run --shm-size), or lower data.workers, data.prefetch_batches or "
-                "micro_batch_sequences"
+                "micro_batch_size"
             ]
         )

@@ -1,7 +1,7 @@
-"""The order of the samples: a keyed permutation that can be asked for any place in it.
+"""The sample order: a keyed permutation with random access.
 
-Nothing is shuffled in memory and nothing need be saved but one integer: which samples make up a step follows from the
-seed and the number of samples consumed, whatever the number of processes.
+The shuffled list is not kept in memory. The seed and the number of consumed samples determine a step's samples for any
+number of processes, so a checkpoint stores only one integer.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ import numpy.typing as npt
 Indices = npt.NDArray[np.uint64]
 
 ROUNDS = 6
-"""Feistel rounds. Four make a permutation that cannot be told from random if the round function cannot be (Luby and
-Rackoff 1988, https://doi.org/10.1137/0217022); two more because ours is only a mixer."""
-
-
+"""Feistel rounds. Four pseudorandom rounds make a permutation indistinguishable from a random permutation (Luby
+and Rackoff 1988, https://doi.org/10.1137/0217022). Two rounds are added because this round function is only a mixer."""
 BLOCK = 4096
-"""Positions worked out together."""
+"""Number of positions that are computed together."""
 
 
 def permuted(indices: Indices, size: int, key: bytes) -> Indices:
-    """Map each index below ``size`` to its place in the permutation that ``key`` names.
+    """Map each index below ``size`` to its position in the permutation selected by ``key``.
 
-    A balanced Feistel network permutes the smallest power of four that is not below ``size``; a value outside is
-    put through again until it is inside (cycle walking), less than four times on average.
+    A balanced Feistel network permutes the smallest power of four that is at least ``size``. A result of ``size`` or
+    more is permuted again until it is below ``size`` (cycle walking), less than four times on average.
     """
-    assert size > 0, "there is no permutation of nothing"
+    assert size > 0, "size must be positive"
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     digest = hashlib.blake2b(key, digest_size=8 * ROUNDS).digest()
     round_keys = np.frombuffer(digest, dtype="<u8")
@@ -50,9 +48,9 @@ def _feistel(values: Indices, half_bits: int, round_keys: npt.NDArray[np.uint64]
 
 
 def _mix(values: Indices) -> Indices:
-    """Finalizer of SplitMix64: every input bit reaches every output bit.
+    """SplitMix64's finalizer: every input bit affects every output bit.
 
-    Source: https://doi.org/10.1145/2714064.2660195 (Steele, Lea, Flood 2014), constants of Stafford's variant 13.
+    Source: https://doi.org/10.1145/2714064.2660195 (Steele, Lea, Flood 2014), constants from Stafford's variant 13.
     """
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -60,13 +58,13 @@ def _mix(values: Indices) -> Indices:
 
 
 def sample_order(position: int, count: int, samples: int, seed: int) -> Indices:
-    """Samples consumed at global positions ``position`` to ``position + count``, epoch after epoch.
+    """Return the samples at global positions ``position`` to ``position + count``.
 
     Args:
-        position: samples consumed by the whole run before.
-        count: how many to name.
-        samples: samples in the dataset; every epoch has each of them once, in an order of its own.
-        seed: of the run.
+        position: number of samples that the run has already consumed.
+        count: number of samples to return.
+        samples: number of samples in the dataset; each epoch contains each sample once, in a different order.
+        seed: the run's seed.
 
     Shapes: result [count] uint64, each below ``samples``.
     """
@@ -82,24 +80,24 @@ def sample_order(position: int, count: int, samples: int, seed: int) -> Indices:
 
 
 class Order(Protocol):
-    """Which samples come when.
+    """The order in which a run consumes samples.
 
     Attributes:
-        samples: of an epoch.
+        samples: number of samples per epoch.
     """
 
     samples: int
 
     def at(self, position: int, count: int) -> npt.NDArray[np.int64]:
-        """Samples consumed at global positions ``position`` to ``position + count``. Shapes: result [count] int64."""
+        """Return the samples at positions ``position`` to ``position + count``. Shapes: result [count] int64."""
 
 
 class SampleOrder:
-    """The order of a run, worked out a block at a time: :func:`sample_order` costs as much for few as for many.
+    """A run's shuffled order, computed in blocks because each call to :func:`sample_order` has a high fixed cost.
 
     Args:
-        samples: samples in the dataset.
-        seed: of the run.
+        samples: number of samples in the dataset.
+        seed: the run's seed.
     """
 
     def __init__(self, samples: int, seed: int) -> None:
@@ -109,7 +107,7 @@ class SampleOrder:
         self._block: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def at(self, position: int, count: int) -> npt.NDArray[np.int64]:
-        """Samples consumed at global positions ``position`` to ``position + count``. Shapes: result [count] int64."""
+        """Return the samples at positions ``position`` to ``position + count``. Shapes: result [count] int64."""
         pieces = []
         end = position + count
         while position < end:

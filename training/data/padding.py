@@ -1,4 +1,4 @@
-"""Batches of samples that are not equally long."""
+"""Pads samples to equal length."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 def pad(sequences: Sequence[Tensor], value: float, multiple_of: int = 1) -> tuple[Tensor, Tensor]:
-    """Put sequences into one tensor, filled up behind the shorter ones.
+    """Stack sequences into one tensor, padding the shorter ones at the end.
 
     Args:
-        sequences: of the same type, and of the same shape but for the first dimension.
-        value: that fills up: a padding token for inputs, ``training.data.samples.NO_TARGET`` for targets.
-        multiple_of: length of the result; a few lengths rather than many let torch.compile keep its kernels.
+        sequences: tensors with the same type and, except for the first dimension, the same shape.
+        value: padding value, such as a padding token for inputs or ``training.data.samples.NO_TARGET`` for targets.
+        multiple_of: round the length up to a multiple of this number; fewer lengths cause fewer recompilations.
 
     Returns:
-        The padded sequences, and a mask that is true where they are not padding.
+        The padded sequences, and a mask that is False in the padding.
 
     Shapes: each of ``sequences`` [length, ...]; results [sequences, longest, ...] and [sequences, longest] bool.
     """

@@ -1,4 +1,4 @@
-"""A bar for long work."""
+"""Progress bar for long operations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Progress:
-    """A bar on a terminal; nothing where there is none."""
+    """A progress bar, shown only if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -36,11 +36,11 @@ class Progress:
             self._bar.stop()
 
     def stage(self, description: str, total_bytes: int | None = None) -> None:
-        """Begin another part of the work, of this much, if that is known."""
+        """Start a stage; ``total_bytes`` is the stage's amount of work, if known."""
         if self._bar is not None:
             self._bar.reset(self._task, description=description, total=total_bytes)
 
     def advance(self, done_bytes: int) -> None:
-        """So much more is done."""
+        """Add to the work done in this stage."""
         if self._bar is not None:
             self._bar.advance(self._task, done_bytes)

@@ -1,6 +1,6 @@
-"""``python -m training publish``: files of the user's own become a dataset that nodes are staged from.
+"""``python -m training publish`` publishes a folder as a dataset that nodes can stage.
 
-A folder that has an index already, as `tokenize` writes it, is published as it is, once its files are found to agree.
+A folder that already has a matching index, such as one written by `tokenize`, is published with that index.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,15 @@ from typing import Any
 import zstandard
 from blake3 import blake3
 
-from training.checkpoint.backend import Backend, open_backend
+from training.checkpoint.storage.backend import Backend
+from training.checkpoint.storage.urls import open_backend
 from training.data.dataset import RECORD_FILE
 from training.data.progress import Progress
-from training.errors import DatasetError, NotFoundError
+from training.errors import AlreadyExistsError, DatasetError, NotFoundError
 
 UPLOADS = 8
 COMPRESSION_LEVEL = 3
-PACKED_ENDING = ".zst"
+COMPRESSED_SUFFIX = ".zst"
 ENCODING_KEYS = ("encoding", "stored_bytes")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -33,16 +34,18 @@ def run_publish(options: argparse.Namespace) -> int:
     """Run the command; return its exit code.
 
     Raises:
-        DatasetError: the folder holds nothing, or what a dataset cannot; nothing was written.
-        StoreError: a file cannot be written; the index was not.
+        DatasetError: The folder is empty or has invalid contents; nothing was written.
+        AlreadyExistsError: With --create, the destination has a file with this name and other contents.
+        StoreError: A file could not be written; the index was not written.
     """
     problems = []
     if not NAME.fullmatch(options.name):
-        problems.append(f"--name: {options.name!r} may have letters, digits, '.', '_' and '-' only; rename it")
+        problems.append(f"--name: {options.name!r}: only letters, digits, '.', '_' and '-' are allowed; rename it")
     files = files_to_publish(options.input, problems)
     index = _read_index(options.input)
     backend = open_backend(f"{options.output.rstrip('/')}/{options.name}")
-    there = _entries(_published(backend))
+    existing = _entries(_published(backend))
+    write = _creates(backend) if options.create else backend.put
     with Progress() as progress, ThreadPoolExecutor(UPLOADS, thread_name_prefix="publish") as pool:
         progress.stage("publishing", sum(path.stat().st_size for path in files))
         found = dict(pool.map(_entry, files))
@@ -53,15 +56,15 @@ def run_publish(options: argparse.Namespace) -> int:
         shards = _entries(index)
 
         def publish(path: Path) -> bool:
-            """Write a file where what is there is not the same; return whether it was written."""
-            known, entry = there.get(path.name), shards.get(path.name)
+            """Write a file unless the destination has an identical file; return True if it was written."""
+            known, entry = existing.get(path.name), shards.get(path.name)
             same = known is not None and all(known[key] == value for key, value in found[path.name].items())
-            # What is no shard, such as a tokenizer, is small, and read as it is.
-            packed = options.compress and entry is not None
-            if same and known is not None and (known.get("encoding") is not None) == packed:
+            # Files other than shards, such as the tokenizer, are small, and readers expect them uncompressed.
+            compressed = options.compress and entry is not None
+            if same and known is not None and (known.get("encoding") is not None) == compressed:
                 encoding = {key: known[key] for key in ENCODING_KEYS if key in known}
             else:
-                encoding = _write(backend, path, packed)
+                encoding = _write(write, path, compressed)
                 same = False
             if entry is not None:
                 entry.update(encoding)
@@ -69,7 +72,7 @@ def run_publish(options: argparse.Namespace) -> int:
             return not same
 
         new = sum(pool.map(publish, files))
-    backend.put(RECORD_FILE, json.dumps(index, indent=2).encode() + b"\n")
+    write(RECORD_FILE, json.dumps(index, indent=2).encode() + b"\n")
     total = sum(entry["bytes"] for entry in found.values())
     stored = sum(entry.get("stored_bytes", 0) for entry in shards.values())
     sys.stdout.write(
@@ -84,36 +87,56 @@ def _entry(path: Path) -> tuple[str, dict[str, Any]]:
     return path.name, {"file": path.name, "bytes": path.stat().st_size, "blake3": digest}
 
 
-def _write(backend: Backend, path: Path, packed: bool) -> dict[str, Any]:
-    """Write a file; return what the index is to say of its encoding."""
+def _creates(backend: Backend) -> Callable[[str, bytes], None]:
+    """Return a function that writes an object only if it does not exist.
+
+    After a lost response, a retry finds the object that this process has written.
+    """
+
+    def create(key: str, content: bytes) -> None:
+        try:
+            backend.create(key, content)
+        except AlreadyExistsError:
+            if backend.get(key) != content:
+                raise
+
+    return create
+
+
+def _write(write: Callable[[str, bytes], None], path: Path, compressed: bool) -> dict[str, Any]:
+    """Write a file; return the keys of its index entry that describe its encoding."""
     content = path.read_bytes()
-    if not packed:
-        backend.put(path.name, content)
+    if not compressed:
+        write(path.name, content)
         return {}
     content = zstandard.compress(content, COMPRESSION_LEVEL)
-    backend.put(f"{path.name}{PACKED_ENDING}", content)
+    write(f"{path.name}{COMPRESSED_SUFFIX}", content)
     return {"encoding": "zstd", "stored_bytes": len(content)}
 
 
 def files_to_publish(folder: Path, known_problems: Sequence[str] = ()) -> list[Path]:
-    """The files of a dataset's folder, without its index.
+    """Return the files in a dataset folder, without its index.
+
+    Args:
+        folder: folder to list.
+        known_problems: problems to raise together with the folder's problems.
 
     Raises:
-        DatasetError: there are none, or some that a dataset cannot hold; or there are known problems.
+        DatasetError: The folder is empty or has invalid contents, or there are known problems.
     """
     problems = [*known_problems]
     if not folder.is_dir():
-        raise DatasetError([*problems, f"{folder}: is not a folder; give one that holds files"])
+        raise DatasetError([*problems, f"{folder}: not a folder; specify a folder of files"])
     paths = sorted(path for path in folder.iterdir() if path.name != RECORD_FILE)
     if not paths:
-        problems.append(f"{folder}: holds no files; give a folder that does")
+        problems.append(f"{folder}: no files in it; specify a folder of files")
     for path in paths:
         if path.is_dir():
-            problems.append(f"{path}: is a folder; pack what is in it into files, such as .tar, .npz or .parquet")
+            problems.append(f"{path}: subfolders are not allowed; pack it into a file, such as .tar, .npz or .parquet")
         elif not NAME.fullmatch(path.name):
-            problems.append(f"{path}: names have letters, digits, '.', '_' and '-' only; rename it")
+            problems.append(f"{path}: only letters, digits, '.', '_' and '-' are allowed in names; rename it")
         elif not path.stat().st_size:
-            problems.append(f"{path}: is empty; remove it")
+            problems.append(f"{path}: empty file; remove it")
     try:
         _read_index(folder)
     except DatasetError as error:
@@ -124,25 +147,25 @@ def files_to_publish(folder: Path, known_problems: Sequence[str] = ()) -> list[P
 
 
 def _read_index(folder: Path) -> dict[str, Any] | None:
-    """The index of a folder that has one."""
+    """Return a folder's index; None if there is none."""
     path = folder / RECORD_FILE
     if not path.exists():
         return None
     try:
         index: dict[str, Any] = json.loads(path.read_bytes())
         _entries(index)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DatasetError(
-            [f"{path}: is not the index of a dataset ({type(error).__name__}: {error}); remove it, or make it anew"]
+            [f"{path}: not a dataset index ({type(error).__name__}: {error}); remove it, or recreate it"]
         ) from error
     return index
 
 
 def _check_agreement(folder: Path, index: dict[str, Any], found: dict[str, dict[str, Any]]) -> None:
-    """A folder's files are those that its index names."""
+    """Check that a folder's files match its index."""
     problems = [
-        f"{folder / name}: is not the file that {RECORD_FILE} names: {'missing' if name not in found else 'changed'}; "
-        "make the dataset anew"
+        f"{folder / name}: {'missing' if name not in found else 'differs from its hash in'} {RECORD_FILE}; "
+        "recreate the dataset"
         for name, entry in _entries(index).items()
         if found.get(name) != {key: entry[key] for key in ("file", "bytes", "blake3")}
     ]
@@ -151,10 +174,10 @@ def _check_agreement(folder: Path, index: dict[str, Any], found: dict[str, dict[
 
 
 def _entries(index: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """An index's entries of shards, by name.
+    """Return an index's shard entries, by file name.
 
     Raises:
-        KeyError, TypeError, AttributeError: it is no index.
+        KeyError, TypeError, AttributeError: The document is not an index.
     """
     shards = [shard for split in index["splits"].values() for shard in split["shards"]]
     for shard in shards:
@@ -163,11 +186,11 @@ def _entries(index: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _published(backend: Backend) -> dict[str, Any]:
-    """The index that is there; an empty one where there is none, or something else: all is written then."""
+    """Return the published index; an empty one if there is none or it is invalid, so that all files are written."""
     empty: dict[str, Any] = {"splits": {}}
     try:
         index: dict[str, Any] = json.loads(backend.get(RECORD_FILE))
         _entries(index)
-    except (NotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (NotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return empty
     return index

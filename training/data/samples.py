@@ -1,6 +1,7 @@
-"""What a sample of a token stream is: a window of the joined documents, or one document, padded.
+"""Divides a token stream into samples: windows over the concatenated documents, or padded documents.
 
-A row is a sample's tokens, one more than the context; its inputs are all but the last, its targets all but the first.
+A row holds a sample's sequence_length + 1 tokens. The inputs are all tokens except the last, and the targets are all
+tokens except the first.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from training.data.dataset import TokenSplit
-from training.data.lane import Rows
+from training.data.device_copy import Rows
 
 NO_TARGET = -100
-"""Fills a row behind the end of its document: what torch's cross-entropy leaves out unless told otherwise.
+"""The target that pads a row after the end of its document, which torch's cross-entropy ignores by default.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html (2026-11), ``ignore_index``."""
 
 Numbers = npt.NDArray[np.int64]
@@ -24,70 +25,82 @@ class Samples(Protocol):
     """Numbered samples of a split.
 
     Attributes:
-        count: how many there are.
-        context: inputs of each.
-        has_padding: whether rows may hold NO_TARGET.
+        count: number of samples.
+        sequence_length: number of inputs per sample.
+        has_padding: True if rows may hold NO_TARGET.
     """
 
     count: int
-    context: int
+    sequence_length: int
     has_padding: bool
 
     def fill(self, numbers: Numbers, rows: Rows) -> None:
-        """Write these samples into rows. Shapes: numbers [n] int64; rows [n, context + 1] int64."""
+        """Write samples into rows. Shapes: numbers [n] int64; rows [n, sequence_length + 1] int64."""
 
     def targets(self, numbers: Numbers) -> int:
-        """How many targets these samples have together; always context each where there is no padding."""
+        """Return the total number of targets in these samples; sequence_length each if there is no padding."""
 
 
-class Windows:
-    """The split's documents, joined and cut every ``context`` tokens: nothing is padded, nothing is wasted."""
+class WindowSamples:
+    """Windows of ``sequence_length`` tokens over a split's concatenated documents, without padding.
+
+    Args:
+        tokens: number of tokens in the split. Each window uses one token more than its inputs, the last target.
+        sequence_length: number of inputs per window.
+    """
 
     has_padding = False
 
-    def __init__(self, split: TokenSplit, context: int) -> None:
-        self._split = split
-        self.context = context
-        self.count = split.sequences(context)
-
-    def fill(self, numbers: Numbers, rows: Rows) -> None:
-        """Copy windows; neighbours share the token that is the last target of one and the first input of the other."""
-        self._split.read_rows(numbers * self.context, rows)
+    def __init__(self, tokens: int, sequence_length: int) -> None:
+        self.sequence_length = sequence_length
+        self.count = max(0, (tokens - 1) // sequence_length)
 
     def targets(self, numbers: Numbers) -> int:
-        """Every token of a window but its first is a target."""
-        return len(numbers) * self.context
+        """Return the number of targets: every token in a window except the first."""
+        return len(numbers) * self.sequence_length
+
+
+class Windows(WindowSamples):
+    """Windows over a local split."""
+
+    def __init__(self, split: TokenSplit, sequence_length: int) -> None:
+        super().__init__(split.tokens, sequence_length)
+        self._split = split
+
+    def fill(self, numbers: Numbers, rows: Rows) -> None:
+        """Copy windows. A window's last target is also the next window's first input."""
+        self._split.read_rows(numbers * self.sequence_length, rows)
 
 
 class Documents:
-    """One document a sample, padded behind its end; a longer one is several samples.
+    """One document per sample, padded at the end. A document that is too long becomes several samples.
 
-    The search for the ends of documents reads the split once, at about the speed of the disk.
+    The constructor reads all of the split's tokens to find the document ends, at about the disk's speed.
 
     Args:
-        split: the tokens.
-        context: inputs of a sample.
-        end_of_text_id: the last token of each document.
+        split: the split's tokens.
+        sequence_length: number of inputs per sample.
+        end_of_text_id: last token in each document.
     """
 
     has_padding = True
 
-    def __init__(self, split: TokenSplit, context: int, end_of_text_id: int) -> None:
+    def __init__(self, split: TokenSplit, sequence_length: int, end_of_text_id: int) -> None:
         self._split = split
-        self.context = context
-        ends = split.places_of(end_of_text_id) + 1
+        self.sequence_length = sequence_length
+        ends = split.positions_of(end_of_text_id) + 1
         if not ends.size or ends[-1] != split.tokens:
             ends = np.append(ends, split.tokens)
         starts = np.concatenate([[0], ends[:-1]])
-        # The pieces of a document overlap by a token, as windows do; so n tokens have n - 1 targets.
-        pieces = np.maximum(ends - starts - 1, 0) // context + ((ends - starts - 1) % context > 0)
+        # A document's pieces overlap by one token, like windows, so n tokens have n - 1 targets.
+        pieces = np.maximum(ends - starts - 1, 0) // sequence_length + ((ends - starts - 1) % sequence_length > 0)
         place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        self._starts = np.repeat(starts, pieces) + place * context
-        self._lengths = np.minimum(np.repeat(ends, pieces) - self._starts, context + 1)
+        self._starts = np.repeat(starts, pieces) + place * sequence_length
+        self._lengths = np.minimum(np.repeat(ends, pieces) - self._starts, sequence_length + 1)
         self.count = len(self._starts)
 
     def fill(self, numbers: Numbers, rows: Rows) -> None:
-        """Copy each document, and NO_TARGET behind it."""
+        """Copy each document, and fill the rest of its row with NO_TARGET."""
         for row, start, length in zip(
             rows, self._starts[numbers].tolist(), self._lengths[numbers].tolist(), strict=True
         ):
@@ -95,5 +108,5 @@ class Documents:
             row[length:] = NO_TARGET
 
     def targets(self, numbers: Numbers) -> int:
-        """Every token of a document but its first is a target."""
+        """Return the number of targets: every token in a document except the first."""
         return int(self._lengths[numbers].sum()) - len(numbers)

@@ -1,8 +1,8 @@
-"""Token windows out of S3 while training goes on, with a bound on the disk that they take.
+"""Streams token windows from S3 during training, within a disk space limit.
 
-The order is shuffled in two steps, so that only part of the dataset is needed at a time: blocks of neighbouring windows
-in random order, and the windows of a group of blocks among each other. The group after the one in use is fetched ahead.
-Like every order here it is a function of seed and position alone.
+The shuffle has two steps, so that a run needs only part of the dataset at a time. The first step shuffles
+blocks of consecutive windows, and the second shuffles the windows within each group of blocks. The next group is
+prefetched. As in the other orders, the seed and the position alone determine the sample.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ import numpy as np
 import numpy.typing as npt
 
 from training.data.dataset import REMEDY, DatasetRecord, SplitName
-from training.data.lane import Rows
+from training.data.device_copy import Rows
 from training.data.order import permuted
-from training.data.samples import Numbers
+from training.data.samples import Numbers, WindowSamples
 from training.errors import ConfigurationError, DatasetError
 
 BLOCK_TOKENS = 1 << 20
-"""Read from S3 at a time: 2 or 4 MiB, which the time to its first byte does not dominate."""
+"""Tokens per S3 request: 2 or 4 MiB, large enough that first-byte latency does not dominate."""
 GROUP_BLOCKS = 64
 GROUPS_ON_DISK = 3
-"""The one in use, the next one, and, while some process of the node is ahead of the others, one more."""
+"""Number of groups on disk: the current one, the next one, and a third while one of the node's processes is ahead."""
 FETCHES = 16
-"""Requests under way at a time."""
+"""Number of concurrent requests."""
 
 
 @runtime_checkable
 class RangeReader(Protocol):
-    """Reads parts of objects; :class:`training.checkpoint.s3.S3Backend` is one."""
+    """Reads byte ranges from objects; implemented by :class:`training.checkpoint.storage.s3.S3Backend`."""
 
     url: str
 
     def get_range(self, key: str, first: int, size: int) -> bytes:
-        """``size`` bytes of an object, or fewer at its end."""
+        """Return ``size`` bytes of an object, beginning at ``first``; fewer at the object's end."""
 
 
 class BlockOrder:
-    """The order of a run over blocks; see :class:`training.data.order.SampleOrder`.
+    """The order of a run that reads blocks; see :class:`training.data.order.SampleOrder`.
 
     Args:
-        samples: windows of the dataset.
-        block_samples: of a block; the last one may have fewer.
-        seed: of the run.
+        samples: number of windows in the dataset.
+        block_samples: number of windows per block; the last block may have fewer.
+        seed: the run's seed.
     """
 
     def __init__(self, samples: int, block_samples: int, seed: int) -> None:
@@ -64,24 +64,24 @@ class BlockOrder:
         self._numbers = np.empty(0, dtype=np.int64)
 
     def at(self, position: int, count: int) -> Numbers:
-        """Samples consumed at global positions ``position`` to ``position + count``. Shapes: result [count] int64."""
+        """Return the samples at positions ``position`` to ``position + count``. Shapes: result [count] int64."""
         pieces = [np.empty(0, dtype=np.int64)]
         end = position + count
         while position < end:
-            _, place = self._enter(position)
+            _, place = self._load_group(position)
             piece = self._numbers[place : place + end - position]
             pieces.append(piece)
             position += len(piece)
         return np.concatenate(pieces)
 
     def group_at(self, position: int) -> tuple[list[int], range]:
-        """Blocks of the group that ``position`` is in, and the positions at which they are used."""
-        group, place = self._enter(position)
+        """Return the blocks of the group at ``position``, and the positions that use them."""
+        group, place = self._load_group(position)
         blocks = self._blocks_in_order[group * GROUP_BLOCKS : (group + 1) * GROUP_BLOCKS]
         return blocks.tolist(), range(position - place, position - place + len(self._numbers))
 
-    def _enter(self, position: int) -> tuple[int, int]:
-        """Work out the group of a position; return its number in the epoch, and the place in it."""
+    def _load_group(self, position: int) -> tuple[int, int]:
+        """Compute the order for the group at a position; return the group's number in the epoch, and the offset."""
         epoch, place = divmod(position, self.samples)
         if epoch != self._epoch:
             self._epoch = epoch
@@ -113,13 +113,13 @@ class BlockOrder:
 
 
 class RemoteSplit:
-    """The token stream of one split, in the shards of a dataset that is somewhere else.
+    """A remote dataset split's token stream.
 
     Attributes:
         tokens: length of the stream.
 
     Raises:
-        DatasetError: its shards are compressed.
+        DatasetError: The shards are compressed.
     """
 
     def __init__(self, reader: RangeReader, record: DatasetRecord, split: SplitName) -> None:
@@ -128,8 +128,8 @@ class RemoteSplit:
         if any(shard.encoding for shard in self._shards):
             raise DatasetError(
                 [
-                    f"data.stream_cache_gib: {reader.url}: its files are compressed, and have no parts to read; "
-                    "publish it without --compress, or stage it"
+                    f"data.stream_cache_gib: {reader.url}: cannot stream a compressed dataset; publish it without "
+                    "--compress, or unset the key to stage it"
                 ]
             )
         self._starts = np.cumsum([0, *(shard.tokens for shard in self._shards)])
@@ -139,11 +139,11 @@ class RemoteSplit:
         self.tokens = int(self._starts[-1])
 
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """Tokens from ``begin`` to ``end``.
+        """Return the tokens from ``begin`` to ``end``.
 
         Raises:
-            DatasetError: a shard is shorter than the record says, or a token id is not in the vocabulary.
-            StoreError: they cannot be read.
+            DatasetError: A shard is shorter than recorded, or a token id is outside the vocabulary.
+            StoreError: A request failed.
         """
         pieces = []
         while begin < end:
@@ -153,91 +153,79 @@ class RemoteSplit:
             file = self._shards[number].file
             piece = self._reader.get_range(file, first, take * self.dtype.itemsize)
             if len(piece) != take * self.dtype.itemsize:
-                raise DatasetError([f"{self._reader.url}/{file}: is shorter than dataset.json says; {REMEDY}"])
+                raise DatasetError([f"{self._reader.url}/{file}: shorter than its length in dataset.json; {REMEDY}"])
             pieces.append(np.frombuffer(piece, self.dtype))
             begin += take
         tokens = np.concatenate(pieces)
         if (largest := int(tokens.max())) >= self._vocabulary_size:
             raise DatasetError(
                 [
-                    f"{self._reader.url}: token id {largest} is not below vocabulary_size "
+                    f"{self._reader.url}: token id {largest}: must be below vocabulary_size "
                     f"{self._vocabulary_size}; {REMEDY}"
                 ]
             )
         return tokens
 
 
-class KeptWindows:
-    """Windows that are read one by one when they are first asked for, and kept: for validation.
+class CachedWindows(WindowSamples):
+    """Validation windows, each read on first use and cached in memory."""
 
-    Shapes: see :class:`training.data.samples.Windows`.
-    """
-
-    has_padding = False
-
-    def __init__(self, split: RemoteSplit, context: int) -> None:
+    def __init__(self, split: RemoteSplit, sequence_length: int) -> None:
+        super().__init__(split.tokens, sequence_length)
         self._split = split
-        self.context = context
-        self.count = max(0, (split.tokens - 1) // context)
-        self._kept: dict[int, npt.NDArray[Any]] = {}
+        self._cache: dict[int, npt.NDArray[Any]] = {}
 
     def fill(self, numbers: Numbers, rows: Rows) -> None:
-        """Copy windows, and read those that are new, several at a time."""
-        new = [number for number in numbers.tolist() if number not in self._kept]
+        """Copy windows, first reading any that are not in the cache."""
+        new = [number for number in numbers.tolist() if number not in self._cache]
         with ThreadPoolExecutor(FETCHES, thread_name_prefix="dataset-window") as pool:
-            read = pool.map(lambda n: self._split.read(n * self.context, (n + 1) * self.context + 1), new)
-            self._kept.update(zip(new, read, strict=True))
+            length = self.sequence_length
+            read = pool.map(lambda n: self._split.read(n * length, (n + 1) * length + 1), new)
+            self._cache.update(zip(new, read, strict=True))
         for row, number in zip(rows, numbers.tolist(), strict=True):
-            row[:] = self._kept[number]
-
-    def targets(self, numbers: Numbers) -> int:
-        """Every token of a window but its first is a target."""
-        return len(numbers) * self.context
+            row[:] = self._cache[number]
 
 
-class StreamedWindows:
-    """Windows of a split (see :class:`training.data.samples.Windows`), of which only some blocks are on the disk.
+class StreamedWindows(WindowSamples):
+    """Windows over a split, with only some of its blocks on disk.
 
-    The processes of a node share the directory: each block is fetched by one of them, and one of them deletes.
+    A node's processes share the directory. Each block is fetched by one of them, and a single process deletes blocks.
 
     Args:
-        split: of the dataset.
-        context: inputs of a window.
-        directory: for blocks.
-        most_bytes: of blocks on the disk.
+        split: the remote dataset's split.
+        sequence_length: number of inputs per window.
+        directory: directory for the blocks.
+        max_bytes: maximum total size of the blocks on disk.
 
     Raises:
-        ConfigurationError: ``most_bytes`` is less than the blocks in use and the next ones take.
+        ConfigurationError: ``max_bytes`` is too small for the blocks that must be on disk at the same time.
     """
 
-    has_padding = False
-
-    def __init__(self, split: RemoteSplit, context: int, directory: Path, most_bytes: int) -> None:
+    def __init__(self, split: RemoteSplit, sequence_length: int, directory: Path, max_bytes: int) -> None:
+        super().__init__(split.tokens, sequence_length)
         self._split = split
         self._directory = directory
-        self._most_bytes = most_bytes
-        self.context = context
-        self.count = max(0, (split.tokens - 1) // context)
-        self.block_samples = max(1, BLOCK_TOKENS // context)
-        block_bytes = (self.block_samples * context + 1) * split.dtype.itemsize
+        self._max_bytes = max_bytes
+        self.block_samples = max(1, BLOCK_TOKENS // sequence_length)
+        block_bytes = (self.block_samples * sequence_length + 1) * split.dtype.itemsize
         needed = min(GROUPS_ON_DISK * GROUP_BLOCKS * block_bytes, 2 * split.tokens * split.dtype.itemsize)
-        if most_bytes < needed:
+        if max_bytes < needed:
             raise ConfigurationError(
                 [
-                    f"data.stream_cache_gib: {most_bytes / 2**30:.3f} is less than the {needed / 2**30:.3f} that the "
-                    "blocks in use and the next ones take; raise it"
+                    f"data.stream_cache_gib: {max_bytes / 2**30:.3f}: must be at least {needed / 2**30:.3f} for "
+                    "the current and the next blocks; raise it"
                 ]
             )
         directory.mkdir(parents=True, exist_ok=True)
         self._pool = ThreadPoolExecutor(FETCHES, thread_name_prefix="dataset-block")
         self._fetches: dict[int, Future[npt.NDArray[Any]]] = {}
 
-    def want(self, blocks: Iterable[int], deletes: bool) -> None:
-        """Fetch blocks in the background, in this order, and let go of all others.
+    def prefetch(self, blocks: Iterable[int], deletes: bool) -> None:
+        """Fetch blocks in the background, in the given order, and release all others.
 
         Args:
-            blocks: the only ones that are needed from now on.
-            deletes: whether others' files go where there are too many: by one process of a node.
+            blocks: the only blocks needed from now on.
+            deletes: True to delete unneeded files if disk space is short; set in one process per node.
         """
         wanted = list(dict.fromkeys(blocks))
         for block in self._fetches.keys() - set(wanted):
@@ -249,34 +237,30 @@ class StreamedWindows:
                 self._fetches[block] = self._pool.submit(self._fetch, block)
 
     def fill(self, numbers: Numbers, rows: Rows) -> None:
-        """Copy windows, waiting for blocks that are not there yet.
+        """Copy windows, waiting for blocks that are still being fetched.
 
         Raises:
-            DatasetError: what was read is not what the record says.
-            StoreError: S3 does not answer.
+            DatasetError: The data does not match the record.
+            StoreError: A request to S3 failed.
         """
         blocks, places = np.divmod(numbers, self.block_samples)
-        for row, block, place in zip(rows, blocks.tolist(), (places * self.context).tolist(), strict=True):
+        for row, block, place in zip(rows, blocks.tolist(), (places * self.sequence_length).tolist(), strict=True):
             if block not in self._fetches:
                 self._fetches[block] = self._pool.submit(self._fetch, block)
-            row[:] = self._fetches[block].result()[place : place + self.context + 1]
-
-    def targets(self, numbers: Numbers) -> int:
-        """Every token of a window but its first is a target."""
-        return len(numbers) * self.context
+            row[:] = self._fetches[block].result()[place : place + self.sequence_length + 1]
 
     def _name(self, block: int) -> str:
         return f"{self._split.name}-{block:08d}.block"
 
     def _delete(self, wanted: set[str]) -> None:
-        """Delete the oldest files that are not wanted, until the wanted ones have room."""
+        """Delete the oldest unneeded files until the needed ones fit."""
         others = sorted(
             (path.stat().st_mtime, path.stat().st_size, path)
             for path in self._directory.glob(f"{self._split.name}-*.block")
             if path.name not in wanted
         )
-        block_bytes = (self.block_samples * self.context + 1) * self._split.dtype.itemsize
-        room = self._most_bytes - len(wanted) * block_bytes - sum(size for _, size, _ in others)
+        block_bytes = (self.block_samples * self.sequence_length + 1) * self._split.dtype.itemsize
+        room = self._max_bytes - len(wanted) * block_bytes - sum(size for _, size, _ in others)
         for _, size, path in others:
             if room >= 0:
                 return
@@ -284,27 +268,27 @@ class StreamedWindows:
             room += size
 
     def _fetch(self, block: int) -> npt.NDArray[Any]:
-        """Map a block, after one process of this node has fetched it."""
+        """Map a block into memory, after fetching it if no process on this node has done so."""
         path = self._directory / self._name(block)
         with (self._directory / f"{block % FETCHES}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
-                begin = block * self.block_samples * self.context
-                end = min(begin + self.block_samples * self.context, self.count * self.context) + 1
+                begin = block * self.block_samples * self.sequence_length
+                end = min(begin + self.block_samples * self.sequence_length, self.count * self.sequence_length) + 1
                 unfinished = path.with_suffix(".unfinished")
                 self._split.read(begin, end).tofile(unfinished)
                 unfinished.replace(path)
-            # Mapped under the lock: another process may delete it the next moment, and the map stays good.
+            # Map the file under the lock: another process may delete it at any time, which leaves the map valid.
             return np.asarray(np.memmap(path, self._split.dtype, "r"))
 
 
 class StreamedOrder:
-    """The order of a run over streamed windows, which are fetched as it comes to them.
+    """A run's order over streamed windows; requests blocks as the run reaches them.
 
     Args:
-        windows: of the train split.
-        seed: of the run.
-        deletes: see :meth:`StreamedWindows.want`.
+        windows: windows over the train split.
+        seed: the run's seed.
+        deletes: whether this process deletes unneeded files; see :meth:`StreamedWindows.prefetch`.
     """
 
     def __init__(self, windows: StreamedWindows, seed: int, deletes: bool) -> None:
@@ -315,9 +299,9 @@ class StreamedOrder:
         self._group = range(0)
 
     def at(self, position: int, count: int) -> Numbers:
-        """Samples consumed at global positions ``position`` to ``position + count``. Shapes: result [count] int64."""
+        """Return the samples at positions ``position`` to ``position + count``. Shapes: result [count] int64."""
         if position not in self._group:
             blocks, self._group = self._order.group_at(position)
             following, _ = self._order.group_at(self._group.stop)
-            self._windows.want([*blocks, *following], self._deletes)
+            self._windows.prefetch([*blocks, *following], self._deletes)
         return self._order.at(position, count)

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from .resource import Create, Delete, Describe, Place, Properties, PutResource, codes
-from .tagging import TagCalls
+from localcloud.cloudformation.providers.base.resource import (
+    Create,
+    Delete,
+    Describe,
+    Properties,
+    PutResource,
+    ResourceApi,
+    error_codes,
+)
+from localcloud.cloudformation.providers.base.tagging import TagCalls
 
 
 class Alarm(PutResource):
@@ -20,21 +28,21 @@ class Alarm(PutResource):
         | {"MetricName", "Metrics", "Namespace", "OKActions", "Period", "Statistic", "Tags", "Threshold", "Unit"}
         | {"ThresholdMetricId", "TreatMissingData"}
     )
-    creates = Create("put_metric_alarm")
-    describes = Describe("describe_alarms", "AlarmNames", "MetricAlarms.0", listed=True)
-    deletes = Delete("delete_alarms", "AlarmNames", listed=True)
-    gone = codes("ResourceNotFound")
+    create_call = Create("put_metric_alarm")
+    describe_call = Describe("describe_alarms", "AlarmNames", "MetricAlarms.0", listed=True)
+    delete_call = Delete("delete_alarms", "AlarmNames", listed=True)
+    not_found_codes = error_codes("ResourceNotFound")
     name_property = "AlarmName"
     name_length = 255
     tag_calls = TagCalls(identity="ResourceARN")
 
-    def attributes(self, at: Place, found: dict[str, Any], properties: Properties) -> dict[str, Any]:
+    def attributes(self, api: ResourceApi, found: dict[str, Any], properties: Properties) -> dict[str, Any]:
         """Return the ARN."""
         return {"Arn": found["AlarmArn"]}
 
-    def tag_identity(self, at: Place, physical_id: str, properties: Properties) -> str:
+    def tag_identity(self, api: ResourceApi, physical_id: str, properties: Properties) -> str:
         """Return the ARN."""
-        return at.arn("cloudwatch", f"alarm:{physical_id}")
+        return api.arn("cloudwatch", f"alarm:{physical_id}")
 
 
 class Dashboard(PutResource):
@@ -44,10 +52,10 @@ class Dashboard(PutResource):
     service = "cloudwatch"
     create_only = frozenset({"DashboardName"})
     updatable = frozenset({"DashboardBody", "Tags"})
-    creates = Create("put_dashboard")
-    describes = Describe("get_dashboard", "DashboardName")
-    deletes = Delete("delete_dashboards", "DashboardNames", listed=True)
-    gone = codes("ResourceNotFound", "DashboardNotFoundError")
+    create_call = Create("put_dashboard")
+    describe_call = Describe("get_dashboard", "DashboardName")
+    delete_call = Delete("delete_dashboards", "DashboardNames", listed=True)
+    not_found_codes = error_codes("ResourceNotFound", "DashboardNotFoundError")
     name_property = "DashboardName"
     name_length = 255
 

@@ -1,12 +1,20 @@
-"""CloudWatch Logs: groups, metric filters, resource policies."""
+"""CloudWatch Logs: log groups and metric filters."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..provider import ResourceFailure
-from .resource import Create, Delete, Place, Properties, PutResource, Resource, changed, codes
-from .tagging import TagCalls
+from localcloud.cloudformation.providers.base.resource import (
+    Create,
+    Delete,
+    Properties,
+    PutResource,
+    Resource,
+    ResourceApi,
+    changed,
+    error_codes,
+)
+from localcloud.cloudformation.providers.base.tagging import TagCalls
 
 
 class LogGroup(Resource):
@@ -16,36 +24,36 @@ class LogGroup(Resource):
     service = "logs"
     create_only = frozenset({"LogGroupName", "KmsKeyId", "LogGroupClass"})
     updatable = frozenset({"RetentionInDays", "Tags"})
-    afterwards = frozenset({"RetentionInDays"})
-    creates = Create("create_log_group")
-    deletes = Delete("delete_log_group", "logGroupName")
-    gone = codes("ResourceNotFoundException")
+    set_after_create = frozenset({"RetentionInDays"})
+    create_call = Create("create_log_group")
+    delete_call = Delete("delete_log_group", "logGroupName")
+    not_found_codes = error_codes("ResourceNotFoundException")
     name_property = "LogGroupName"
     name_length = 512
     tag_calls = TagCalls(identity="resourceArn")
 
-    def configure(self, at: Place, physical_id: str, old: Properties, new: Properties) -> None:
-        """Set or lift the retention."""
+    def configure(self, api: ResourceApi, physical_id: str, old: Properties, new: Properties) -> None:
+        """Set or remove the retention period."""
         if not changed(old, new, "RetentionInDays"):
             return
         days = new.get("RetentionInDays")
         if days is None:
-            at.call("delete_retention_policy", LogGroupName=physical_id)
+            api.call("delete_retention_policy", LogGroupName=physical_id)
         else:
-            at.call("put_retention_policy", LogGroupName=physical_id, RetentionInDays=days)
+            api.call("put_retention_policy", LogGroupName=physical_id, RetentionInDays=days)
 
-    def describe(self, at: Place, physical_id: str, properties: Properties) -> dict[str, Any] | None:
-        """Find the group; the call answers with all whose names begin so."""
-        groups = at.call("describe_log_groups", LogGroupNamePrefix=physical_id)["logGroups"]
+    def describe(self, api: ResourceApi, physical_id: str, properties: Properties) -> dict[str, Any] | None:
+        """Return the group with exactly this name. The call returns all groups whose names start with it."""
+        groups = api.call("describe_log_groups", LogGroupNamePrefix=physical_id)["logGroups"]
         return next((group for group in groups if group["logGroupName"] == physical_id), None)
 
-    def attributes(self, at: Place, found: dict[str, Any], properties: Properties) -> dict[str, Any]:
-        """Return the ARN, with `:*` as CloudFormation has it."""
-        return {"Arn": f"{self.tag_identity(at, found['logGroupName'], properties)}:*"}
+    def attributes(self, api: ResourceApi, found: dict[str, Any], properties: Properties) -> dict[str, Any]:
+        """Return the ARN with the suffix `:*`, as CloudFormation does."""
+        return {"Arn": f"{self.tag_identity(api, found['logGroupName'], properties)}:*"}
 
-    def tag_identity(self, at: Place, physical_id: str, properties: Properties) -> str:
-        """Return the ARN without `:*`."""
-        return at.arn("logs", f"log-group:{physical_id}")
+    def tag_identity(self, api: ResourceApi, physical_id: str, properties: Properties) -> str:
+        """Return the ARN without the suffix `:*`."""
+        return api.arn("logs", f"log-group:{physical_id}")
 
 
 class MetricFilter(PutResource):
@@ -55,13 +63,13 @@ class MetricFilter(PutResource):
     service = "logs"
     create_only = frozenset({"FilterName", "LogGroupName"})
     updatable = frozenset({"FilterPattern", "MetricTransformations"})
-    creates = Create("put_metric_filter")
-    gone = codes("ResourceNotFoundException")
+    create_call = Create("put_metric_filter")
+    not_found_codes = error_codes("ResourceNotFoundException")
     name_property = "FilterName"
     name_length = 512
 
-    def arguments(self, at: Place, properties: Properties) -> dict[str, Any]:
-        """Return the filter; the API takes dimensions as a map."""
+    def arguments(self, api: ResourceApi, properties: Properties) -> dict[str, Any]:
+        """Return the filter's settings, with dimensions as a map."""
         transformations = [
             {
                 name: {pair["Key"]: pair["Value"] for pair in value} if name == "Dimensions" else value
@@ -71,42 +79,21 @@ class MetricFilter(PutResource):
         ]
         return {**properties, "MetricTransformations": transformations}
 
-    def configure(self, at: Place, physical_id: str, old: Properties, new: Properties) -> None:
-        """Put the filter again, after deleting the old one: the local Logs would keep both under one name."""
+    def configure(self, api: ResourceApi, physical_id: str, old: Properties, new: Properties) -> None:
+        """Delete the old filter and put the new one, since moto would otherwise keep both under the same name."""
         if changed(old, new, *self.updatable):
-            self.remove(at, physical_id, old)
-            at.call("put_metric_filter", **self.arguments(at, new))
+            self.call_delete(api, physical_id, old)
+            api.call("put_metric_filter", **self.arguments(api, new))
 
-    def describe(self, at: Place, physical_id: str, properties: Properties) -> dict[str, Any] | None:
-        """Find the filter in its group."""
+    def describe(self, api: ResourceApi, physical_id: str, properties: Properties) -> dict[str, Any] | None:
+        """Return the filter from its log group."""
         where = {"LogGroupName": properties["LogGroupName"], "FilterNamePrefix": physical_id}
-        filters = at.call("describe_metric_filters", **where)["metricFilters"]
+        filters = api.call("describe_metric_filters", **where)["metricFilters"]
         return next((item for item in filters if item["filterName"] == physical_id), None)
 
-    def remove(self, at: Place, physical_id: str, properties: Properties) -> None:
+    def call_delete(self, api: ResourceApi, physical_id: str, properties: Properties) -> None:
         """Delete the filter."""
-        at.call("delete_metric_filter", LogGroupName=properties["LogGroupName"], FilterName=physical_id)
+        api.call("delete_metric_filter", LogGroupName=properties["LogGroupName"], FilterName=physical_id)
 
 
-class LogsResourcePolicy(PutResource):
-    """AWS::Logs::ResourcePolicy."""
-
-    type_name = "AWS::Logs::ResourcePolicy"
-    service = "logs"
-    create_only = frozenset({"PolicyName"})
-    updatable = frozenset({"PolicyDocument"})
-    creates = Create("put_resource_policy")
-    deletes = Delete("delete_resource_policy", "policyName")
-    gone = codes("ResourceNotFoundException")
-    name_property = "PolicyName"
-
-    def describe(self, at: Place, physical_id: str, properties: Properties) -> dict[str, Any] | None:
-        """Find the policy among all; there is no call for one."""
-        response = at.call("describe_resource_policies")
-        if response.get("nextToken"):
-            raise ResourceFailure(f"{self.type_name}: more resource policies than an account may have")
-        policies = response["resourcePolicies"]
-        return next((policy for policy in policies if policy["policyName"] == physical_id), None)
-
-
-PROVIDERS = (LogGroup(), MetricFilter(), LogsResourcePolicy())
+PROVIDERS = (LogGroup(), MetricFilter())

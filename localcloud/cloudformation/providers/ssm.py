@@ -1,26 +1,35 @@
-"""Systems Manager: parameters."""
+"""Systems Manager parameters."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..provider import ResourceContext, ResourceFailure
-from .resource import Create, Delete, Describe, Place, Properties, Resource, changed, codes
-from .tagging import TagCalls
+from localcloud.cloudformation.provider import ResourceContext, ResourceFailure
+from localcloud.cloudformation.providers.base.resource import (
+    Create,
+    Delete,
+    Describe,
+    Properties,
+    Resource,
+    ResourceApi,
+    changed,
+    error_codes,
+)
+from localcloud.cloudformation.providers.base.tagging import TagCalls
 
 
 class Parameter(Resource):
-    """AWS::SSM::Parameter; its id is its name."""
+    """AWS::SSM::Parameter. The physical ID is the name."""
 
     type_name = "AWS::SSM::Parameter"
     service = "ssm"
     create_only = frozenset({"Name"})
     updatable = frozenset({"Type", "Value", "Description", "AllowedPattern", "Tier", "DataType", "Policies", "Tags"})
     defaults = {"Description": "", "AllowedPattern": ""}
-    creates = Create("put_parameter")
-    describes = Describe("get_parameter", "Name", "Parameter")
-    deletes = Delete("delete_parameter", "Name")
-    gone = codes("ParameterNotFound")
+    create_call = Create("put_parameter")
+    describe_call = Describe("get_parameter", "Name", "Parameter")
+    delete_call = Delete("delete_parameter", "Name")
+    not_found_codes = error_codes("ParameterNotFound")
     name_property = "Name"
     name_length = 512
     tag_calls = TagCalls(
@@ -30,16 +39,20 @@ class Parameter(Resource):
         fixed={"ResourceType": "Parameter"},
     )
 
-    def arguments(self, at: Place, properties: Properties) -> dict[str, Any]:
-        """Return the parameter; secrets do not belong in templates, and CloudFormation refuses them too."""
+    def arguments(self, api: ResourceApi, properties: Properties) -> dict[str, Any]:
+        """Return the parameter's settings.
+
+        Raises:
+            ResourceFailure: The type is SecureString, which CloudFormation cannot create either.
+        """
         if properties["Type"] == "SecureString":
             raise ResourceFailure(
-                f"{self.type_name}: Type: CloudFormation makes no SecureString; use String or StringList"
+                f"{self.type_name}: Type: CloudFormation cannot create a SecureString; use String or StringList"
             )
-        return super().arguments(at, properties)
+        return super().arguments(api, properties)
 
-    def configure(self, at: Place, physical_id: str, old: Properties, new: Properties) -> None:
-        """Put a new version; an advanced parameter stays one.
+    def configure(self, api: ResourceApi, physical_id: str, old: Properties, new: Properties) -> None:
+        """Put a new version. An advanced parameter cannot become a standard parameter.
 
         Source: docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html (2026-11).
         """
@@ -49,19 +62,19 @@ class Parameter(Resource):
                 "advanced-parameter tier to the standard-parameter tier."
             )
         if changed(old, new, *(self.updatable - {"Tags"})):
-            at.call("put_parameter", **self.arguments(at, new), Overwrite=True)
+            api.call("put_parameter", **self.arguments(api, new), Overwrite=True)
 
-    def attributes(self, at: Place, found: dict[str, Any], properties: Properties) -> dict[str, Any]:
-        """Return what the parameter is; Type and Value are documented for Fn::GetAtt beside the schema's Arn."""
+    def attributes(self, api: ResourceApi, found: dict[str, Any], properties: Properties) -> dict[str, Any]:
+        """Return the ARN, type and value. Unlike the schema, the documentation lists all three for Fn::GetAtt."""
         name = str(found["Name"])
-        arn = at.arn("ssm", f"parameter/{name.removeprefix('/')}")
+        arn = api.arn("ssm", f"parameter/{name.removeprefix('/')}")
         return {"Arn": arn, "Type": found["Type"], "Value": found["Value"]}
 
-    def actual(
+    def read_properties(
         self, context: ResourceContext, physical_id: str, properties: Properties, known_ids: frozenset[str]
     ) -> Properties:
-        """Return type and value."""
-        found = self.place(context).call("get_parameter", Name=physical_id)["Parameter"]
+        """Return the type and the value."""
+        found = self.api(context).call("get_parameter", Name=physical_id)["Parameter"]
         return {"Type": found["Type"], "Value": found["Value"]}
 
 

@@ -1,1 +1,1 @@
-"""EC2 Auto Scaling: groups that keep their size with real instances."""
+"""EC2 Auto Scaling groups that launch emulated instances."""

@@ -1,4 +1,4 @@
-"""Scaling activities: their causes in AWS's words, the events that say how they ended, and the records.
+"""Tracks scaling activities, words their causes as AWS does, and publishes and records their outcomes.
 
 Event shapes: docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html, read 2026-11.
 """
@@ -10,16 +10,16 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from localcloud.api import Clients, EventBus
 from localcloud.compute.autoscaling.model import LAUNCHING, Activity, Group, HookWait, Member
-from localcloud.compute.metadata import stamp
-from localcloud.compute.records import RecordLog
+from localcloud.compute.describe import iso_time
+from localcloud.journal import RecordLog
 
 
 class ActivityLog:
-    """Begins and ends scaling activities; called under the store's lock."""
+    """Starts and completes scaling activities. Callers hold the store's lock."""
 
     def __init__(
         self, clients: Clients, bus: EventBus, records: RecordLog, clock: Callable[[], float] = time.time
@@ -29,51 +29,51 @@ class ActivityLog:
         self._records = records
         self._clock = clock
 
-    def user_request(self, group: Group, what: str) -> None:
-        """Remember a user's request as the beginning of the cause of what follows."""
-        group.user_causes.append(f"At {stamp(self._clock())} {what}")
+    def user_request(self, group: Group, text: str) -> None:
+        """Prefix the causes of subsequent activities with a user's request."""
+        group.user_causes.append(f"At {iso_time(self._clock())} {text}")
 
     def begin(
         self, group: Group, description: str, cause: str, *, instance_id: str | None, subnet_id: str, zone: str
     ) -> Activity:
-        """Start an activity; the cause gets its time and the user's requests before it."""
+        """Start an activity. Its cause includes the time and any preceding user requests."""
         now = self._clock()
         activity = Activity(
             activity_id=str(uuid.UUID(bytes=secrets.token_bytes(16), version=4)), group_name=group.name,
-            description=description, cause="  ".join([*group.user_causes, f"At {stamp(now)} {cause}"]), started=now,
+            description=description, cause="  ".join([*group.user_causes, f"At {iso_time(now)} {cause}"]), started=now,
             details={"Subnet ID": subnet_id, "Availability Zone": zone}, instance_id=instance_id,
         )  # fmt: skip
         group.activities.appendleft(activity)
         return activity
 
     def launch_succeeded(self, group: Group, activity: Activity) -> None:
-        """End a launch well."""
+        """Complete a successful launch."""
         self._end(activity, "Successful", "")
         self._publish("EC2 Instance Launch Successful", group, activity, origin="EC2", destination="AutoScalingGroup")
 
     def launch_failed(self, group: Group, activity: Activity, message: str) -> None:
-        """End a launch that gave no instance."""
+        """Complete a failed launch."""
         activity.description += f".  Status Reason: {message}"
         self._end(activity, "Failed", message)
         self._publish("EC2 Instance Launch Unsuccessful", group, activity, origin="EC2", destination="AutoScalingGroup")
 
     def launch_cancelled(self, activity: Activity, message: str) -> None:
-        """End a launch whose instance went away before it came into service."""
+        """Cancel a launch whose instance left before it was in service."""
         self._end(activity, "Cancelled", message)
 
     def termination_succeeded(self, group: Group, activity: Activity) -> None:
-        """End a termination."""
+        """Complete a termination."""
         self._end(activity, "Successful", "")
         self._publish(
             "EC2 Instance Terminate Successful", group, activity, origin="AutoScalingGroup", destination="EC2"
         )
 
-    def done(self, activity: Activity) -> None:
-        """End an activity that no event tells of (attaching, detaching)."""
+    def detached(self, activity: Activity) -> None:
+        """Complete a detachment, which publishes no event."""
         self._end(activity, "Successful", "")
 
-    def lifecycle_action(self, group: Group, member: Member, wait: HookWait) -> dict[str, str]:
-        """Publish the event of a lifecycle hook and return its detail."""
+    def lifecycle_action(self, group: Group, member: Member, wait: HookWait) -> None:
+        """Publish a lifecycle hook's event."""
         is_launch = wait.hook.transition == LAUNCHING
         detail = {
             "LifecycleActionToken": wait.token,
@@ -84,11 +84,8 @@ class ActivityLog:
             "Origin": "EC2" if is_launch else "AutoScalingGroup",
             "Destination": "AutoScalingGroup" if is_launch else "EC2",
         }
-        if wait.hook.notification_metadata is not None:
-            detail["NotificationMetadata"] = wait.hook.notification_metadata
         name = f"EC2 Instance-{'launch' if is_launch else 'terminate'} Lifecycle Action"
         self._bus.publish("aws.autoscaling", name, detail, [group.arn])
-        return detail
 
     def _end(self, activity: Activity, status: str, message: str) -> None:
         activity.status, activity.message, activity.progress = status, message, 100
@@ -112,8 +109,8 @@ class ActivityLog:
                 "Description": activity.description, "AutoScalingGroupName": group.name,
                 "ActivityId": activity.activity_id, "RequestId": activity.activity_id,
                 "Details": dict(activity.details),
-                "StatusMessage": activity.message, "StartTime": stamp(activity.started),
-                "EndTime": stamp(activity.ended), "EC2InstanceId": activity.instance_id or "",
+                "StatusMessage": activity.message, "StartTime": iso_time(activity.started),
+                "EndTime": iso_time(activity.ended), "EC2InstanceId": activity.instance_id or "",
                 "Cause": activity.cause, "Origin": origin, "Destination": destination,
             },
             resources,
@@ -121,15 +118,15 @@ class ActivityLog:
 
 
 def shown(activity: Activity, group_arn: str) -> dict[str, object]:
-    """Return an activity as DescribeScalingActivities shows it."""
+    """Return an activity in the format of DescribeScalingActivities."""
     answer: dict[str, object] = {
         "ActivityId": activity.activity_id, "AutoScalingGroupName": activity.group_name,
         "AutoScalingGroupARN": group_arn, "Description": activity.description, "Cause": activity.cause,
-        "StartTime": datetime.fromtimestamp(activity.started, timezone.utc), "StatusCode": activity.status,
+        "StartTime": datetime.fromtimestamp(activity.started, UTC), "StatusCode": activity.status,
         "Progress": activity.progress, "Details": json.dumps(dict(activity.details)),
     }  # fmt: skip
     if activity.ended is not None:
-        answer["EndTime"] = datetime.fromtimestamp(activity.ended, timezone.utc)
+        answer["EndTime"] = datetime.fromtimestamp(activity.ended, UTC)
     if activity.message:
         answer["StatusMessage"] = activity.message
     return answer

@@ -1,4 +1,4 @@
-"""The API calls that make, change, size and show groups."""
+"""API operations on groups and their tags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from localcloud.api import ApiError, Call, Clients, Handler
 from localcloud.compute.autoscaling.activities import ActivityLog, shown
 from localcloud.compute.autoscaling.group_settings import (
-    TERMINATION_POLICIES,
     apply_settings,
     check_sizes,
     read_subnets,
@@ -21,49 +20,48 @@ from localcloud.compute.autoscaling.hook_operations import read_hook
 from localcloud.compute.autoscaling.launch_plan import read_plan
 from localcloud.compute.autoscaling.lifecycle import Lifecycle
 from localcloud.compute.autoscaling.model import Group, GroupStore
-from localcloud.compute.autoscaling.views import group_view, page
-from localcloud.compute.filters import matches
-from localcloud.compute.launch import LaunchResolver
+from localcloud.compute.autoscaling.views import group_view, page, tag_list
+from localcloud.compute.describe import matches
+from localcloud.compute.launch.resolver import LaunchResolver
 
-PROCESSES = (
-    "Launch", "Terminate", "HealthCheck", "ReplaceUnhealthy", "AZRebalance", "AlarmNotification", "ScheduledActions",
-    "AddToLoadBalancer", "InstanceRefresh",
-)  # fmt: skip
+_TAG_FIELDS = {
+    "auto-scaling-group": "ResourceId",
+    "key": "Key",
+    "value": "Value",
+    "propagate-at-launch": "PropagateAtLaunch",
+}
 
 
 class GroupOperations:
-    """Handlers of the calls about groups."""
+    """Handlers for operations on groups and their tags."""
 
     def __init__(
         self, store: GroupStore, clients: Clients, resolver: LaunchResolver, lifecycle: Lifecycle,
-        activities: ActivityLog, placement_group_name: Callable[[str | None, str | None], str | None],
-        clock: Callable[[], float] = time.time,
+        activities: ActivityLog, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._store = store
         self._clients = clients
         self._resolver = resolver
         self._lifecycle = lifecycle
         self._activities = activities
-        self._placement_group_name = placement_group_name
         self._clock = clock
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {
             "CreateAutoScalingGroup": self.create,
             "UpdateAutoScalingGroup": self.update,
+            "SetDesiredCapacity": self.resize,
             "DeleteAutoScalingGroup": self.delete,
             "DescribeAutoScalingGroups": self.describe,
-            "SetDesiredCapacity": self.set_desired_capacity,
             "DescribeScalingActivities": self.describe_activities,
-            "SuspendProcesses": self.suspend,
-            "ResumeProcesses": self.resume,
-            "DescribeScalingProcessTypes": lambda call: {"Processes": [{"ProcessName": one} for one in PROCESSES]},
-            "DescribeTerminationPolicyTypes": _termination_policy_types,
+            "CreateOrUpdateTags": self.put_tags,
+            "DeleteTags": self.delete_tags,
+            "DescribeTags": self.describe_tags,
         }
 
     def create(self, call: Call) -> Mapping[str, Any]:
-        """Create a group; its instances follow."""
+        """Create a group. The reconciler launches its instances."""
         parameters = call.parameters
         refuse_unknown(parameters)
         name = parameters["AutoScalingGroupName"]
@@ -84,14 +82,10 @@ class GroupOperations:
         group = Group(
             name=name,
             arn=f"arn:aws:autoscaling:{region}:{account}:autoScalingGroup:{uuid.uuid4()}:autoScalingGroupName/{name}",
-            created=self._clock(), plan=plan, minimum=minimum, maximum=maximum, desired=desired, subnets=subnets[0],
-            uses_default_subnets=subnets[1], placement_group=None,
-            service_role_arn=f"arn:aws:iam::{account}:role/aws-service-role/autoscaling.amazonaws.com/"
-            "AWSServiceRoleForAutoScaling",
+            created=self._clock(), plan=plan, minimum=minimum, maximum=maximum, desired=desired, subnets=subnets,
             tags=read_tags(parameters),
         )  # fmt: skip
         apply_settings(group, parameters)
-        self._check_placement(group.placement_group)
         hooks = [read_hook(one) for one in parameters.get("LifecycleHookSpecificationList", [])]
         group.hooks = {hook.name: hook for hook in hooks}
         with self._store.lock:
@@ -106,19 +100,15 @@ class GroupOperations:
                     group,
                     f"a user request created an AutoScalingGroup changing the desired capacity from 0 to {desired}.",
                 )
-            for hook in hooks:
-                self._lifecycle.announce(group, hook)
         self._store.wake.set()
         return {}
 
     def update(self, call: Call) -> Mapping[str, Any]:
-        """Change a group; running instances stay as they are."""
+        """Change a group without changing its running instances."""
         parameters = call.parameters
         refuse_unknown(parameters)
         plan = read_plan(parameters, self._resolver)
         subnets = read_subnets(parameters, self._clients)
-        if parameters.get("PlacementGroup"):
-            self._check_placement(parameters["PlacementGroup"])
         with self._store.lock:
             group = self._store.get(parameters["AutoScalingGroupName"])
             if group.is_deleting:
@@ -134,7 +124,7 @@ class GroupOperations:
             if plan is not None:
                 group.plan = plan
             if subnets is not None:
-                group.subnets, group.uses_default_subnets = subnets
+                group.subnets = subnets
             if desired != group.desired:
                 self._activities.user_request(
                     group,
@@ -142,19 +132,42 @@ class GroupOperations:
                     f"desired: {desired} changing the desired capacity from {group.desired} to {desired}.",
                 )
             group.minimum, group.maximum, group.desired = minimum, maximum, desired
-            _launch_anew(group)
+            _reset_retries(group)
+        self._store.wake.set()
+        return {}
+
+    def resize(self, call: Call) -> Mapping[str, Any]:
+        """Set a group's desired capacity. Cooldown periods are not emulated, so none delays the change."""
+        desired = int(call.parameters["DesiredCapacity"])
+        with self._store.lock:
+            group = self._store.get(call.parameters["AutoScalingGroupName"])
+            if group.is_deleting:
+                raise ApiError("ValidationError", f"AutoScalingGroup '{group.name}' is being deleted")
+            for bound, value, is_outside in (
+                ("above max", group.maximum, desired > group.maximum),
+                ("below min", group.minimum, desired < group.minimum),
+            ):
+                if is_outside:
+                    raise ApiError(
+                        "ValidationError",
+                        f"New SetDesiredCapacity value {desired} is {bound} value {value} for the AutoScalingGroup.",
+                    )
+            if desired != group.desired:
+                self._activities.user_request(
+                    group,
+                    "a user request explicitly set group desired capacity changing the desired capacity from "
+                    f"{group.desired} to {desired}.",
+                )
+            group.desired = desired
+            _reset_retries(group)
         self._store.wake.set()
         return {}
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Delete a group: an empty one, or with ForceDelete one and its instances, without waiting for hooks."""
+        """Delete an empty group. With ForceDelete, delete a group and its instances without waiting for hooks."""
         by_force = bool(call.parameters.get("ForceDelete"))
         with self._store.lock:
             group = self._store.get(call.parameters["AutoScalingGroupName"])
-            if group.deletion_protection == "prevent-all-deletion" or (
-                by_force and group.deletion_protection == "prevent-force-deletion"
-            ):
-                raise ApiError("ValidationError", f"AutoScalingGroup '{group.name}' has deletion protection")
             if group.members and not by_force:
                 raise ApiError(
                     "ResourceInUse",
@@ -175,7 +188,7 @@ class GroupOperations:
         return {}
 
     def describe(self, call: Call) -> Mapping[str, Any]:
-        """Describe groups, by name or by filter on tags."""
+        """Describe groups by name or by tag filters."""
         names = call.parameters.get("AutoScalingGroupNames")
         filters = call.parameters.get("Filters", [])
         with_instances = bool(call.parameters.get("IncludeInstances", True))
@@ -187,36 +200,8 @@ class GroupOperations:
             ]
         return page([one for one in found if matches(filters, one, {})], call.parameters, "AutoScalingGroups")
 
-    def set_desired_capacity(self, call: Call) -> Mapping[str, Any]:
-        """Size a group."""
-        desired = int(call.parameters["DesiredCapacity"])
-        with self._store.lock:
-            group = self._store.get(call.parameters["AutoScalingGroupName"])
-            if desired > group.maximum:
-                raise ApiError(
-                    "ValidationError", f"New SetDesiredCapacity value {desired} is above max value {group.maximum} for "
-                    "the AutoScalingGroup.",
-                )  # fmt: skip
-            if desired < group.minimum:
-                raise ApiError(
-                    "ValidationError", f"New SetDesiredCapacity value {desired} is below min value {group.minimum} for "
-                    "the AutoScalingGroup.",
-                )  # fmt: skip
-            if call.parameters.get("HonorCooldown") and self._clock() < group.cooldown_until:
-                raise ApiError("ScalingActivityInProgress", f"{group.name}: the cooldown period has not passed yet")
-            if desired != group.desired:
-                self._activities.user_request(
-                    group, "a user request explicitly set group desired capacity changing the desired capacity from "
-                    f"{group.desired} to {desired}.",
-                )  # fmt: skip
-                group.cooldown_until = self._clock() + group.cooldown_seconds
-            group.desired = desired
-            _launch_anew(group)
-        self._store.wake.set()
-        return {}
-
     def describe_activities(self, call: Call) -> Mapping[str, Any]:
-        """Describe scaling activities, the newest first."""
+        """Describe scaling activities, newest first."""
         wanted, name = call.parameters.get("ActivityIds"), call.parameters.get("AutoScalingGroupName")
         with self._store.lock:
             groups = [self._store.get(name)] if name else list(self._store.groups.values())
@@ -230,44 +215,43 @@ class GroupOperations:
             found.sort(key=lambda one: one[0], reverse=True)
         return page([one for _, one in found], call.parameters, "Activities")
 
-    def suspend(self, call: Call) -> Mapping[str, Any]:
-        """Suspend processes, all when none is named."""
+    def put_tags(self, call: Call) -> Mapping[str, Any]:
+        """Tag groups without tagging their running instances."""
+        tags = call.parameters["Tags"]
         with self._store.lock:
-            group = self._store.get(call.parameters["AutoScalingGroupName"])
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock()))
-            for process in _processes(call):
-                group.suspended[process] = f"User suspended at {when}"
+            groups = [self._store.get(tag.get("ResourceId")) for tag in tags]
+            read = [read_tags({"Tags": [tag]}) for tag in tags]
+            for group, new in zip(groups, read, strict=True):
+                group.tags.update(new)
         return {}
 
-    def resume(self, call: Call) -> Mapping[str, Any]:
-        """Resume processes, all when none is named."""
+    def delete_tags(self, call: Call) -> Mapping[str, Any]:
+        """Remove tags from groups. If a value is given, it must match."""
         with self._store.lock:
-            group = self._store.get(call.parameters["AutoScalingGroupName"])
-            for process in _processes(call):
-                group.suspended.pop(process, None)
-        self._store.wake.set()
+            for tag in call.parameters["Tags"]:
+                group = self._store.get(tag.get("ResourceId"))
+                kept = group.tags.get(tag["Key"])
+                if kept is not None and tag.get("Value") in (None, kept.value):
+                    del group.tags[tag["Key"]]
         return {}
 
-    def _check_placement(self, name: str | None) -> None:
-        try:
-            self._placement_group_name(name, None)
-        except ApiError as error:
-            raise ApiError("ValidationError", error.message) from error
+    def describe_tags(self, call: Call) -> Mapping[str, Any]:
+        """Describe the tags of all groups."""
+        with self._store.lock:
+            found = [tag for group in self._store.groups.values() for tag in tag_list(group)]
+        filters = [
+            {**one, "Values": [value.capitalize() if one["Name"] == "propagate-at-launch" else value
+                               for value in one["Values"]]}
+            for one in call.parameters.get("Filters", [])
+        ]  # fmt: skip
+        for one in filters:
+            if one["Name"] not in _TAG_FIELDS:
+                raise ApiError(
+                    "ValidationError", f"Filter type {one['Name']} is not correct. Allowed: {', '.join(_TAG_FIELDS)}"
+                )
+        return page([tag for tag in found if matches(filters, tag, _TAG_FIELDS)], call.parameters, "Tags")
 
 
-def _launch_anew(group: Group) -> None:
-    """Let a user's change be tried at once, whatever failed before."""
+def _reset_retries(group: Group) -> None:
+    """Let the next launch attempt start immediately, regardless of previous failures."""
     group.launch_failures, group.launch_not_before = 0, 0.0
-
-
-def _processes(call: Call) -> list[str]:
-    named = call.parameters.get("ScalingProcesses") or list(PROCESSES)
-    if unknown := [one for one in named if one not in PROCESSES]:
-        raise ApiError(
-            "ValidationError", f"Unknown scaling processes {', '.join(unknown)}; known: {', '.join(PROCESSES)}"
-        )
-    return list(named)
-
-
-def _termination_policy_types(call: Call) -> Mapping[str, Any]:
-    return {"TerminationPolicyTypes": list(TERMINATION_POLICIES)}

@@ -1,4 +1,4 @@
-"""The API calls about lifecycle hooks."""
+"""API operations on lifecycle hooks."""
 
 from __future__ import annotations
 
@@ -10,40 +10,37 @@ from localcloud.compute.autoscaling.lifecycle import Lifecycle
 from localcloud.compute.autoscaling.model import LAUNCHING, TERMINATING, Group, GroupStore, Hook, Member
 from localcloud.compute.autoscaling.views import hook_view
 
-_SHORTEST_SECONDS, _LONGEST_SECONDS, _DEFAULT_SECONDS = 30, 7200, 3600
+_MIN_SECONDS, _MAX_SECONDS, _DEFAULT_SECONDS = 30, 7200, 3600
 
 
 class HookOperations:
-    """Handlers of the calls about hooks."""
+    """Handlers for operations on hooks."""
 
     def __init__(self, store: GroupStore, lifecycle: Lifecycle) -> None:
         self._store = store
         self._lifecycle = lifecycle
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {
             "PutLifecycleHook": self.put,
             "DeleteLifecycleHook": self.delete,
             "DescribeLifecycleHooks": self.describe,
-            "DescribeLifecycleHookTypes": lambda call: {"LifecycleHookTypes": [LAUNCHING, TERMINATING]},
             "CompleteLifecycleAction": self.complete,
             "RecordLifecycleActionHeartbeat": self.heartbeat,
         }
 
     def put(self, call: Call) -> Mapping[str, Any]:
-        """Create or change a hook; of an existing one, what is not given stays."""
+        """Create or change a hook. If the hook exists, omitted parameters keep their values."""
         with self._store.lock:
             group = self._store.get(call.parameters["AutoScalingGroupName"])
             before = group.hooks.get(call.parameters["LifecycleHookName"])
             hook = read_hook(call.parameters, before)
             group.hooks[hook.name] = hook
-            if hook.target_arn and (before is None or before.target_arn != hook.target_arn):
-                self._lifecycle.announce(group, hook)
         return {}
 
     def delete(self, call: Call) -> Mapping[str, Any]:
-        """Delete a hook; instances that wait for it go on."""
+        """Delete a hook. Instances stop waiting for it."""
         with self._store.lock:
             group = self._store.get(call.parameters["AutoScalingGroupName"])
             name = call.parameters["LifecycleHookName"]
@@ -53,7 +50,7 @@ class HookOperations:
                 for wait in member.waits:
                     if wait.hook.name == name and wait.result is None:
                         # Source: docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DeleteLifecycleHook.html:
-                        # outstanding launch actions are abandoned, outstanding terminate actions continue.
+                        # outstanding launch actions are abandoned, and outstanding terminate actions continue.
                         wait.result = "ABANDON" if wait.hook.transition == LAUNCHING else "CONTINUE"
         self._store.wake.set()
         return {}
@@ -67,7 +64,7 @@ class HookOperations:
         return {"LifecycleHooks": hooks}
 
     def complete(self, call: Call) -> Mapping[str, Any]:
-        """Answer a hook for an instance."""
+        """Complete an instance's lifecycle action."""
         result = call.parameters["LifecycleActionResult"]
         if result not in ("CONTINUE", "ABANDON"):
             raise ApiError("ValidationError", f"LifecycleActionResult '{result}' must be CONTINUE or ABANDON")
@@ -78,7 +75,7 @@ class HookOperations:
         return {}
 
     def heartbeat(self, call: Call) -> Mapping[str, Any]:
-        """Give an instance more time."""
+        """Extend a lifecycle action's timeout."""
         with self._store.lock:
             group, member, token = self._waiting(call)
             self._lifecycle.heartbeat(group, member, call.parameters["LifecycleHookName"], token)
@@ -89,7 +86,7 @@ class HookOperations:
         group = self._store.get(call.parameters["AutoScalingGroupName"])
         token, instance_id = call.parameters.get("LifecycleActionToken"), call.parameters.get("InstanceId")
         if token is None and instance_id is None:
-            raise ApiError("ValidationError", "Either LifecycleActionToken or InstanceId must be given")
+            raise ApiError("ValidationError", "LifecycleActionToken or InstanceId is required")
         for member in group.members.values():
             if (instance_id is None or member.instance_id == instance_id) and (
                 token is None or any(wait.token == token for wait in member.waits)
@@ -100,12 +97,16 @@ class HookOperations:
 
 
 def read_hook(parameters: Mapping[str, Any], before: Hook | None = None) -> Hook:
-    """Return the hook that the parameters describe, over `before`.
+    """Return the hook that the parameters define, with defaults from `before`.
 
     Raises:
         ApiError: ValidationError.
     """
     name = parameters["LifecycleHookName"]
+    if unknown := sorted({"NotificationMetadata", "NotificationTargetARN", "RoleARN"} & set(parameters)):
+        raise ApiError(
+            "ValidationError", f"Lifecycle hook '{name}': the embedded cloud does not emulate {', '.join(unknown)}"
+        )
     transition = parameters.get("LifecycleTransition") or (before.transition if before else None)
     seconds = int(parameters.get("HeartbeatTimeout") or (before.heartbeat_seconds if before else _DEFAULT_SECONDS))
     result = parameters.get("DefaultResult") or (before.default_result if before else "ABANDON")
@@ -113,23 +114,11 @@ def read_hook(parameters: Mapping[str, Any], before: Hook | None = None) -> Hook
         raise ApiError(
             "ValidationError", f"Lifecycle hook '{name}': LifecycleTransition must be {LAUNCHING} or {TERMINATING}"
         )
-    if not _SHORTEST_SECONDS <= seconds <= _LONGEST_SECONDS:
+    if not _MIN_SECONDS <= seconds <= _MAX_SECONDS:
         raise ApiError(
             "ValidationError",
-            f"Lifecycle hook '{name}': HeartbeatTimeout {seconds} must be from {_SHORTEST_SECONDS} to "
-            f"{_LONGEST_SECONDS}",
+            f"Lifecycle hook '{name}': HeartbeatTimeout {seconds} must be from {_MIN_SECONDS} to {_MAX_SECONDS}",
         )
     if result not in ("CONTINUE", "ABANDON"):
         raise ApiError("ValidationError", f"Lifecycle hook '{name}': DefaultResult must be CONTINUE or ABANDON")
-    hook = Hook(
-        name, transition, seconds, result,
-        parameters.get("NotificationMetadata", before.notification_metadata if before else None),
-        parameters.get("NotificationTargetARN", before.target_arn if before else None) or None,
-        parameters.get("RoleARN", before.role_arn if before else None),
-    )  # fmt: skip
-    if hook.target_arn is not None:
-        if hook.target_arn.split(":")[2:3] not in (["sqs"], ["sns"]):
-            raise ApiError("ValidationError", f"Lifecycle hook '{name}': NotificationTargetARN is not of SQS or SNS")
-        if hook.role_arn is None:
-            raise ApiError("ValidationError", f"Lifecycle hook '{name}': NotificationTargetARN needs a RoleARN")
-    return hook
+    return Hook(name, transition, seconds, result)

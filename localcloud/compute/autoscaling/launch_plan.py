@@ -1,4 +1,4 @@
-"""From LaunchTemplate and MixedInstancesPolicy parameters to a checked launch plan."""
+"""Converts LaunchTemplate and MixedInstancesPolicy parameters to a validated launch plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from localcloud.api import ApiError
 from localcloud.compute.autoscaling.model import Distribution, LaunchPlan, Override, TemplateReference
-from localcloud.compute.launch import LaunchResolver, LaunchTemplateVersion
+from localcloud.compute.launch.resolver import LaunchResolver, LaunchTemplateVersion
 
 ON_DEMAND_STRATEGIES = ("prioritized", "lowest-price")
 SPOT_STRATEGIES = (
@@ -17,16 +17,16 @@ _MAXIMUM_WEIGHT = 999
 
 
 def read_plan(parameters: Mapping[str, Any], resolver: LaunchResolver) -> LaunchPlan | None:
-    """Return what the parameters say is launched, None when they say nothing.
+    """Return the launch plan that the parameters define, or None if they do not include launch parameters.
 
     Raises:
-        ApiError: ValidationError for parameters that Auto Scaling refuses or that are not emulated.
+        ApiError: ValidationError for parameters that are invalid or not emulated.
     """
     template, policy = parameters.get("LaunchTemplate"), parameters.get("MixedInstancesPolicy")
     if parameters.get("LaunchConfigurationName") or parameters.get("InstanceId"):
         raise ApiError(
             "ValidationError",
-            "LaunchConfigurationName and InstanceId are not emulated by the local cloud; use LaunchTemplate",
+            "LaunchConfigurationName and InstanceId are not emulated by the embedded cloud; use LaunchTemplate",
         )
     if template and policy:
         raise ApiError(
@@ -43,7 +43,9 @@ def read_plan(parameters: Mapping[str, Any], resolver: LaunchResolver) -> Launch
 def _mixed(policy: Mapping[str, Any], resolver: LaunchResolver) -> LaunchPlan:
     part = policy.get("LaunchTemplate") or {}
     if not part.get("LaunchTemplateSpecification"):
-        raise ApiError("ValidationError", "MixedInstancesPolicy: LaunchTemplate.LaunchTemplateSpecification is missing")
+        raise ApiError(
+            "ValidationError", "MixedInstancesPolicy: LaunchTemplate.LaunchTemplateSpecification is required"
+        )
     reference, version = _reference(part["LaunchTemplateSpecification"], resolver)
     _refuse_spot_options(version)
     overrides = [_override(one, resolver) for one in part.get("Overrides", [])]
@@ -82,8 +84,8 @@ def _override(parameter: Mapping[str, Any], resolver: LaunchResolver) -> Overrid
     if unknown := set(parameter) - {"InstanceType", "WeightedCapacity", "LaunchTemplateSpecification"}:
         raise ApiError(
             "ValidationError",
-            f"MixedInstancesPolicy: override {', '.join(sorted(unknown))} is not emulated by the local cloud; name "
-            "instance types",
+            "MixedInstancesPolicy: the embedded cloud does not emulate overrides with "
+            f"{', '.join(sorted(unknown))}; use InstanceType",
         )
     weight = str(parameter.get("WeightedCapacity", "1"))
     if not weight.isdigit() or not 1 <= int(weight) <= _MAXIMUM_WEIGHT:
@@ -119,7 +121,7 @@ def _distribution(parameter: Mapping[str, Any]) -> Distribution:
     if not 1 <= found.spot_pools <= 20:
         problems.append(f"SpotInstancePools {found.spot_pools} must be from 1 to 20")
     if "SpotInstancePools" in parameter and found.spot_allocation != "lowest-price":
-        problems.append("SpotInstancePools can be used with SpotAllocationStrategy lowest-price only")
+        problems.append("SpotInstancePools requires SpotAllocationStrategy lowest-price")
     if problems:
         raise ApiError("ValidationError", "; ".join(problems))
     return found

@@ -1,6 +1,6 @@
-"""Launches one instance for a group, trying zone after zone and pool after pool.
+"""Launches instances for groups, trying one zone and pool after another.
 
-Runs in the reconciler's thread, without the store's lock while EC2 is asked.
+The launcher runs in the reconciler's thread and does not hold the store's lock during EC2 calls.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 from localcloud.api import ApiError
 from localcloud.compute.autoscaling.activities import ActivityLog
-from localcloud.compute.autoscaling.distribution import ZoneAttempt, attempts, reservation_tries
+from localcloud.compute.autoscaling.distribution import ZoneAttempt, attempts, reservation_attempts
 from localcloud.compute.autoscaling.lifecycle import GROUP_TAG
 from localcloud.compute.autoscaling.model import Group, GroupStore, Member, Override, TemplateReference
-from localcloud.compute.instance import Instance
-from localcloud.compute.inventory import Inventory
-from localcloud.compute.launch import LaunchResolver, LaunchSpecification
+from localcloud.compute.capacity import Market
+from localcloud.compute.launch.resolver import LaunchResolver, LaunchSpecification
+from localcloud.compute.machines.instance import Instance
+from localcloud.compute.machines.inventory import Inventory
+from localcloud.control_loop import retry_seconds
 
-FIRST_RETRY_SECONDS = 2.0
-LONGEST_RETRY_SECONDS = 30.0
 _NO_CAPACITY = ("InsufficientInstanceCapacity", "ReservationCapacityExceeded")
-_SPOT_MESSAGE = (
-    "Could not launch Spot Instances. UnfulfillableCapacity - Unable to fulfill capacity due to your request "
-    "configuration. Please adjust your request and try again. Launching EC2 instance failed."
+_UNFULFILLABLE = (
+    "UnfulfillableCapacity - Unable to fulfill capacity due to your request configuration. Please adjust your request "
+    "and try again."
 )
 
 
@@ -41,20 +41,20 @@ class GroupLauncher:
         self._clock = clock
 
     def launch(self, group: Group, desired: int, cause: str) -> bool:
-        """Launch one instance; False when no pool gave one, and then the group waits a while before it tries again."""
+        """Launch an instance. Return False if all pools fail, which delays the group's next attempt."""
         with self._store.lock:
             if group.is_deleting:
                 return False
-            tries = list(attempts(group, desired))
+            planned = list(attempts(group, desired))
             group.is_launching = True
         try:
-            return self._try(group, tries, cause)
+            return self._try(group, planned, cause)
         finally:
             with self._store.lock:
                 group.is_launching = False
 
-    def _try(self, group: Group, tries: Sequence[ZoneAttempt], cause: str) -> bool:
-        for attempt in tries:
+    def _try(self, group: Group, planned: Sequence[ZoneAttempt], cause: str) -> bool:
+        for attempt in planned:
             try:
                 instance, override = self._in_zone(group, attempt)
             except ApiError as error:
@@ -67,22 +67,21 @@ class GroupLauncher:
                 return True
         with self._store.lock:
             group.launch_failures += 1
-            pause = min(FIRST_RETRY_SECONDS * 2 ** (group.launch_failures - 1), LONGEST_RETRY_SECONDS)
-            group.launch_not_before = self._clock() + pause
+            group.launch_not_before = self._clock() + retry_seconds(group.launch_failures)
         return False
 
     def _in_zone(self, group: Group, attempt: ZoneAttempt) -> tuple[Instance, Override]:
-        """Raises the last pool's ApiError when none of the zone's pools gives an instance."""
+        """Launch in the first pool with capacity in a zone; raise the last pool's ApiError if all fail."""
         refusal: ApiError | None = None
         for override in attempt.overrides:
-            for reservation in reservation_tries(group, attempt.market):
+            for reservation in reservation_attempts(group, attempt.market):
                 try:
                     specification = self._specification(group, attempt, override, reservation)
                     (instance,) = self._inventory.launch(specification, 1, group=group.name)
                     return instance, override
                 except ApiError as error:
                     refusal = error
-                    # A reservation of another type or zone, or one that has ended, is passed over.
+                    # Skip reservations that have expired or are for a different type or zone.
                     if error.code not in _NO_CAPACITY and not reservation:
                         raise
         assert refusal is not None, "a group has at least one override"
@@ -105,8 +104,6 @@ class GroupLauncher:
                 parameters["InstanceType"] = override.instance_type
             if reservation:
                 parameters["CapacityReservationSpecification"] = reservation
-            if group.placement_group is not None:
-                parameters["Placement"] = {"GroupName": group.placement_group}
             if attempt.market == "spot":
                 options: dict[str, Any] = {"MarketType": "spot"}
                 if distribution is not None and distribution.spot_max_price is not None:
@@ -125,7 +122,7 @@ class GroupLauncher:
                 instance_id=instance.id, instance_type=specification.instance_type, zone=specification.zone,
                 subnet_id=specification.subnet_id, market=specification.market, weight=override.weight,
                 template=TemplateReference(template.template_id, template.name, str(template.version)),
-                joined=self._clock(), is_protected=group.protects_new_instances,
+                joined=self._clock(),
                 activity=self._activities.begin(
                     group, f"Launching a new EC2 instance: {instance.id}", cause, instance_id=instance.id,
                     subnet_id=specification.subnet_id, zone=specification.zone,
@@ -136,13 +133,24 @@ class GroupLauncher:
             group.members[instance.id] = member
 
     def _report_failure(self, group: Group, attempt: ZoneAttempt, cause: str, error: ApiError) -> None:
-        if error.code in _NO_CAPACITY and attempt.market == "spot":
-            message = _SPOT_MESSAGE
-        else:
-            message = f"{error.message} Launching EC2 instance failed."
+        message = _status_message(group, attempt.market, error)
         with self._store.lock:
             activity = self._activities.begin(
                 group, "Launching a new EC2 instance", cause, instance_id=None,
                 subnet_id=attempt.subnet.subnet_id, zone=attempt.subnet.zone,
             )  # fmt: skip
             self._activities.launch_failed(group, activity, message)
+
+
+def _status_message(group: Group, market: Market | None, error: ApiError) -> str:
+    """Return the status message of a failed launch. A mixed instances policy adds the market and the error's code.
+
+    Sources (read 2026-11): https://github.com/redhat-developer/mapt/issues/576,
+    https://github.com/mludvig/aws-ethereum-miner/issues/23, https://github.com/kubernetes/autoscaler/issues/1263
+    """
+    if group.plan.distribution is None:
+        return f"{error.message} Launching EC2 instance failed."
+    instances = "Spot Instances" if market == "spot" else "On-Demand Instances"
+    is_unfulfillable = error.code in _NO_CAPACITY and market == "spot"
+    reason = _UNFULFILLABLE if is_unfulfillable else f"{error.code} - {error.message}"
+    return f"Could not launch {instances}. {reason} Launching EC2 instance failed."

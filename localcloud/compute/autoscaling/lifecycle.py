@@ -1,6 +1,6 @@
-"""What an instance goes through in its group: hooks on its way in and out, and what the group then does with it.
+"""Manages an instance's lifecycle in its group, from Pending through its hooks to Terminated.
 
-Called under the store's lock. Not here: who comes and who goes (`reconciler`, `refresh`).
+Callers hold the store's lock. `reconciler` and `refresh` decide which instances to launch and terminate.
 """
 
 from __future__ import annotations
@@ -15,31 +15,25 @@ from localcloud.compute.autoscaling.model import (
     LAUNCHING,
     TERMINATING,
     Group,
-    Hook,
     HookWait,
     Member,
     Result,
 )  # fmt: skip
-from localcloud.compute.autoscaling.notifications import HookNotifier
-from localcloud.compute.inventory import Inventory
+from localcloud.compute.machines.inventory import Inventory
 
 GROUP_TAG = "aws:autoscaling:groupName"
 
 
 class Lifecycle:
-    """Moves the instances of groups from Pending to InService, and from there to Terminated."""
+    """Moves instances from Pending to InService, and from there to Terminated."""
 
-    def __init__(
-        self, inventory: Inventory, activities: ActivityLog, notifier: HookNotifier,
-        clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+    def __init__(self, inventory: Inventory, activities: ActivityLog, clock: Callable[[], float] = time.time) -> None:
         self._inventory = inventory
         self._activities = activities
-        self._notifier = notifier
         self._clock = clock
 
     def begin_end(self, group: Group, member: Member, cause: str, *, holds_place: bool = False) -> None:
-        """Take an instance out of service; it waits for the terminating hooks, then ends."""
+        """Take an instance out of service, and terminate it when its terminating hooks have completed."""
         if member.is_ending:
             return
         if member.activity is not None and not member.is_in_service:
@@ -62,7 +56,7 @@ class Lifecycle:
             self._end_instance(member)
 
     def advance(self, group: Group, member: Member) -> None:
-        """Take the next step of an instance that is coming or going, when there is one."""
+        """Advance a pending or terminating instance to its next state if possible."""
         instance = self._inventory.get(member.instance_id)
         if member.state == "Pending" and instance.state == "running":
             self._wait_for_hooks(group, member, LAUNCHING)
@@ -75,35 +69,31 @@ class Lifecycle:
         elif member.state.startswith("Pending") and not instance.is_live:
             self._fail_launch(group, member)
         elif member.state.endswith(":Wait"):
-            self._look_at_waits(group, member)
+            self._check_waits(group, member)
         if member.is_ending and instance.state == "terminated" and member.state != "Terminating:Wait":
             self._leave(group, member)
 
     def complete(self, group: Group, member: Member, hook: str, token: str | None, result: Result) -> None:
-        """Answer a hook for an instance.
+        """Complete an instance's lifecycle action.
 
         Raises:
-            ApiError: the instance does not wait for this hook.
+            ApiError: The instance is not waiting for this hook.
         """
         self._wait_of(group, member, hook, token).result = result
 
     def heartbeat(self, group: Group, member: Member, hook: str, token: str | None) -> None:
-        """Begin a hook's time-out anew.
+        """Restart a hook's timeout.
 
         Raises:
-            ApiError: the instance does not wait for this hook.
+            ApiError: The instance is not waiting for this hook.
         """
         wait = self._wait_of(group, member, hook, token)
         wait.heartbeat_deadline = self._clock() + wait.hook.heartbeat_seconds
 
     def next_deadline(self, member: Member) -> float | None:
-        """Return when the next hook of an instance times out."""
+        """Return the time of the instance's next hook timeout in Unix seconds, or None if there is none."""
         open_waits = [wait for wait in member.waits if wait.result is None]
         return min((min(one.heartbeat_deadline, one.global_deadline) for one in open_waits), default=None)
-
-    def announce(self, group: Group, hook: Hook) -> None:
-        """Send the test notification of a new hook with a target."""
-        self._notifier.test(group, hook)
 
     def _wait_of(self, group: Group, member: Member, hook: str, token: str | None) -> HookWait:
         if hook not in group.hooks:
@@ -119,10 +109,9 @@ class Lifecycle:
             if hook.transition == transition:
                 wait = HookWait(hook, str(uuid.uuid4()), now + hook.heartbeat_seconds, now + hook.global_seconds)
                 member.waits.append(wait)
-                detail = self._activities.lifecycle_action(group, member, wait)
-                self._notifier.notify(group, hook, detail)
+                self._activities.lifecycle_action(group, member, wait)
 
-    def _look_at_waits(self, group: Group, member: Member) -> None:
+    def _check_waits(self, group: Group, member: Member) -> None:
         now = self._clock()
         for wait in member.waits:
             if wait.result is None and now >= min(wait.heartbeat_deadline, wait.global_deadline):
@@ -152,8 +141,8 @@ class Lifecycle:
     def _fail_launch(self, group: Group, member: Member) -> None:
         instance = self._inventory.get(member.instance_id)
         assert member.activity is not None
-        words = instance.reason.message if instance.reason else "The instance ended"
-        self._activities.launch_failed(group, member.activity, f"{words}. Launching EC2 instance failed.")
+        text = instance.reason.message if instance.reason else "The instance was terminated"
+        self._activities.launch_failed(group, member.activity, f"{text}. Launching EC2 instance failed.")
         del group.members[member.instance_id]
 
     def _leave(self, group: Group, member: Member) -> None:

@@ -1,4 +1,4 @@
-"""The state of Auto Scaling groups: plain data, changed under the store's lock."""
+"""Plain data classes for the state of Auto Scaling groups. The store's lock guards all changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT_ACTIVITIES = 500
 
 @dataclass(frozen=True)
 class Subnet:
-    """A subnet that a group launches into."""
+    """A group's subnet."""
 
     subnet_id: str
     zone: str
@@ -27,7 +27,7 @@ class Subnet:
 
 @dataclass(frozen=True)
 class TemplateReference:
-    """A launch template version as a group names it; `version` may be $Latest or $Default."""
+    """A group's reference to a launch template version. `version` may be $Latest or $Default."""
 
     template_id: str
     name: str
@@ -38,13 +38,13 @@ class TemplateReference:
         return {"LaunchTemplateId": self.template_id, "Version": self.version}
 
     def as_shown(self) -> dict[str, str]:
-        """Return it as the describe calls show it."""
+        """Return the reference in the format of the Describe calls."""
         return {"LaunchTemplateId": self.template_id, "LaunchTemplateName": self.name, "Version": self.version}
 
 
 @dataclass(frozen=True)
 class Override:
-    """One entry of a mixed instances policy: a type with its weight, perhaps with a template of its own."""
+    """An override in a mixed instances policy, with an instance type, its weight and an optional template."""
 
     instance_type: str | None
     weight: int = 1
@@ -53,7 +53,7 @@ class Override:
 
 @dataclass(frozen=True)
 class Distribution:
-    """How a mixed instances policy divides the capacity; percentages are 0 to 100."""
+    """A mixed instances policy's instances distribution. Percentages are from 0 to 100."""
 
     on_demand_allocation: str = "prioritized"
     on_demand_base: int = 0
@@ -65,7 +65,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What a group launches: a template alone, or a mixed instances policy when `distribution` is there."""
+    """A group's launch parameters: a template, or a mixed instances policy if `distribution` is set."""
 
     template: TemplateReference
     overrides: Sequence[Override] = ()
@@ -81,13 +81,10 @@ class Hook:
     transition: str
     heartbeat_seconds: int
     default_result: Result
-    notification_metadata: str | None = None
-    target_arn: str | None = None
-    role_arn: str | None = None
 
     @property
     def global_seconds(self) -> int:
-        """How long an instance may wait in all, however often heart-beats are recorded.
+        """The maximum total time that an instance waits, regardless of recorded heartbeats.
 
         Source: docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LifecycleHook.html, 2026-11.
         """
@@ -96,7 +93,7 @@ class Hook:
 
 @dataclass
 class HookWait:
-    """One hook that an instance waits for."""
+    """A hook that an instance is waiting for."""
 
     hook: Hook
     token: str
@@ -107,7 +104,7 @@ class HookWait:
 
 @dataclass
 class Activity:
-    """One scaling activity."""
+    """A scaling activity."""
 
     activity_id: str
     group_name: str
@@ -124,7 +121,7 @@ class Activity:
 
 @dataclass
 class Member:
-    """One instance of a group."""
+    """An instance in a group."""
 
     instance_id: str
     instance_type: str
@@ -136,8 +133,6 @@ class Member:
     joined: float
     state: str = "Pending"
     health: str = "Healthy"
-    health_cause: str = ""
-    is_protected: bool = False
     in_service_since: float | None = None
     waits: list[HookWait] = field(default_factory=list)
     activity: Activity | None = None
@@ -146,7 +141,7 @@ class Member:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the instance has begun to leave the group."""
+        """Whether the instance is terminating."""
         return self.state.startswith("Terminating")
 
     @property
@@ -162,7 +157,7 @@ class Member:
 
 @dataclass
 class GroupTag:
-    """A tag of a group."""
+    """A tag on a group."""
 
     key: str
     value: str
@@ -171,7 +166,7 @@ class GroupTag:
 
 @dataclass
 class Refresh:
-    """One instance refresh; `to_replace` are the ids of instances that it has yet to end."""
+    """An instance refresh. `to_replace` holds the IDs of the instances that have not been replaced yet."""
 
     refresh_id: str
     started: float
@@ -179,14 +174,12 @@ class Refresh:
     to_replace: set[str]
     total: int
     status: str = "Pending"
-    reason: str = ""
     ended: float | None = None
-    desired_configuration: Mapping[str, Any] | None = None
 
 
 @dataclass
 class Group:
-    """One Auto Scaling group."""
+    """An Auto Scaling group."""
 
     name: str
     arn: str
@@ -196,50 +189,41 @@ class Group:
     maximum: int
     desired: int
     subnets: Sequence[Subnet]
-    uses_default_subnets: bool
-    placement_group: str | None
-    service_role_arn: str
     tags: dict[str, GroupTag] = field(default_factory=dict)
     hooks: dict[str, Hook] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)
-    suspended: dict[str, str] = field(default_factory=dict)
     activities: deque[Activity] = field(default_factory=lambda: deque(maxlen=KEPT_ACTIVITIES))
     refreshes: list[Refresh] = field(default_factory=list)
-    health_check_type: str = "EC2"
-    health_check_grace_seconds: int = 0
-    cooldown_seconds: int = 300
-    default_warmup_seconds: int | None = None
     maximum_lifetime_seconds: int | None = None
-    termination_policies: Sequence[str] = ("Default",)
-    protects_new_instances: bool = False
     rebalances_capacity: bool = False
-    balanced_only: bool = False
-    deletion_protection: str = "none"
     reservations: Mapping[str, Any] = field(default_factory=dict)
     is_deleting: bool = False
     is_launching: bool = False
     user_causes: list[str] = field(default_factory=list)
-    cooldown_until: float = 0.0
     launch_not_before: float = 0.0
     launch_failures: int = 0
 
+    def __str__(self) -> str:
+        """Return the name, for use in log lines."""
+        return self.name
+
     @property
     def capacity(self) -> int:
-        """Return the sum of the weights that count."""
+        """The total weight of the instances that count towards the capacity."""
         return sum(member.weight for member in self.members.values() if member.counts)
 
     @property
     def refresh(self) -> Refresh | None:
-        """Return the refresh that is under way."""
-        if self.refreshes and self.refreshes[-1].status in ("Pending", "InProgress", "Cancelling"):
+        """The refresh in progress, or None."""
+        if self.refreshes and self.refreshes[-1].status in ("Pending", "InProgress"):
             return self.refreshes[-1]
         return None
 
     def member(self, instance_id: str) -> Member:
-        """Return one instance.
+        """Return an instance.
 
         Raises:
-            ApiError: it is not of this group.
+            ApiError: The instance is not in this group.
         """
         if instance_id not in self.members:
             raise ApiError(
@@ -247,13 +231,9 @@ class Group:
             )
         return self.members[instance_id]
 
-    def may(self, process: str) -> bool:
-        """Tell whether a process is not suspended."""
-        return process not in self.suspended
-
 
 class GroupStore:
-    """All groups; `lock` guards every group and all that is in it, `wake` tells the reconciler to look."""
+    """Stores all groups. `lock` guards them and their contents, and setting `wake` starts a reconciliation."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -261,10 +241,10 @@ class GroupStore:
         self.groups: dict[str, Group] = {}
 
     def get(self, name: str | None) -> Group:
-        """Return one group, by name or by ARN.
+        """Return a group by name or ARN.
 
         Raises:
-            ApiError: ValidationError, worded as Auto Scaling words it.
+            ApiError: ValidationError, with Auto Scaling's message.
         """
         if name is not None and ":autoScalingGroupName/" in name:
             name = name.rpartition("/")[2]
@@ -277,16 +257,3 @@ class GroupStore:
         for group in self.groups.values():
             for member in list(group.members.values()):
                 yield group, member
-
-    def of_instance(self, instance_id: str) -> tuple[Group, Member]:
-        """Return the group that an instance is in.
-
-        Raises:
-            ApiError: it is in none.
-        """
-        for group, member in self.members():
-            if member.instance_id == instance_id:
-                return group, member
-        raise ApiError(
-            "ValidationError", f"Instance Id not found - No managed instance found for instance ID: {instance_id}"
-        )

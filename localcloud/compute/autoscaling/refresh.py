@@ -1,72 +1,60 @@
-"""Instance refreshes: which instances are out of date, and how many may go at a time.
+"""Instance refreshes: implements their API operations, selects outdated instances and paces their replacement.
 
-Called under the store's lock by the reconciler. Not here: launching the replacements, which the group's size does.
+Each terminated instance leaves the group below its desired capacity, so the reconciler launches the replacement.
 """
 
 from __future__ import annotations
 
 import math
 import time
+import uuid
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from typing import Any
 
+from localcloud.api import ApiError, Call, Handler
 from localcloud.compute.autoscaling.lifecycle import Lifecycle
-from localcloud.compute.autoscaling.model import Group, LaunchPlan, Member, Refresh
-from localcloud.compute.launch import LaunchResolver
+from localcloud.compute.autoscaling.model import Group, GroupStore, LaunchPlan, Member, Refresh
+from localcloud.compute.autoscaling.views import page, refresh_view
+from localcloud.compute.launch.resolver import LaunchResolver
 
+_PREFERENCES = frozenset({"MinHealthyPercentage", "SkipMatching"})
+_DEFAULT_MIN_HEALTHY = 90
 _CAUSE = "an instance was taken out of service in response to an instance refresh."
 
 
 class InstanceRefresher:
-    """Drives the refresh of a group, if there is one."""
+    """Advances a group's refresh. Callers hold the store's lock."""
 
     def __init__(self, lifecycle: Lifecycle, clock: Callable[[], float] = time.time) -> None:
         self._lifecycle = lifecycle
         self._clock = clock
 
     def advance(self, group: Group) -> None:
-        """Take the refresh's next step."""
+        """Terminate the refresh's next instances, if any, or finish the refresh."""
         refresh = group.refresh
-        if refresh is None or not group.may("InstanceRefresh"):
+        if refresh is None:
             return
         if refresh.status == "Pending":
             refresh.status = "InProgress"
-        # What has left by itself has been replaced by what the group launches today.
+        # Instances that left for other reasons were replaced with the current launch plan.
         refresh.to_replace &= set(group.members)
         waiting = {one for one in refresh.to_replace if not group.members[one].is_ending}
-        if refresh.status == "Cancelling":
-            if refresh.to_replace == waiting:
-                self._finish(refresh, "Cancelled", "Cancelled by user")
-            return
         if not refresh.to_replace:
-            if self._is_settled(group, refresh):
-                self._finish(refresh, "Successful", "")
+            if group.capacity >= group.desired and all(_is_healthy(one) for one in group.members.values()):
+                refresh.status, refresh.ended = "Successful", self._clock()
             return
         self._replace_some(group, refresh, waiting)
 
-    def next_deadline(self, group: Group) -> float | None:
-        """Return when an instance that warms up will be warm."""
-        refresh = group.refresh
-        if refresh is None:
-            return None
-        warmup = self._warmup_seconds(group, refresh)
-        ends = [member.in_service_since + warmup for member in group.members.values() if member.in_service_since]
-        return min((end for end in ends if end > self._clock()), default=None)
-
     def _replace_some(self, group: Group, refresh: Refresh, waiting: set[str]) -> None:
-        healthy = [one for one in group.members.values() if self._is_healthy(group, refresh, one)]
+        healthy = [one for one in group.members.values() if _is_healthy(one)]
         needed = math.ceil(group.desired * int(refresh.preferences.get("MinHealthyPercentage", 90)) / 100)
         allowed = sum(member.weight for member in healthy) - needed
         is_idle = len(healthy) == len(group.members) and group.capacity >= group.desired
-        protected = refresh.preferences.get("ScaleInProtectedInstances", "Wait")
         for instance_id in sorted(waiting, key=lambda one: group.members[one].joined):
             member = group.members[instance_id]
-            if member.is_protected and protected != "Refresh":
-                if protected == "Ignore":
-                    refresh.to_replace.discard(instance_id)
-                continue
             is_healthy = member in healthy
-            # At least one at a time: 100 % healthy limits the rate to one, it does not forbid the refresh.
+            # If MinHealthyPercentage is 100, replace one instance at a time.
             if is_healthy and allowed < member.weight and not is_idle:
                 continue
             self._lifecycle.begin_end(group, member, _CAUSE, holds_place=True)
@@ -74,32 +62,17 @@ class InstanceRefresher:
                 allowed -= member.weight
             is_idle = False
 
-    def _is_settled(self, group: Group, refresh: Refresh) -> bool:
-        members = list(group.members.values())
-        return group.capacity >= group.desired and all(self._is_healthy(group, refresh, one) for one in members)
 
-    def _is_healthy(self, group: Group, refresh: Refresh, member: Member) -> bool:
-        if not member.is_in_service or member.health != "Healthy" or member.in_service_since is None:
-            return False
-        if member.instance_id in refresh.to_replace:
-            return True
-        is_new = member.in_service_since >= refresh.started
-        return not is_new or self._clock() >= member.in_service_since + self._warmup_seconds(group, refresh)
-
-    def _warmup_seconds(self, group: Group, refresh: Refresh) -> float:
-        if "InstanceWarmup" in refresh.preferences:
-            return float(refresh.preferences["InstanceWarmup"])
-        if group.default_warmup_seconds is not None:
-            return float(group.default_warmup_seconds)
-        return float(group.health_check_grace_seconds)
-
-    def _finish(self, refresh: Refresh, status: str, reason: str) -> None:
-        refresh.status, refresh.reason, refresh.ended = status, reason, self._clock()
+def _is_healthy(member: Member) -> bool:
+    return member.is_in_service and member.health == "Healthy"
 
 
 @dataclass(frozen=True)
 class WantedVersions:
-    """The template (id, version) that a plan launches today, by instance type where an override has its own."""
+    """The current template versions in a plan, as (ID, version).
+
+    `default` is the plan's template version, and `of_type` contains overrides' own template versions by instance type.
+    """
 
     default: tuple[str, str]
     default_type: str | None
@@ -107,17 +80,17 @@ class WantedVersions:
     of_type: Mapping[str | None, tuple[str, str]]
 
     def is_met_by(self, member: Member) -> bool:
-        """Tell whether an instance is what the plan would launch."""
+        """Return True if an instance matches the plan."""
         matches_type = member.instance_type in self.types if self.types else member.instance_type == self.default_type
         wanted = self.of_type.get(member.instance_type, self.default)
         return matches_type and (member.template.template_id, member.template.version) == wanted
 
 
 def wanted_versions(plan: LaunchPlan, resolver: LaunchResolver) -> WantedVersions:
-    """Resolve the template versions of a plan; asks EC2, so call it without the store's lock.
+    """Resolve a plan's template versions. This makes EC2 calls, so do not hold the store's lock.
 
     Raises:
-        ApiError: the launch template is gone.
+        ApiError: The launch template does not exist.
     """
     of_type: dict[str | None, tuple[str, str]] = {}
     for override in plan.overrides:
@@ -134,6 +107,75 @@ def wanted_versions(plan: LaunchPlan, resolver: LaunchResolver) -> WantedVersion
 
 
 def out_of_date(group: Group, wanted: WantedVersions | None) -> set[str]:
-    """Return the ids of the instances that a refresh that starts now replaces: all when nothing is `wanted`."""
+    """Return the IDs of the instances to replace: those that do not match `wanted`, or all if `wanted` is None."""
     members = [member for member in group.members.values() if not member.is_ending]
     return {one.instance_id for one in members if wanted is None or not wanted.is_met_by(one)}
+
+
+class RefreshOperations:
+    """Handlers for operations on instance refreshes."""
+
+    def __init__(self, store: GroupStore, resolver: LaunchResolver, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._resolver = resolver
+        self._clock = clock
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return the handlers, keyed by operation."""
+        return {
+            "StartInstanceRefresh": self.start,
+            "DescribeInstanceRefreshes": self.describe,
+        }
+
+    def start(self, call: Call) -> Mapping[str, Any]:
+        """Start a refresh that replaces the instances that do not match the group's launch plan."""
+        preferences = _preferences(call.parameters)
+        with self._store.lock:
+            group = self._store.get(call.parameters["AutoScalingGroupName"])
+            _refuse_second(group)
+            wanted = group.plan
+        # The lock is released during EC2 calls, so the group may have changed. Check it again.
+        version_of = wanted_versions(wanted, self._resolver) if preferences.get("SkipMatching") else None
+        with self._store.lock:
+            group = self._store.get(call.parameters["AutoScalingGroupName"])
+            _refuse_second(group)
+            stale = out_of_date(group, version_of)
+            refresh = Refresh(str(uuid.uuid4()), self._clock(), preferences, stale, len(stale))
+            group.refreshes.append(refresh)
+        self._store.wake.set()
+        return {"InstanceRefreshId": refresh.refresh_id}
+
+    def describe(self, call: Call) -> Mapping[str, Any]:
+        """Describe a group's refreshes, newest first."""
+        wanted = call.parameters.get("InstanceRefreshIds")
+        with self._store.lock:
+            group = self._store.get(call.parameters["AutoScalingGroupName"])
+            shown = [
+                refresh_view(one, group) for one in reversed(group.refreshes) if not wanted or one.refresh_id in wanted
+            ]
+        return page(shown, call.parameters, "InstanceRefreshes")
+
+
+def _refuse_second(group: Group) -> None:
+    if group.refresh is not None:
+        raise ApiError(
+            "InstanceRefreshInProgress",
+            f"An Instance Refresh is already in progress and blocks the execution of this Instance Refresh: "
+            f"{group.refresh.refresh_id}",
+        )
+
+
+def _preferences(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    if parameters.get("Strategy", "Rolling") != "Rolling":
+        raise ApiError("ValidationError", f"Strategy '{parameters['Strategy']}' is not emulated; use Rolling")
+    if "DesiredConfiguration" in parameters:
+        raise ApiError("ValidationError", "DesiredConfiguration: not emulated by the embedded cloud; update the group")
+    given = dict(parameters.get("Preferences") or {})
+    if unknown := given.keys() - _PREFERENCES:
+        raise ApiError(
+            "ValidationError", f"Preferences {', '.join(sorted(unknown))}: not emulated by the embedded cloud"
+        )
+    minimum = int(given.get("MinHealthyPercentage", _DEFAULT_MIN_HEALTHY))
+    if not 0 <= minimum <= 100:
+        raise ApiError("ValidationError", f"MinHealthyPercentage {minimum} must be from 0 to 100")
+    return {"MinHealthyPercentage": minimum, "SkipMatching": False} | given

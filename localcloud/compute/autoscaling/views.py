@@ -1,34 +1,22 @@
-"""Groups, instances, hooks and refreshes as Auto Scaling's describe calls show them (boto3's shapes)."""
+"""Converts groups, instances, hooks and refreshes to the format of Auto Scaling's Describe calls in boto3."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any
 
-from localcloud.api import ApiError
+from localcloud.compute import describe
 from localcloud.compute.autoscaling.model import Group, Hook, LaunchPlan, Member, Refresh
+from localcloud.compute.describe import timestamp
 
 
-def moment(unix_seconds: float) -> datetime:
-    """Return a time in the form that the gateway serialises."""
-    return datetime.fromtimestamp(unix_seconds, timezone.utc)
-
-
-def page(items: Sequence[Any], parameters: Mapping[str, Any], name: str, most: int = 100) -> dict[str, Any]:
-    """Return one page of a listing under `name`, with the token of the next one.
+def page(items: Sequence[Any], parameters: Mapping[str, Any], name: str, limit: int = 100) -> dict[str, Any]:
+    """Return the page that NextToken and MaxRecords select, under the key `name`.
 
     Raises:
-        ApiError: InvalidNextToken.
+        ApiError: InvalidNextToken if the token is invalid.
     """
-    token = parameters.get("NextToken")
-    if token is not None and not str(token).isdigit():
-        raise ApiError("InvalidNextToken", f"The token '{token}' is invalid.")
-    start, size = int(token or 0), min(int(parameters.get("MaxRecords", most)), most)
-    answer: dict[str, Any] = {name: list(items[start : start + size])}
-    if start + size < len(items):
-        answer["NextToken"] = str(start + size)
-    return answer
+    return describe.page(items, parameters, name, limit, size="MaxRecords")
 
 
 def tag_list(group: Group) -> list[dict[str, Any]]:
@@ -43,32 +31,24 @@ def tag_list(group: Group) -> list[dict[str, Any]]:
 
 
 def group_view(group: Group, *, with_instances: bool = True) -> dict[str, Any]:
-    """Return one group."""
+    """Return a group's description."""
     view: dict[str, Any] = {
         "AutoScalingGroupName": group.name, "AutoScalingGroupARN": group.arn,
         "MinSize": group.minimum, "MaxSize": group.maximum, "DesiredCapacity": group.desired,
-        "DefaultCooldown": group.cooldown_seconds,
+        "DefaultCooldown": 300,
         "AvailabilityZones": sorted({subnet.zone for subnet in group.subnets}),
         "LoadBalancerNames": [], "TargetGroupARNs": [], "TrafficSources": [],
-        "HealthCheckType": group.health_check_type, "HealthCheckGracePeriod": group.health_check_grace_seconds,
+        "HealthCheckType": "EC2", "HealthCheckGracePeriod": 0,
         "Instances": [member_view(one) for one in group.members.values()] if with_instances else [],
-        "CreatedTime": moment(group.created),
-        "SuspendedProcesses": [
-            {"ProcessName": name, "SuspensionReason": why} for name, why in sorted(group.suspended.items())
-        ],
-        "VPCZoneIdentifier": ",".join(one.subnet_id for one in group.subnets) if not group.uses_default_subnets else "",
-        "EnabledMetrics": [],
-        "Tags": tag_list(group), "TerminationPolicies": list(group.termination_policies),
-        "NewInstancesProtectedFromScaleIn": group.protects_new_instances,
-        "ServiceLinkedRoleARN": group.service_role_arn, "CapacityRebalance": group.rebalances_capacity,
-        "DesiredCapacityType": "units", "DeletionProtection": group.deletion_protection,
-        "AvailabilityZoneDistribution": {
-            "CapacityDistributionStrategy": "balanced-only" if group.balanced_only else "balanced-best-effort"
-        },
+        "CreatedTime": timestamp(group.created),
+        "SuspendedProcesses": [], "EnabledMetrics": [], "Tags": tag_list(group),
+        "VPCZoneIdentifier": ",".join(one.subnet_id for one in group.subnets),
+        "TerminationPolicies": ["Default"], "NewInstancesProtectedFromScaleIn": False,
+        "CapacityRebalance": group.rebalances_capacity, "DesiredCapacityType": "units", "DeletionProtection": "none",
+        "AvailabilityZoneDistribution": {"CapacityDistributionStrategy": "balanced-best-effort"},
     }  # fmt: skip
     view |= plan_view(group.plan)
     optional = {
-        "PlacementGroup": group.placement_group, "DefaultInstanceWarmup": group.default_warmup_seconds,
         "MaxInstanceLifetime": group.maximum_lifetime_seconds,
         "CapacityReservationSpecification": dict(group.reservations) or None,
         "Status": "Delete in progress" if group.is_deleting else None,
@@ -77,19 +57,19 @@ def group_view(group: Group, *, with_instances: bool = True) -> dict[str, Any]:
 
 
 def plan_view(plan: LaunchPlan) -> dict[str, Any]:
-    """Return what is launched, under LaunchTemplate or MixedInstancesPolicy."""
+    """Return the launch plan under LaunchTemplate or MixedInstancesPolicy."""
     if plan.shown_policy is not None:
         return {"MixedInstancesPolicy": dict(plan.shown_policy)}
     return {"LaunchTemplate": plan.template.as_shown()}
 
 
 def member_view(member: Member, group: Group | None = None) -> dict[str, Any]:
-    """Return one instance, with its group when that is given (DescribeAutoScalingInstances)."""
+    """Return an instance's description. DescribeAutoScalingInstances also passes its group."""
     view: dict[str, Any] = {
         "InstanceId": member.instance_id, "InstanceType": member.instance_type, "AvailabilityZone": member.zone,
         "LifecycleState": member.state,
         "HealthStatus": member.health if group is None else member.health.upper(),
-        "ProtectedFromScaleIn": member.is_protected,
+        "ProtectedFromScaleIn": False,
     }  # fmt: skip
     if member.template.template_id:
         view["LaunchTemplate"] = member.template.as_shown()
@@ -99,31 +79,24 @@ def member_view(member: Member, group: Group | None = None) -> dict[str, Any]:
 
 
 def hook_view(hook: Hook, group_name: str) -> dict[str, Any]:
-    """Return one lifecycle hook."""
-    view = {
+    """Return a lifecycle hook's description."""
+    return {
         "LifecycleHookName": hook.name, "AutoScalingGroupName": group_name,
         "LifecycleTransition": hook.transition, "HeartbeatTimeout": hook.heartbeat_seconds,
         "GlobalTimeout": hook.global_seconds, "DefaultResult": hook.default_result,
-        "NotificationMetadata": hook.notification_metadata, "NotificationTargetARN": hook.target_arn,
-        "RoleARN": hook.role_arn,
     }  # fmt: skip
-    return {name: value for name, value in view.items() if value is not None}
 
 
 def refresh_view(refresh: Refresh, group: Group) -> dict[str, Any]:
-    """Return one instance refresh."""
+    """Return an instance refresh's description."""
     left = len(refresh.to_replace)
     done = 100 if refresh.status == "Successful" else 100 * (refresh.total - left) // max(refresh.total, 1)
     view: dict[str, Any] = {
         "InstanceRefreshId": refresh.refresh_id, "AutoScalingGroupName": group.name, "Status": refresh.status,
-        "StartTime": moment(refresh.started), "Preferences": dict(refresh.preferences), "Strategy": "Rolling",
+        "StartTime": timestamp(refresh.started), "Preferences": dict(refresh.preferences), "Strategy": "Rolling",
         "PercentageComplete": done if refresh.total else (100 if refresh.status == "Successful" else 0),
         "InstancesToUpdate": left,
     }  # fmt: skip
-    if refresh.reason:
-        view["StatusReason"] = refresh.reason
     if refresh.ended is not None:
-        view["EndTime"] = moment(refresh.ended)
-    if refresh.desired_configuration is not None:
-        view["DesiredConfiguration"] = dict(refresh.desired_configuration)
+        view["EndTime"] = timestamp(refresh.ended)
     return view

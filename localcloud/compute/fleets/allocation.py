@@ -1,6 +1,6 @@
-"""Which pool a fleet tries next, after its allocation strategy; and whom it ends when it has too much.
+"""Pure functions that order a fleet's pools and select the instances to terminate if it has excess capacity.
 
-Pure functions of a fleet, the prices and how much the pools still give. Sources:
+They depend only on the fleet, the prices and the pools' capacity. Source:
 docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-allocation-strategy.html, 2026-11.
 """
 
@@ -13,13 +13,13 @@ from localcloud.compute.fleets.model import Fleet, FleetMember, Pool
 from localcloud.compute.fleets.pools import launched_from
 
 Price = Callable[[Pool, Market], float]
-"""USD an hour for one instance of the pool."""
+"""Returns the price of an instance in the pool, in USD per hour."""
 Depth = Callable[[Pool, Market], float]
-"""How many more instances the pool gives; infinite without a limit."""
+"""Returns the number of instances left in the pool, or infinity without a limit."""
 
 
 def order(fleet: Fleet, market: Market, price: Price, depth: Depth) -> list[Pool]:
-    """Return the pools for the next instance, the best first."""
+    """Return the pools in the order in which the allocation strategy tries them for the next instance."""
     plan = fleet.plan
     pools = list(plan.pools)
 
@@ -43,10 +43,10 @@ def order(fleet: Fleet, market: Market, price: Price, depth: Depth) -> list[Pool
 
 
 def excess(fleet: Fleet, market: Market) -> list[FleetMember]:
-    """Return the instances to end so that the market is at its target or as little above it as weights allow."""
+    """Return the instances to terminate to reduce the market to its target, as closely as their weights allow."""
     surplus = fleet.fulfilled(market) - fleet.plan.targets.of(market)
     chosen = []
-    # The newest first, the dearest of them before the cheap ones; unhealthy ones before all.
+    # Terminate unhealthy instances first, then the most expensive per unit, then the newest.
     members = fleet.counted(market)[::-1]
     for member in sorted(members, key=lambda one: (one.is_healthy, -one.usd_per_hour / one.pool.weight)):
         if member.pool.weight <= surplus:
@@ -56,7 +56,7 @@ def excess(fleet: Fleet, market: Market) -> list[FleetMember]:
 
 
 def within_total_price(fleet: Fleet, market: Market, pool: Pool, price: Price) -> bool:
-    """Tell whether one more instance of the pool keeps the market below the fleet's maximum total price."""
+    """Return True if one more instance from the pool keeps the market within the fleet's maximum total price."""
     limit = fleet.plan.max_total_price[market]
     spent = sum(one.usd_per_hour for one in fleet.live(market))
     return limit is None or spent + price(pool, market) <= limit

@@ -1,4 +1,4 @@
-"""Launches instances for fleets, trying pool after pool; the store's lock is not held while EC2 is asked."""
+"""Launches instances for fleets, trying one pool after another. Does not hold the store's lock during EC2 calls."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from localcloud.compute.fleets.allocation import order, within_total_price
 from localcloud.compute.fleets.history import FleetHistory
 from localcloud.compute.fleets.model import Fleet, FleetMember, FleetStore, Kind, Pool
 from localcloud.compute.fleets.pools import launch_parameters
-from localcloud.compute.instance import Instance
-from localcloud.compute.instance_types import InstanceTypes
-from localcloud.compute.inventory import Inventory
-from localcloud.compute.launch import LaunchResolver
+from localcloud.compute.launch.instance_types import InstanceTypes
+from localcloud.compute.launch.resolver import LaunchResolver
+from localcloud.compute.machines.instance import Instance
+from localcloud.compute.machines.inventory import Inventory
+from localcloud.control_loop import retry_seconds
 
 FLEET_TAGS: dict[Kind, str] = {"ec2": "aws:ec2:fleet-id", "spot": "aws:ec2spot:fleet-request-id"}
-FIRST_RETRY_SECONDS = 2.0
-LONGEST_RETRY_SECONDS = 30.0
 _ALL_PRICED_OUT = "The maximum total price of the fleet is reached."
 
 
@@ -38,7 +37,7 @@ class FleetLauncher:
         self._clock = clock
 
     def fill(self, fleet: Fleet, market: Market) -> bool:
-        """Launch until the market has its target; False when no pool gave what is missing."""
+        """Launch instances up to the market's target. Return False if the pools do not have enough capacity."""
         while True:
             with self._store.lock:
                 if not fleet.is_active or fleet.fulfilled(market) >= fleet.plan.targets.of(market):
@@ -48,14 +47,13 @@ class FleetLauncher:
                 return False
 
     def postpone(self, fleet: Fleet) -> None:
-        """Let the fleet wait before it tries again, longer after each failure."""
+        """Delay the fleet's next attempt. The delay grows with each failure."""
         with self._store.lock:
             fleet.failures += 1
-            pause = min(FIRST_RETRY_SECONDS * 2 ** (fleet.failures - 1), LONGEST_RETRY_SECONDS)
-            fleet.retry_at = self._clock() + pause
+            fleet.retry_at = self._clock() + retry_seconds(fleet.failures)
 
     def price(self, pool: Pool, market: Market) -> float:
-        """Return what an instance of the pool costs, in USD an hour."""
+        """Return the price of an instance in the pool, in USD per hour."""
         if market == "spot":
             return self._types.spot_usd_per_hour(pool.instance_type, pool.zone or "")
         return self._types.on_demand_usd_per_hour(pool.instance_type)
@@ -64,13 +62,8 @@ class FleetLauncher:
         return self._pools.depth(market, pool.instance_type, pool.zone) if pool.zone else float("inf")
 
     def _launch(self, fleet: Fleet, market: Market, pool: Pool) -> bool:
-        tags = [
-            *fleet.plan.instance_tags,
-            {
-                "ResourceType": "instance",
-                "Tags": [{"Key": FLEET_TAGS[fleet.plan.kind], "Value": fleet.fleet_id}],
-            },
-        ]
+        tag = {"Key": FLEET_TAGS[fleet.plan.kind], "Value": fleet.fleet_id}
+        tags = [{"ResourceType": "instance", "Tags": [tag]}]
         try:
             with self._store.lock:
                 if not within_total_price(fleet, market, pool, self.price):
@@ -96,8 +89,8 @@ class FleetLauncher:
         with self._store.lock:
             fleet.members[instance.id] = member
             fleet.failures, fleet.retry_at = 0, 0.0
-            fleet.refusals = fleet.refusals if fleet.plan.fleet_type == "instant" else []
+            fleet.refusals = []
             self._history.instance(fleet, member, "launched", instance.specification.image_id)
             is_orphan = not fleet.is_active
-        if is_orphan:  # deleted while EC2 launched
+        if is_orphan:  # the fleet was deleted during the launch
             self._inventory.terminate([instance.id])

@@ -1,7 +1,7 @@
-"""The service-linked roles that fleets act through; the API does not work without them, as on AWS.
+"""Checks that the service-linked roles required by the fleet APIs exist. As on AWS, API users must create them.
 
-Source: docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-prerequisites.html and spot-fleet-prerequisites.html:
-whoever uses the API must see to it that the roles exist (2026-11).
+Source: docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-prerequisites.html and spot-fleet-prerequisites.html
+(2026-11).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SERVICES: Mapping[str, str] = {
 
 
 def require_linked_roles(clients: Clients, *names: str) -> None:
-    """Return when the roles are there.
+    """Check that the roles exist.
 
     Raises:
-        ApiError: AuthFailure.ServiceLinkedRoleCreationNotPermitted for the first that is not.
+        ApiError: AuthFailure.ServiceLinkedRoleCreationNotPermitted for the first missing role.
     """
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""The state of EC2 Fleets and Spot Fleets: plain data, changed under the store's lock."""
+"""Plain data classes for the state of EC2 Fleets and Spot Fleets. The store's lock guards all changes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from localcloud.api import ApiError
 from localcloud.compute.capacity import Market
 
 Kind = Literal["ec2", "spot"]
-FleetType = Literal["instant", "request", "maintain"]
 State = Literal["submitted", "active", "deleted", "deleted_running", "deleted_terminating"]
-KEPT_EVENTS = 1000
 
 
 @dataclass(frozen=True)
 class Pool:
-    """One way to launch: a template with one override; `zone` is where its subnet or zone puts it.
+    """A launch template with one override. The override's subnet or zone determines `zone`.
 
-    `max_usd_per_unit_hour` is the maximum spot price for one unit of weight.
+    `max_usd_per_unit_hour` is the maximum spot price per unit of weight.
     """
 
     template: Mapping[str, Any]
@@ -36,49 +34,46 @@ class Pool:
 
 @dataclass(frozen=True)
 class Targets:
-    """How much capacity a fleet is to have, in units of weight."""
+    """A fleet's target capacity, in units of weight."""
 
     total: int
     on_demand: int
     spot: int
 
     def of(self, market: Market) -> int:
-        """Return the part of one market."""
+        """Return a market's target."""
         return self.spot if market == "spot" else self.on_demand
 
 
 @dataclass(frozen=True)
 class Rebalance:
-    """What a fleet does at a rebalance recommendation; without a delay the old instance is left to AWS."""
+    """A fleet's capacity rebalancing settings.
+
+    Without a termination delay, the instance at risk runs until AWS reclaims it.
+    """
 
     termination_delay_seconds: int | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a fleet launches and keeps; strategies are spelled as EC2 Fleet spells them."""
+    """A validated request for a fleet of type maintain. Strategies use EC2 Fleet's spelling."""
 
     kind: Kind
-    fleet_type: FleetType
     targets: Targets
     pools: Sequence[Pool]
     spot_strategy: str
     on_demand_strategy: str
     spot_pools: int
     max_total_price: Mapping[Market, float | None]
-    least: Mapping[Market, int]
     replaces_unhealthy: bool
     terminates_excess: bool
-    terminates_on_expiry: bool
-    valid_from: float | None
-    valid_until: float | None
     rebalance: Rebalance | None
-    instance_tags: Sequence[Mapping[str, Any]]
 
 
 @dataclass
 class FleetMember:
-    """One instance of a fleet."""
+    """An instance in a fleet."""
 
     instance_id: str
     pool: Pool
@@ -94,7 +89,7 @@ class FleetMember:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A launch that a pool refused."""
+    """A launch that a pool rejected."""
 
     pool: Pool
     market: Market
@@ -103,19 +98,22 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Event:
-    """One entry of a fleet's history."""
+class FleetEvent:
+    """An entry in a fleet's history, with the type names of EC2 Fleet."""
 
     unix_seconds: float
-    kind: Literal["instance-change", "fleet-change", "service-error", "information"]
+    kind: str
     sub_type: str
     description: str
-    instance_id: str | None = None
+    instance_id: str | None
+
+
+KEPT_EVENTS = 1000
 
 
 @dataclass
 class Fleet:
-    """One fleet; `request` is the request as it is described, with the modifications since."""
+    """A fleet. `request` is the original request with later modifications, in the format of the Describe calls."""
 
     fleet_id: str
     plan: Plan
@@ -123,19 +121,22 @@ class Fleet:
     created: float
     state: State = "active"
     members: dict[str, FleetMember] = field(default_factory=dict)
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
     refusals: list[Refusal] = field(default_factory=list)
     retry_at: float = 0.0
     failures: int = 0
-    ended_weight: dict[Market, float] = field(default_factory=lambda: {"spot": 0.0, "on-demand": 0.0})
+    events: deque[FleetEvent] = field(default_factory=lambda: deque(maxlen=KEPT_EVENTS))
+
+    def __str__(self) -> str:
+        """Return the ID, for use in log lines."""
+        return self.fleet_id
 
     @property
     def is_active(self) -> bool:
-        """Whether the fleet still launches."""
+        """Whether the fleet may launch instances."""
         return self.state in ("submitted", "active")
 
     def live(self, market: Market | None = None) -> list[FleetMember]:
-        """Return the instances that have not ended."""
+        """Return the instances that have not been terminated."""
         return [one for one in self.members.values() if not one.has_ended and market in (None, one.market)]
 
     def counted(self, market: Market) -> list[FleetMember]:
@@ -143,13 +144,12 @@ class Fleet:
         return [one for one in self.live(market) if not one.is_superseded]
 
     def fulfilled(self, market: Market) -> float:
-        """Return the capacity that counts towards the target; a one-time request counts what it once launched."""
-        once = self.ended_weight[market] if self.plan.fleet_type != "maintain" else 0.0
-        return sum(one.pool.weight for one in self.counted(market)) + once
+        """Return the capacity that counts towards the target."""
+        return sum(one.pool.weight for one in self.counted(market))
 
 
 class FleetStore:
-    """All fleets; `lock` guards every fleet, `wake` tells the keeper to look."""
+    """Stores all fleets. `lock` guards every fleet, and setting `wake` starts a reconciliation."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -157,10 +157,10 @@ class FleetStore:
         self.fleets: dict[str, Fleet] = {}
 
     def get(self, fleet_id: str, kind: Kind) -> Fleet:
-        """Return one fleet.
+        """Return a fleet.
 
         Raises:
-            ApiError: InvalidFleetId.NotFound or InvalidSpotFleetRequestId.NotFound.
+            ApiError: InvalidFleetId.NotFound or InvalidSpotFleetRequestId.NotFound if it does not exist.
         """
         fleet = self.fleets.get(fleet_id)
         if fleet is None or fleet.plan.kind != kind:
@@ -172,11 +172,11 @@ class FleetStore:
         return fleet
 
     def of_kind(self, kind: Kind) -> list[Fleet]:
-        """Return the fleets of one kind, oldest first."""
+        """Return all fleets of a kind, oldest first."""
         return [fleet for fleet in self.fleets.values() if fleet.plan.kind == kind]
 
     def of_instance(self, instance_id: str) -> tuple[Fleet, FleetMember] | None:
-        """Return the fleet that an instance is in, if any."""
+        """Return the fleet and fleet member for an instance, or None if it is not in a fleet."""
         for fleet in self.fleets.values():
             if instance_id in fleet.members:
                 return fleet, fleet.members[instance_id]

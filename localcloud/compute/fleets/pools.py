@@ -1,4 +1,4 @@
-"""The pools of a fleet: which templates, types, and places it may launch, and the launch that each stands for."""
+"""A fleet's pools and their launch parameters. A pool combines a launch template, an instance type and a location."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 from localcloud.api import ApiError
 from localcloud.compute.capacity import Market
 from localcloud.compute.fleets.model import FleetMember, Kind, Pool
-from localcloud.compute.launch import LaunchResolver, LaunchTemplateVersion
+from localcloud.compute.launch.resolver import LaunchResolver, LaunchTemplateVersion
 
 _OVERRIDES = {
     "ec2": frozenset({"InstanceType", "MaxPrice", "SubnetId", "AvailabilityZone", "WeightedCapacity", "Priority"}
                      | {"Placement", "ImageId"}),
     "spot": frozenset({"InstanceType", "SpotPrice", "SubnetId", "AvailabilityZone", "WeightedCapacity", "Priority"}),
 }  # fmt: skip
-_LEAST_PRIORITY = float("inf")
+_MIN_PRIORITY = float("inf")
 
 
 def read_pools(
     configs: Sequence[Mapping[str, Any]], kind: Kind, resolver: LaunchResolver, max_price: str | None = None
 ) -> list[Pool]:
-    """Return the pools of LaunchTemplateConfigs; an override with several subnets is several pools.
+    """Return the pools that LaunchTemplateConfigs define. An override with several subnets yields several pools.
 
     Args:
-        max_price: Maximum spot price for pools that have none of their own, USD an hour for each unit.
+        max_price: Maximum spot price for pools that do not define one, in USD per hour and unit of weight.
 
     Raises:
-        ApiError: no configuration, a template that does not exist or cannot be used, an override that is not emulated.
+        ApiError: There are no configurations, a template is missing or invalid, or an override is not emulated.
     """
     code = "InvalidFleetConfig" if kind == "ec2" else "InvalidSpotFleetRequestConfig"
     pools = list(_read(configs, kind, code, resolver, max_price))
     if not pools:
-        raise ApiError(code, "LaunchTemplateConfigs: at least one launch template is needed")
+        raise ApiError(code, "LaunchTemplateConfigs: at least one launch template is required")
     return pools
 
 
@@ -45,14 +45,12 @@ def _read(
         if version.data.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
             raise ApiError(
                 code,
-                f"Launch template {version.template_id} requests Spot Instances (InstanceMarketOptions); in a fleet "
-                "the target capacity says what is spot. Remove the option from the launch template.",
+                f"Launch template {version.template_id} requests Spot Instances (InstanceMarketOptions). In a fleet, "
+                "the target capacity determines the market. Remove the option from the launch template.",
             )
         for override in config.get("Overrides") or [{}]:
             if unknown := sorted(set(override) - _OVERRIDES[kind]):
-                raise ApiError(
-                    code, f"Overrides: {', '.join(unknown)} is not emulated; name instance types and subnets"
-                )
+                raise ApiError(code, f"Overrides: {', '.join(unknown)} is not emulated; use InstanceType and SubnetId")
             for subnet_id in _subnets(override):
                 yield _pool(template, version, override, subnet_id, code, resolver, max_price)
 
@@ -69,14 +67,14 @@ def _pool(
     data = version.data
     instance_type = override.get("InstanceType") or data.get("InstanceType")
     if not instance_type:
-        raise ApiError(code, f"Launch template {version.template_id} names no instance type, and no override does")
+        raise ApiError(code, f"Launch template {version.template_id}: no instance type in the template or the override")
     resolver.types.facts(instance_type)
     interfaces = data.get("NetworkInterfaces") or [{}]
     subnet = subnet_id or data.get("SubnetId") or interfaces[0].get("SubnetId")
     zone = override.get("AvailabilityZone") or (override.get("Placement") or {}).get("AvailabilityZone")
     weight = float(override.get("WeightedCapacity") or 1)
     if weight <= 0:
-        raise ApiError(code, f"Overrides: WeightedCapacity {weight:g} must be above 0")
+        raise ApiError(code, f"Overrides: WeightedCapacity {weight:g} must be greater than 0")
     price = override.get("MaxPrice") or override.get("SpotPrice") or max_price
     return Pool(
         template=dict(template),
@@ -85,13 +83,13 @@ def _pool(
         zone=resolver.zone_of(subnet) if subnet else zone,
         subnet_id=subnet_id,
         weight=weight,
-        priority=float(override["Priority"]) if override.get("Priority") is not None else _LEAST_PRIORITY,
+        priority=float(override["Priority"]) if override.get("Priority") is not None else _MIN_PRIORITY,
         max_usd_per_unit_hour=float(price) if price else None,
     )
 
 
 def launch_parameters(pool: Pool, market: Market, tags: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the RunInstances parameters of one launch from a pool."""
+    """Return the RunInstances parameters for a launch in a pool."""
     parameters: dict[str, Any] = {
         "LaunchTemplate": dict(pool.template), "TagSpecifications": list(tags), "InstanceType": pool.instance_type
     }  # fmt: skip
@@ -112,11 +110,6 @@ def launch_parameters(pool: Pool, market: Market, tags: Sequence[Mapping[str, An
     return parameters
 
 
-def shown_pool(pool: Pool) -> dict[str, Any]:
-    """Return a pool as LaunchTemplateAndOverrides shows it."""
-    return {"LaunchTemplateSpecification": dict(pool.template), "Overrides": dict(pool.override)}
-
-
 def launched_from(member: FleetMember, pool: Pool) -> bool:
-    """Tell whether an instance came from the pool (type and place), also after the pools were read anew."""
+    """Return True if an instance has the pool's type and location, even if the pools have since been replaced."""
     return member.pool.instance_type == pool.instance_type and member.zone == (pool.zone or member.zone)

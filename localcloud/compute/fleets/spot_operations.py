@@ -1,4 +1,4 @@
-"""The API calls of Spot Fleet."""
+"""Spot Fleet API operations."""
 
 from __future__ import annotations
 
@@ -6,48 +6,46 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from localcloud.api import ApiError, Call, Clients, Handler
-from localcloud.compute.fleets.ec2_operations import activity_status
-from localcloud.compute.fleets.history import FleetHistory
-from localcloud.compute.fleets.keeper import FleetKeeper
+from localcloud.compute.describe import page, timestamp
+from localcloud.compute.fleets.ec2_operations import active_instances, activity_status
+from localcloud.compute.fleets.history import FleetHistory, history_page
 from localcloud.compute.fleets.linked_roles import require_linked_roles
 from localcloud.compute.fleets.model import Fleet, FleetStore
 from localcloud.compute.fleets.plan import spot_fleet_plan
 from localcloud.compute.fleets.pools import read_pools
-from localcloud.compute.launch import LaunchResolver
-from localcloud.compute.moments import moment_of, unix_seconds
-from localcloud.compute.moto_record import MotoRecord
-from localcloud.compute.paging import page
+from localcloud.compute.fleets.reconciler import FleetReconciler
+from localcloud.compute.launch.moto_record import MotoRecord
+from localcloud.compute.launch.resolver import LaunchResolver
 
 _STATES = {
     "deleted": "cancelled", "deleted_running": "cancelled_running", "deleted_terminating": "cancelled_terminating",
 }  # fmt: skip
-_EVENTS = {"instance-change": "instanceChange", "fleet-change": "fleetRequestChange", "service-error": "error"}
+
 _INVALID = "InvalidSpotFleetRequestConfig"
 
 
 class SpotFleetOperations:
-    """Handlers of the calls about Spot Fleets."""
+    """Handlers for Spot Fleet operations."""
 
     def __init__(
-        self, store: FleetStore, clients: Clients, resolver: LaunchResolver, record: MotoRecord, keeper: FleetKeeper,
-        history: FleetHistory, clock: Callable[[], float] = time.time,
+        self, store: FleetStore, clients: Clients, resolver: LaunchResolver, record: MotoRecord,
+        reconciler: FleetReconciler, history: FleetHistory, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._store = store
         self._clients = clients
         self._resolver = resolver
         self._record = record
-        self._keeper = keeper
+        self._reconciler = reconciler
         self._history = history
         self._clock = clock
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {
             "RequestSpotFleet": self.request,
             "ModifySpotFleetRequest": self.modify,
@@ -57,8 +55,14 @@ class SpotFleetOperations:
             "DescribeSpotFleetRequestHistory": self.describe_history,
         }
 
+    def describe_history(self, call: Call) -> Mapping[str, Any]:
+        """Handle DescribeSpotFleetRequestHistory."""
+        with self._store.lock:
+            fleet = self._store.get(call.parameters["SpotFleetRequestId"], "spot")
+            return {**history_page(fleet, call.parameters), "SpotFleetRequestId": fleet.fleet_id}
+
     def request(self, call: Call) -> Mapping[str, Any]:
-        """Answer RequestSpotFleet; the fleet fills by and by."""
+        """Handle RequestSpotFleet. The reconciler fills the fleet after the response."""
         config = dict(call.parameters["SpotFleetRequestConfig"])
         self._check_role(str(config.get("IamFleetRole") or ""))
         pools = read_pools(config.get("LaunchTemplateConfigs", []), "spot", self._resolver, config.get("SpotPrice"))
@@ -77,12 +81,10 @@ class SpotFleetOperations:
         return {"SpotFleetRequestId": fleet.fleet_id}
 
     def modify(self, call: Call) -> Mapping[str, Any]:
-        """Answer ModifySpotFleetRequest: another size, policy, or other launch templates."""
+        """Handle ModifySpotFleetRequest: change the target, policy or launch templates."""
         changes = call.parameters
         with self._store.lock:
             fleet = self._store.get(changes["SpotFleetRequestId"], "spot")
-            if fleet.plan.fleet_type != "maintain":
-                raise ApiError("InvalidParameterValue", f"{fleet.fleet_id}: only fleets of type maintain are modified")
             if not fleet.is_active:
                 raise ApiError("InvalidParameterValue", f"{fleet.fleet_id} is {_state(fleet)} and cannot be modified")
         names = ("TargetCapacity", "OnDemandTargetCapacity", "ExcessCapacityTerminationPolicy", "Context")
@@ -104,7 +106,7 @@ class SpotFleetOperations:
         return {"Return": True}
 
     def cancel(self, call: Call) -> Mapping[str, Any]:
-        """Answer CancelSpotFleetRequests."""
+        """Handle CancelSpotFleetRequests."""
         done, failed = [], []
         for fleet_id in call.parameters["SpotFleetRequestIds"]:
             try:
@@ -116,7 +118,7 @@ class SpotFleetOperations:
                 failed.append({"SpotFleetRequestId": fleet_id, "Error": refusal})
                 continue
             if fleet.is_active:
-                self._keeper.end(fleet, terminates=bool(call.parameters["TerminateInstances"]))
+                self._reconciler.end(fleet, terminates=bool(call.parameters["TerminateInstances"]))
             done.append({
                 "SpotFleetRequestId": fleet_id, "CurrentSpotFleetRequestState": _state(fleet),
                 "PreviousSpotFleetRequestState": previous,
@@ -124,47 +126,20 @@ class SpotFleetOperations:
         return {"SuccessfulFleetRequests": done, "UnsuccessfulFleetRequests": failed}
 
     def describe(self, call: Call) -> Mapping[str, Any]:
-        """Answer DescribeSpotFleetRequests."""
+        """Handle DescribeSpotFleetRequests."""
         with self._store.lock:
             named = [self._store.get(one, "spot") for one in call.parameters.get("SpotFleetRequestIds", [])]
             shown = [self._view(one) for one in named or self._store.of_kind("spot")]
         return page(shown, call.parameters, "SpotFleetRequestConfigs")
 
     def describe_instances(self, call: Call) -> Mapping[str, Any]:
-        """Answer DescribeSpotFleetInstances with the instances that run."""
+        """Handle DescribeSpotFleetInstances: return the live instances."""
         with self._store.lock:
             fleet = self._store.get(call.parameters["SpotFleetRequestId"], "spot")
-            shown = [
-                {"InstanceId": one.instance_id, "InstanceType": one.pool.instance_type,
-                 "InstanceHealth": "healthy" if one.is_healthy else "unhealthy"}
-                | ({"SpotInstanceRequestId": one.spot_request_id} if one.spot_request_id else {})
-                for one in fleet.live()
-            ]  # fmt: skip
-        return {"SpotFleetRequestId": fleet.fleet_id} | page(shown, call.parameters, "ActiveInstances")
-
-    def describe_history(self, call: Call) -> Mapping[str, Any]:
-        """Answer DescribeSpotFleetRequestHistory: what happened from StartTime on, the oldest first."""
-        since: datetime = call.parameters["StartTime"]
-        wanted = call.parameters.get("EventType")
-        with self._store.lock:
-            fleet = self._store.get(call.parameters["SpotFleetRequestId"], "spot")
-            events = list(fleet.events)
-        shown = [
-            {
-                "EventType": _EVENTS.get(one.kind, one.kind),
-                "Timestamp": moment_of(one.unix_seconds),
-                "EventInformation": {"EventSubType": one.sub_type, "EventDescription": one.description}
-                | ({"InstanceId": one.instance_id} if one.instance_id else {}),
-            }
-            for one in events
-            if one.unix_seconds >= unix_seconds(since) and wanted in (None, _EVENTS.get(one.kind, one.kind))
-        ]  # fmt: skip
-        return {"SpotFleetRequestId": fleet.fleet_id, "StartTime": since} | page(
-            shown, call.parameters, "HistoryRecords"
-        )
+            return {"SpotFleetRequestId": fleet.fleet_id} | active_instances(fleet, call.parameters)
 
     def _check_role(self, arn: str) -> None:
-        """The fleet's role tags its instances, so Spot Fleet has to be able to assume it."""
+        """Check the fleet's role, which Spot Fleet assumes to tag instances."""
         invalid = ApiError(_INVALID, "Parameter: SpotFleetRequestConfig.IamFleetRole is invalid.")
         try:
             role = self._clients.direct("iam").get_role(RoleName=arn.rpartition("/")[2] or "-")["Role"]
@@ -184,7 +159,7 @@ class SpotFleetOperations:
         return {
             "SpotFleetRequestId": fleet.fleet_id, "SpotFleetRequestState": _state(fleet),
             "ActivityStatus": activity_status(fleet),
-            "CreateTime": moment_of(fleet.created),
+            "CreateTime": timestamp(fleet.created),
             "SpotFleetRequestConfig": defaults | fleet.request | {
                 "FulfilledCapacity": sum(one.pool.weight for one in fleet.live()),
                 "OnDemandFulfilledCapacity": sum(one.pool.weight for one in fleet.live("on-demand")),

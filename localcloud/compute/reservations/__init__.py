@@ -1,1 +1,1 @@
-"""Capacity reservations: on-demand ones, capacity blocks, and interruptible ones cut out of an on-demand one."""
+"""API operations on capacity reservations and capacity blocks."""

@@ -1,36 +1,42 @@
-"""Capacity blocks: the offerings of the local market, and their purchase.
+"""Capacity blocks: offers and sells blocks, and terminates their instances before the blocks end.
 
-Source: docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html (2026-11): blocks last whole days up to 14,
-then whole weeks up to 182 days, start at 11:30 UTC (or at once), and hold 1, 2, 4, 8, 16, 32 or 64 instances.
+Blocks last 1 to 14 days or full weeks up to 182 days, start at 11:30 UTC or immediately, and contain 1, 2, 4, 8, 16, 32
+or 64 instances.
+Source: docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html (2026-11).
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from localcloud.api import ApiError, Call, Handler
-from localcloud.compute.instance_types import InstanceTypes
-from localcloud.compute.moments import aware, moment_of
-from localcloud.compute.paging import page
-from localcloud.compute.reservations.model import Reservation, ReservationStore
+from localcloud.compute.describe import aware, page, timestamp
+from localcloud.compute.launch.instance_types import InstanceTypes
+from localcloud.compute.launch.reservations import Reservation, ReservationStore
+from localcloud.compute.launch.zones import Zones
+from localcloud.compute.machines.instance import Reason
+from localcloud.compute.machines.inventory import Inventory
 from localcloud.compute.reservations.operations import ReservationOperations
-from localcloud.compute.zones import Zones
+from localcloud.control_loop import ControlLoop
 
 INSTANCE_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "trn1", "trn2")
-_LONGEST_DAYS, _LONGEST_IN_DAYS = 182, 14
+_MAX_DAYS, _MAX_SINGLE_DAYS = 182, 14
 _DAYS_AHEAD = 8 * 7
 _OFFERED_DAYS = 3
 _PRICE_SHARE = 0.8
+_EXPIRED = Reason("Server.CapacityBlockExpired", "Server.CapacityBlockExpired: the capacity block is ending")
 
 
 class CapacityBlocks:
-    """Handlers of the calls about capacity blocks."""
+    """Handlers for capacity block calls."""
 
     def __init__(
         self, store: ReservationStore, reservations: ReservationOperations, types: InstanceTypes, zones: Zones,
@@ -44,11 +50,14 @@ class CapacityBlocks:
         self._offered: dict[str, dict[str, Any]] = {}
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {"DescribeCapacityBlockOfferings": self.offerings, "PurchaseCapacityBlock": self.purchase}
 
     def offerings(self, call: Call) -> Mapping[str, Any]:
-        """Answer DescribeCapacityBlockOfferings: in the first zone, at once and on the next days of the range."""
+        """Handle DescribeCapacityBlockOfferings.
+
+        Offer blocks in the first zone that start now or on the first days in the requested range.
+        """
         asked = call.parameters
         if asked.get("UltraserverType") or asked.get("InstanceTypePreferences"):
             raise ApiError("UnsupportedOperation", "UltraServers and type preferences are not emulated")
@@ -61,7 +70,7 @@ class CapacityBlocks:
         return page(shown, asked, "CapacityBlockOfferings")
 
     def purchase(self, call: Call) -> Mapping[str, Any]:
-        """Answer PurchaseCapacityBlock; it is paid at once and cannot be cancelled."""
+        """Handle PurchaseCapacityBlock. A block is paid for upfront and cannot be cancelled."""
         offering_id = call.parameters["CapacityBlockOfferingId"]
         with self._store.lock:
             offer = self._offered.get(offering_id)
@@ -87,16 +96,16 @@ class CapacityBlocks:
         if count not in INSTANCE_COUNTS:
             raise ApiError("InvalidParameterValue", f"InstanceCount {count} is not one of {INSTANCE_COUNTS}")
         days, rest = divmod(hours, 24)
-        is_whole = rest == 0 and (days <= _LONGEST_IN_DAYS or days % 7 == 0)
-        if not is_whole or not 1 <= days <= _LONGEST_DAYS:
+        is_valid = rest == 0 and (days <= _MAX_SINGLE_DAYS or days % 7 == 0)
+        if not is_valid or not 1 <= days <= _MAX_DAYS:
             raise ApiError(
                 "InvalidParameterValue",
-                f"CapacityDurationHours {hours} must be whole days up to {_LONGEST_IN_DAYS}, then whole weeks up to "
-                f"{_LONGEST_DAYS} days",
+                f"CapacityDurationHours {hours} must be 1 to {_MAX_SINGLE_DAYS} days or full weeks up to "
+                f"{_MAX_DAYS} days",
             )
 
     def _starts(self, asked: Mapping[str, Any], hours: int) -> Iterator[datetime]:
-        now = moment_of(self._clock())
+        now = timestamp(self._clock())
         first: datetime = max(aware(asked.get("StartDateRange") or now), now)
         last: datetime = aware(asked.get("EndDateRange") or now + timedelta(days=_DAYS_AHEAD))
         daily = now.replace(hour=11, minute=30, second=0, microsecond=0)
@@ -116,3 +125,25 @@ class CapacityBlocks:
             "CapacityBlockDurationMinutes": hours * 60, "UpfrontFee": f"{fee:.2f}", "CurrencyCode": "USD",
             "Tenancy": "default",
         }  # fmt: skip
+
+
+def block_expiry(store: ReservationStore, inventory: Inventory, clock: Callable[[], float]) -> ControlLoop[str]:
+    """Return the loop that terminates the instances in capacity blocks before the blocks end."""
+
+    def due() -> list[str]:
+        now = clock()
+        live = {one.id for one in inventory.all() if one.is_live}
+        with store.lock:
+            ending = [one.used for one in store.reservations.values() if now >= (one.eviction_unix_seconds or math.inf)]
+            return sorted(live.intersection(chain.from_iterable(ending)))
+
+    def seconds_to_next() -> float | None:
+        now = clock()
+        with store.lock:
+            times = [one.eviction_unix_seconds for one in store.reservations.values() if one.used]
+        return min((time - now for time in times if time is not None and time > now), default=None)
+
+    def terminate(instance_id: str) -> None:
+        inventory.terminate([instance_id], _EXPIRED)
+
+    return ControlLoop("capacity-blocks", due, terminate, seconds_to_next, wake=store.wake)

@@ -1,7 +1,4 @@
-"""The EC2 calls about capacity reservations.
-
-Not here: capacity blocks' offerings (`blocks`), how a launch finds its reservation (`model`).
-"""
+"""EC2 operations on capacity reservations. `launch.reservations` matches launches to reservations."""
 
 from __future__ import annotations
 
@@ -13,13 +10,11 @@ from typing import Any
 
 from localcloud.api import ApiError, Call, Handler
 from localcloud.compute.capacity import CapacityPools
-from localcloud.compute.filters import matches
-from localcloud.compute.instance_types import InstanceTypes
-from localcloud.compute.moments import moment_of, unix_seconds
-from localcloud.compute.moto_record import MotoRecord
-from localcloud.compute.paging import page
-from localcloud.compute.reservations.model import Reservation, ReservationStore
-from localcloud.compute.zones import Zones
+from localcloud.compute.describe import matches, page, timestamp, unix_seconds
+from localcloud.compute.launch.instance_types import InstanceTypes
+from localcloud.compute.launch.moto_record import MotoRecord
+from localcloud.compute.launch.reservations import Reservation, ReservationStore
+from localcloud.compute.launch.zones import Zones
 
 _FILTERS = {
     "instance-type": "InstanceType", "availability-zone": "AvailabilityZone", "state": "State", "tenancy": "Tenancy",
@@ -29,11 +24,11 @@ _FILTERS = {
 }  # fmt: skip
 _REFUSED = ("OutpostArn", "DeliveryPreference", "CommitmentDuration")
 Interrupt = Callable[[str], None]
-"""Gives an instance its notice."""
+"""Sends an interruption notice to an instance."""
 
 
 class ReservationOperations:
-    """Handlers of the calls about capacity reservations."""
+    """Handlers for capacity reservation calls."""
 
     def __init__(
         self, store: ReservationStore, pools: CapacityPools, types: InstanceTypes, zones: Zones, record: MotoRecord,
@@ -48,22 +43,21 @@ class ReservationOperations:
         self._clock = clock
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Return the handlers by operation."""
+        """Return the handlers, keyed by operation."""
         return {
             "CreateCapacityReservation": self.create,
             "ModifyCapacityReservation": self.modify,
             "CancelCapacityReservation": self.cancel,
             "DescribeCapacityReservations": self.describe,
-            "GetCapacityReservationUsage": self.usage,
             "CreateInterruptibleCapacityReservationAllocation": self.lend,
             "UpdateInterruptibleCapacityReservationAllocation": self.change_lent,
         }
 
     def create(self, call: Call) -> Mapping[str, Any]:
-        """Answer CreateCapacityReservation: the capacity is taken from its pool at once."""
+        """Handle CreateCapacityReservation: take the capacity from its pool immediately."""
         asked = call.parameters
         if refused := [name for name in _REFUSED if asked.get(name)]:
-            raise ApiError("UnsupportedOperation", f"{', '.join(refused)}: not emulated by the local cloud")
+            raise ApiError("UnsupportedOperation", f"{', '.join(refused)}: not emulated by the embedded cloud")
         count, zone = int(asked["InstanceCount"]), self._zone(asked)
         if count < 1:
             raise ApiError("InvalidParameterValue", f"InstanceCount {count} must be 1 or more")
@@ -86,7 +80,7 @@ class ReservationOperations:
         return {"CapacityReservation": self.add(call, reservation)}
 
     def add(self, call: Call, reservation: Reservation) -> dict[str, Any]:
-        """Keep a reservation with the tags of the call that made it; return its description."""
+        """Store a reservation with the call's tags and return its description."""
         with self._store.lock:
             self._store.reservations[reservation.reservation_id] = reservation
         for one in call.parameters.get("TagSpecifications", []):
@@ -95,7 +89,7 @@ class ReservationOperations:
         return self.view(call, reservation)
 
     def modify(self, call: Call) -> Mapping[str, Any]:
-        """Answer ModifyCapacityReservation: count, end and matching."""
+        """Handle ModifyCapacityReservation: change the instance count, end date or match criteria."""
         asked = call.parameters
         with self._store.lock:
             found = self._active(asked["CapacityReservationId"])
@@ -104,7 +98,7 @@ class ReservationOperations:
             if asked.get("InstanceCount") is not None:
                 count = int(asked["InstanceCount"])
                 if count < len(found.used) + found.lent:
-                    raise ApiError("InvalidParameterValue", f"InstanceCount {count} is below what is in use")
+                    raise ApiError("InvalidParameterValue", f"InstanceCount {count} is below the number in use")
                 if count > found.total:
                     self._take(found, count - found.total)
                 found.total = count
@@ -114,7 +108,7 @@ class ReservationOperations:
         return {"Return": True}
 
     def cancel(self, call: Call) -> Mapping[str, Any]:
-        """Answer CancelCapacityReservation: instances run on, capacity that was free goes back."""
+        """Handle CancelCapacityReservation. Instances keep running, and free capacity returns to the pool."""
         with self._store.lock:
             found = self._active(call.parameters["CapacityReservationId"])
             if found.kind == "capacity-block":
@@ -124,11 +118,11 @@ class ReservationOperations:
             found.is_cancelled = True
             free = found.available
         for _ in range(free):
-            self._pools.give_back("on-demand", found.instance_type, found.zone)
+            self._pools.release("on-demand", found.instance_type, found.zone)
         return {"Return": True}
 
     def describe(self, call: Call) -> Mapping[str, Any]:
-        """Answer DescribeCapacityReservations."""
+        """Handle DescribeCapacityReservations."""
         with self._store.lock:
             named = [self._store.get(one) for one in call.parameters.get("CapacityReservationIds", [])]
             shown = [self.view(call, one) for one in named or self._store.reservations.values()]
@@ -136,29 +130,16 @@ class ReservationOperations:
         kept = [one for one in shown if matches(filters, one, _FILTERS)]
         return page(kept, call.parameters, "CapacityReservations")
 
-    def usage(self, call: Call) -> Mapping[str, Any]:
-        """Answer GetCapacityReservationUsage."""
-        with self._store.lock:
-            found = self._store.get(call.parameters["CapacityReservationId"])
-            return {
-                "CapacityReservationId": found.reservation_id, "InstanceType": found.instance_type,
-                "TotalInstanceCount": found.total, "AvailableInstanceCount": found.available,
-                "State": found.state(self._clock()),
-                "InstanceUsages": [{"AccountId": call.account, "UsedInstanceCount": len(found.used)}],
-            }  # fmt: skip
-
     def lend(self, call: Call) -> Mapping[str, Any]:
-        """Answer CreateInterruptibleCapacityReservationAllocation: part of a reservation, until it is wanted back."""
+        """Handle CreateInterruptibleCapacityReservationAllocation: lend part of a reservation until it is reclaimed."""
         asked = call.parameters
         count = int(asked["InstanceCount"])
         with self._store.lock:
             source = self._active(asked["CapacityReservationId"])
             if source.kind != "default" or source.lent:
-                raise ApiError("UnsupportedOperation", f"{source.reservation_id}: cannot lend (more) capacity")
+                raise ApiError("UnsupportedOperation", f"{source.reservation_id}: cannot lend capacity")
             if not 1 <= count <= source.available:
-                raise ApiError(
-                    "InvalidParameterValue", f"InstanceCount {count}: {source.available} instances are available"
-                )
+                raise ApiError("InvalidParameterValue", f"InstanceCount {count}: only {source.available} are available")
             source.lent = count
             reservation_id = f"cr-{secrets.token_hex(9)[:17]}"
             now = self._clock()
@@ -174,7 +155,7 @@ class ReservationOperations:
         }  # fmt: skip
 
     def change_lent(self, call: Call) -> Mapping[str, Any]:
-        """Answer UpdateInterruptibleCapacityReservationAllocation; instances that must make room get notice."""
+        """Handle UpdateInterruptibleCapacityReservationAllocation. Excess instances receive an interruption notice."""
         target = int(call.parameters["TargetInstanceCount"])
         with self._store.lock:
             source = self._active(call.parameters["CapacityReservationId"])
@@ -184,7 +165,9 @@ class ReservationOperations:
             if lent is None:
                 raise ApiError("InvalidParameterValue", f"{source.reservation_id}: has no interruptible allocation")
             if target > source.lent + source.available:
-                raise ApiError("InvalidParameterValue", f"TargetInstanceCount {target} is more than there is")
+                raise ApiError(
+                    "InvalidParameterValue", f"TargetInstanceCount {target} exceeds {source.lent + source.available}"
+                )
             leaving = sorted(lent.used)[max(0, target) :]
             source.lent = lent.total = target
         for instance_id in leaving:
@@ -196,14 +179,14 @@ class ReservationOperations:
         }  # fmt: skip
 
     def view(self, call: Call, one: Reservation) -> dict[str, Any]:
-        """Return a reservation as the API describes it."""
+        """Return the API's description of a reservation."""
         shown: dict[str, Any] = {
             "CapacityReservationId": one.reservation_id, "OwnerId": call.account, "CapacityReservationArn": one.arn,
             "InstanceType": one.instance_type, "InstancePlatform": one.platform, "AvailabilityZone": one.zone,
             "AvailabilityZoneId": self._zones.id_of(one.zone), "Tenancy": one.tenancy,
             "TotalInstanceCount": one.total, "AvailableInstanceCount": one.available,
             "EbsOptimized": one.is_ebs_optimized, "EphemeralStorage": False, "State": one.state(self._clock()),
-            "StartDate": moment_of(one.starts), "CreateDate": moment_of(one.created),
+            "StartDate": timestamp(one.starts), "CreateDate": timestamp(one.created),
             "EndDateType": "unlimited" if one.ends is None else "limited", "InstanceMatchCriteria": one.match,
             "ReservationType": "capacity-block" if one.kind == "capacity-block" else "default",
             "Tags": [{"Key": k, "Value": v} for k, v in self._record.tags(one.reservation_id).items()],
@@ -211,7 +194,7 @@ class ReservationOperations:
             "Interruptible": one.kind == "interruptible",
         }  # fmt: skip
         if one.ends is not None:
-            shown["EndDate"] = moment_of(one.ends)
+            shown["EndDate"] = timestamp(one.ends)
         if one.placement_group_arn:
             shown["PlacementGroupArn"] = one.placement_group_arn
         if one.block_id:
@@ -241,7 +224,7 @@ class ReservationOperations:
                 self._pools.take(*pool, None)  # type: ignore[arg-type]  # a tuple of literals
             except ApiError:
                 for _ in range(taken):
-                    self._pools.give_back(*pool)  # type: ignore[arg-type]
+                    self._pools.release(*pool)  # type: ignore[arg-type]
                 raise
 
     def _zone(self, asked: Mapping[str, Any]) -> str:
@@ -256,5 +239,5 @@ def _end(asked: Mapping[str, Any]) -> float | None:
     end: datetime | None = asked.get("EndDate")
     kind = asked.get("EndDateType") or ("limited" if end else "unlimited")
     if (kind == "limited") != (end is not None):
-        raise ApiError("InvalidParameterCombination", "EndDate goes with EndDateType limited, and only with it")
+        raise ApiError("InvalidParameterCombination", "EndDate requires EndDateType limited, and vice versa")
     return None if end is None else unix_seconds(end)

@@ -1,1 +1,1 @@
-"""Compares what stacks made with what is there now: for the nightly function and `python -m stacks deliver drift`."""
+"""Drift detection for the nightly Lambda function and `python -m stacks deliver drift`."""

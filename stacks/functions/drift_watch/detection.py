@@ -1,4 +1,4 @@
-"""Drift of stacks: what somebody changed or removed beside their templates.
+"""Stack drift: resources that were changed or deleted outside CloudFormation.
 
 Source (2026-11): https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/using-cfn-stack-drift.html
 """
@@ -6,7 +6,7 @@ Source (2026-11): https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,29 @@ from botocore.exceptions import ClientError
 
 POLL_SECONDS = 5.0
 DRIFTED = ("MODIFIED", "DELETED")
+SIZED_BY_CONTROLLER = {
+    "AWS::AutoScaling::AutoScalingGroup": ("/DesiredCapacity",),
+    "AWS::EC2::EC2Fleet": (
+        *("/TargetCapacitySpecification", "/LaunchTemplateConfigs", "/ExcessCapacityTerminationPolicy"),
+    ),
+    "AWS::EC2::SpotFleet": (
+        *("/SpotFleetRequestConfigData/TargetCapacity", "/SpotFleetRequestConfigData/OnDemandTargetCapacity"),
+        *(
+            "/SpotFleetRequestConfigData/LaunchTemplateConfigs",
+            "/SpotFleetRequestConfigData/ExcessCapacityTerminationPolicy",
+        ),
+    ),
+}
+"""Properties that the run controller changes, so that their drift is expected, by resource type."""
 
 
 class DetectionError(RuntimeError):
-    """Stacks could not be compared; the message names each with the reason."""
+    """Drift detection failed for some stacks. The message lists each stack with the reason."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A resource that is not as its template says; `properties` are the paths that differ."""
+    """A resource that differs from its template. `properties` lists the property paths that differ."""
 
     stack: str
     logical_id: str
@@ -31,9 +45,9 @@ class Drift:
     properties: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return it as a line."""
-        what = "is gone" if self.status == "DELETED" else "was changed: " + ", ".join(self.properties)
-        return f"{self.stack}: {self.logical_id} ({self.resource_type}) {what}"
+        """Return the drift as one line."""
+        change = "was deleted" if self.status == "DELETED" else "was changed: " + ", ".join(self.properties)
+        return f"{self.stack}: {self.logical_id} ({self.resource_type}) {change}"
 
 
 def detect(
@@ -44,10 +58,10 @@ def detect(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Drift]:
-    """Compare stacks with what is there; all at once, since each takes minutes.
+    """Return the drift for all stacks. CloudFormation compares the stacks in parallel because each takes minutes.
 
     Raises:
-        DetectionError: A comparison failed, or took longer than `timeout_seconds`.
+        DetectionError: Detection failed or took longer than `timeout_seconds`.
     """
     deadline = clock() + timeout_seconds
     failed: list[str] = []
@@ -55,18 +69,18 @@ def detect(
     for stack in stacks:
         try:
             waiting[stack] = cloudformation.detect_stack_drift(StackName=stack)["StackDriftDetectionId"]
-        except ClientError as error:  # not there, or in the midst of a deploy: the others are compared still
+        except ClientError as error:  # the stack does not exist or is being deployed: continue with the other stacks
             failed.append(f"{stack}: {error}")
     while waiting:
         for stack, detection in list(waiting.items()):
-            answer = cloudformation.describe_stack_drift_detection_status(StackDriftDetectionId=detection)
-            if answer["DetectionStatus"] != "DETECTION_IN_PROGRESS":
+            response = cloudformation.describe_stack_drift_detection_status(StackDriftDetectionId=detection)
+            if response["DetectionStatus"] != "DETECTION_IN_PROGRESS":
                 del waiting[stack]
-            if answer["DetectionStatus"] == "DETECTION_FAILED":
-                failed.append(f"{stack}: {answer.get('DetectionStatusReason', 'no reason was given')}")
+            if response["DetectionStatus"] == "DETECTION_FAILED":
+                failed.append(f"{stack}: {response.get('DetectionStatusReason', 'CloudFormation gave no reason')}")
         if waiting:
             if clock() >= deadline:
-                failed += [f"{stack}: not compared within {timeout_seconds:.0f} seconds" for stack in waiting]
+                failed += [f"{stack}: drift detection timed out after {timeout_seconds:.0f} s" for stack in waiting]
                 break
             sleep(POLL_SECONDS)
     if failed:
@@ -81,16 +95,24 @@ def _drifts(cloudformation: Any, stack: str) -> list[Drift]:
         page = cloudformation.describe_stack_resource_drifts(
             StackName=stack, StackResourceDriftStatusFilters=list(DRIFTED), **token
         )
-        found += [
+        drifts = (
             Drift(
                 stack=stack,
                 logical_id=item["LogicalResourceId"],
                 resource_type=item["ResourceType"],
                 status=item["StackResourceDriftStatus"],
-                properties=tuple(each["PropertyPath"] for each in item.get("PropertyDifferences", [])),
+                properties=_unexpected(item),
             )
             for item in page["StackResourceDrifts"]
-        ]
+        )
+        found += [drift for drift in drifts if drift.status == "DELETED" or drift.properties]
         if "NextToken" not in page:
             return found
         token = {"NextToken": page["NextToken"]}
+
+
+def _unexpected(item: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the property paths that differ, except those that the run controller changes."""
+    expected = SIZED_BY_CONTROLLER.get(item["ResourceType"], ())
+    paths = (str(each["PropertyPath"]) for each in item.get("PropertyDifferences", []))
+    return tuple(path for path in paths if not any(path == one or path.startswith(f"{one}/") for one in expected))

@@ -1,6 +1,6 @@
-"""Lambda handler, woken once a day: one line of JSON a place, from which CloudWatch makes the alarm's metric.
+"""The Lambda handler for daily drift detection. It prints one JSON line per target for the alarm's metric filter.
 
-It compares under the CDK's lookup role, which may read and nothing else: drift is what the caller can read.
+The handler assumes the CDK's read-only lookup role. Drift detection covers the properties that this role can read.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ _BOUNDED = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard
 
 
 def handler(_: Mapping[str, Any], context: Any) -> None:
-    """Compare the stacks of each place that the environment names.
+    """Compare the stacks of each target that the environment lists.
 
     Raises:
-        DetectionError: Some could not be compared; after all places were tried.
+        DetectionError: Detection failed for some targets. The error is raised after all targets were tried.
     """
     failed = []
-    places = json.loads(os.environ["PLACES"])
-    for tried, place in enumerate(places):
-        # An equal share of what is left, so that one slow place does not take the others' time.
+    targets = json.loads(os.environ["TARGETS"])
+    for tried, target in enumerate(targets):
+        # Each target receives an equal share of the remaining time, so that a slow target does not delay the others.
         left_seconds = context.get_remaining_time_in_millis() / 1000 - END_MARGIN_SECONDS
         try:
             drifts = detect(
-                _cloudformation(place), place["stacks"], timeout_seconds=left_seconds / (len(places) - tried)
+                _cloudformation(target), target["stacks"], timeout_seconds=left_seconds / (len(targets) - tried)
             )
         except (ClientError, DetectionError) as error:
-            failed.append(f"{place['region']}: {error}")
+            failed.append(f"{target['region']}: {error}")
             continue
-        line = {"event": "drift", "stacks": place["stacks"], "region": place["region"], "drifted": len(drifts)}
+        line = {"event": "drift", "stacks": target["stacks"], "region": target["region"], "drifted": len(drifts)}
         print(json.dumps(line | {"resources": [str(drift) for drift in drifts]}))
     if failed:
         raise DetectionError("; ".join(failed))
 
 
-def _cloudformation(place: Mapping[str, Any]) -> Any:
-    role = boto3.client("sts", config=_BOUNDED).assume_role(RoleArn=place["role_arn"], RoleSessionName="drift-watch")
+def _cloudformation(target: Mapping[str, Any]) -> Any:
+    role = boto3.client("sts", config=_BOUNDED).assume_role(RoleArn=target["role_arn"], RoleSessionName="drift-watch")
     keys = role["Credentials"]
     return boto3.client(
         "cloudformation",
-        region_name=place["region"],
+        region_name=target["region"],
         aws_access_key_id=keys["AccessKeyId"],
         aws_secret_access_key=keys["SecretAccessKey"],
         aws_session_token=keys["SessionToken"],

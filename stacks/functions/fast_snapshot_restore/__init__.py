@@ -1,1 +1,1 @@
-"""The custom resource that turns fast snapshot restore on and off: CloudFormation has no type for it."""
+"""The custom resource that enables and disables fast snapshot restore. CloudFormation does not have a type for it."""

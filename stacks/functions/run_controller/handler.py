@@ -1,7 +1,15 @@
-"""The run controller's Lambda handler: sees how things are, asks `policy`, carries it out, remembers.
+"""The run controller's Lambda handler.
 
-Not here: any decision. Woken by a changed run document, a spot interruption warning, fleet events, a run's outcome, and
-the clock every minute; which of them it was matters only for the interruption, which names its instance.
+The handler observes the run and the fleet, calls `policy`, applies the returned actions, and stores the state. It does
+not make decisions itself. It is invoked on changes to the run document, spot interruption warnings, fleet events, the
+end of a run, the arrival of a dataset, and a one-minute schedule. The kind of event matters only for an interruption
+warning, which names the instance, and for a user's request for a retry.
+
+The stored state is written before the actions are applied, on the condition that no other invocation has written it
+since it was read. The next invocation decides again on an action that was not applied.
+
+Nodes can write the objects that the handler reads. If an object is invalid, the log record names it under `set_aside`,
+and the step continues without it. `records` defines the rules.
 """
 
 from __future__ import annotations
@@ -11,175 +19,311 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
 
-from . import policy
-from .fleets import Fleet, FleetIdentity, connect
+from . import policy, records
+from .environment import Environment
+from .events import interrupted_instances, is_retry_requested
+from .fleet_clients import Fleet, connect
+from .ledger.keeper import Keeper, LedgerTaken
+from .spending import Spending
 
-INTERRUPTION = "EC2 Spot Instance Interruption Warning"
-_REPORT_CHARACTERS = 2000  # it is in the log, and in the memory of every look from then on
+LAUNCH_FAILURE_SECONDS = 3600.0
+"""Maximum age of failed launches that explain why a run has too few nodes."""
+ATTEMPTS = 3
+"""Maximum number of steps per invocation if other invocations write the state at the same time."""
+DATASET_INDEX = "dataset.json"
+MAX_PAGES = 10
+"""Maximum pages (of 1,000 keys) in a heartbeat listing. Beyond them, the fleet's instances are looked up by name."""
+MISSING_OBJECT = ("NoSuchKey", "404")
+_REPORT_CHARACTERS = 2000  # the report is logged and kept in the stored state
+_USER_DATA_LOG = "shim.log"
 _BOUNDED = Config(connect_timeout=5, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3})
 
 
+T = TypeVar("T")
+
+
+class Ledger(Protocol):
+    """Records the instances' costs."""
+
+    def look(self, events: Iterable[Mapping[str, Any]], run: str, now_unix_seconds: float) -> Spending:
+        """Update the ledger, and return what the run has cost so far."""
+
+
+class StateTaken(Exception):
+    """Another invocation has written the state since this one read it."""
+
+
 class UnreadableRunDocument(ValueError):
-    """The run parameter holds something else than a run document; the fleet is left as it is."""
+    """The run parameter does not contain a run document. The fleet stays unchanged."""
+
+
+class UnreadableDesiredState(ValueError):
+    """The parameter with the desired state is invalid. The fleet stays unchanged."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """Where the controller works; the function's environment says it."""
+class StoredState:
+    """The state that an invocation has read, with the object's ETag, or None if the object does not exist."""
 
-    fleet: FleetIdentity
-    run_parameter: str
-    checkpoint_bucket: str
-    settings: policy.Settings
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Surroundings:
-        """Read the variables that the stack sets."""
-        return cls(
-            fleet=FleetIdentity(
-                backend=environment["BACKEND"],
-                fleet_id=environment["FLEET_ID"],
-                maximum=int(environment["NODES"]),
-                on_demand_base=int(environment["ON_DEMAND_BASE"]),
-            ),
-            run_parameter=environment["RUN_PARAMETER"],
-            checkpoint_bucket=environment["CHECKPOINT_BUCKET"],
-            settings=policy.Settings(
-                subnets=tuple(environment["SUBNET_IDS"].split(",")),
-                one_subnet_at_a_time=environment["ONE_SUBNET_AT_A_TIME"] == "true",
-                gang_timeout_seconds=float(environment["GANG_TIMEOUT_SECONDS"]),
-                boot_failure_limit=int(environment["BOOT_FAILURE_LIMIT"]),
-            ),
-        )
+    state: policy.ControllerState
+    etag: str | None
 
 
 class Controller:
-    """One look at the fleet and what follows from it."""
+    """Performs control steps: observe, decide and apply."""
 
-    def __init__(self, surroundings: Surroundings, *, fleet: Fleet, ssm: Any, s3: Any) -> None:
-        self._at = surroundings
+    def __init__(self, environment: Environment, *, fleet: Fleet, ssm: Any, s3: Any, ledger: Ledger) -> None:
+        self._environment = environment
+        self._bucket = environment.control_bucket
         self._fleet = fleet
         self._ssm = ssm
         self._s3 = s3
+        self._ledger = ledger
+        self._set_aside: list[dict[str, str]] = []
 
-    def step(self, event: Mapping[str, Any], now_unix_seconds: float) -> dict[str, Any]:
-        """See, decide, act, remember; return what was done, for the log.
+    def step(self, events: Sequence[Mapping[str, Any]], now_unix_seconds: float) -> dict[str, Any]:
+        """Observe, decide, store the state and apply the actions. Return a record for the log.
 
         Raises:
-            UnreadableRunDocument: The run parameter is not a run document.
-            botocore.exceptions.ClientError: AWS refused a call; the event is delivered again.
+            StateTaken: Another invocation wrote the state during this step. No action was applied.
+            UnreadableRunDocument: The run parameter does not contain a run document.
+            UnreadableDesiredState: The parameter with the desired state is invalid.
+            botocore.exceptions.ClientError: AWS rejected a call. The events are delivered again.
         """
-        group = self._fleet.look()
-        if group is None:  # while the stack is deleted, the clock still ticks
-            reason = f"there is no fleet {self._at.fleet.fleet_id}"
+        self._set_aside = []
+        fleet = self._fleet.describe()
+        if fleet is None:  # the schedule is still active while the stack is being deleted
+            reason = f"fleet {self._environment.fleet.fleet_id} does not exist"
             return {"event": "run_controller", "nodes": 0, "reason": reason, "actions": []}
-        run = self._run()
-        memory = self._memory(run)
-        decision = policy.decide(
-            policy.Situation(
-                now_unix_seconds=now_unix_seconds,
-                settings=self._at.settings,
-                run=run,
-                outcome=self._outcome(run),
-                group=group,
-                heard_from=self._heard_from(run),
-                interrupted=_interrupted(event),
-                memory=memory,
-                failures=self._failures(policy.vanished(memory, group)),
-            )
-        )
+        run, stop = self._parameters()
+        stored = self._load_state(run, fleet, now_unix_seconds)
+        spending, problem = self._spending(events, run, now_unix_seconds)
+        situation = self._situation(events, now_unix_seconds, run, fleet, stored.state, stop)
+        decision = policy.decide(dataclasses.replace(situation, spending=spending))
+        state = decision.state
+        if run is not None and (decision.actions or state != stored.state):
+            self._save_state(run, state, stored.etag)
         for action in decision.actions:
-            self._fleet.carry_out(action)
-        if run is not None and decision.memory != memory:
-            self._remember(run, decision.memory)
+            if isinstance(action, policy.LiftOutcome):
+                self._lift_outcome(run)
+            else:
+                self._fleet.apply(action)
         return {
             "event": "run_controller",
-            "woken_by": event.get("detail-type", "unknown"),
-            "nodes": len(group.instances),
-            "phase": decision.memory.phase,
-            "reason": decision.memory.reason,
+            "triggers": sorted({str(event.get("detail-type", "unknown")) for event in events}),
+            "nodes": len(fleet.instances),
+            "phase": state.phase,
+            "cause": state.cause or None,
+            "reason": state.explanation(),
+            "spending": None if spending is None else dataclasses.asdict(spending),
+            "ledger": "updated" if problem is None else "failed",
+            "ledger_problem": problem,
+            "set_aside": self._set_aside,
             "actions": [{type(action).__name__: dataclasses.asdict(action)} for action in decision.actions],
         }
 
-    def _run(self) -> policy.Run | None:
+    def _spending(
+        self, events: Sequence[Mapping[str, Any]], run: policy.Run | None, now_unix_seconds: float
+    ) -> tuple[Spending | None, str | None]:
+        """Return the run's costs so far, or None and the problem: the ledger must not keep the fleet from its size."""
         try:
-            text = self._ssm.get_parameter(Name=self._at.run_parameter)["Parameter"]["Value"]
-        except self._ssm.exceptions.ParameterNotFound:
-            return None
-        return read_run(text)
+            spent = self._ledger.look(events, "" if run is None else run.name, now_unix_seconds)
+            limits = self._environment.settings.limits
+            return dataclasses.replace(
+                spent, limit_usd=limits.usd or 0.0, limit_run_hours=limits.run_hours or 0.0
+            ), None
+        except (ClientError, BotoCoreError, records.InvalidRecord, LedgerTaken) as error:
+            return None, f"cannot update the ledger, so no limit applies in this step: {error!r}"
+
+    def _situation(
+        self,
+        events: Sequence[Mapping[str, Any]],
+        now_unix_seconds: float,
+        run: policy.Run | None,
+        fleet: policy.FleetState,
+        state: policy.ControllerState,
+        stop: str,
+    ) -> policy.Situation:
+        outcome = self._outcome(run)
+        retry_requested = is_retry_requested(events)
+        has_ended = run is not None and outcome is not None and outcome.run_digest == run.digest
+        is_over = run is None or bool(stop) or (has_ended and not retry_requested)
+        is_short = not is_over and run is not None and len(fleet.in_service()) < run.nodes
+        since = now_unix_seconds - LAUNCH_FAILURE_SECONDS
+        return policy.Situation(
+            now_unix_seconds=now_unix_seconds,
+            settings=self._environment.settings,
+            run=run,
+            outcome=outcome,
+            fleet=fleet,
+            heard_from=self._heard_from(run, {item.instance_id for item in fleet.instances} | set(state.booting)),
+            interrupted=interrupted_instances(events),
+            state=state,
+            failures=self._failures(policy.vanished(state, fleet)),
+            launch_failures=self._fleet.launch_failures(since) if is_short else (),
+            missing_dataset=self._missing_dataset(run) if is_short else "",
+            retry_requested=retry_requested,
+            stop=stop,
+        )
+
+    def _parameters(self) -> tuple[policy.Run | None, str]:
+        """Return the run, or None without its parameter, and the reason why an operator keeps it stopped, or ""."""
+        run, desired = self._environment.run_parameter, self._environment.desired_parameter
+        answer = self._ssm.get_parameters(Names=[run, desired])
+        texts = {each["Name"]: each["Value"] for each in answer["Parameters"]}
+        return (
+            read_run(texts[run]) if run in texts else None,
+            read_stop(texts[desired]) if desired in texts else "",
+        )
 
     def _outcome(self, run: policy.Run | None) -> policy.Outcome | None:
-        record = self._read(run, "outcome.json")
-        return None if record is None else policy.Outcome(record["run_digest"], record["outcome"])
+        return self._read(run, "outcome.json", records.outcome_of)
 
-    def _memory(self, run: policy.Run | None) -> policy.Memory:
-        record = self._read(run, "controller.json")
-        if record is None:
-            return policy.Memory()
-        known = {item.name for item in dataclasses.fields(policy.Memory)}
-        # JSON has no tuples; a key of another version of this program is none of ours.
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in record.items() if key in known
-        }
-        return policy.Memory(**values)
+    def _lift_outcome(self, run: policy.Run | None) -> None:
+        if run is not None:
+            key = f"{records.control_prefix(self._environment.deployment, run.name)}outcome.json"
+            self._s3.delete_object(Bucket=self._bucket, Key=key)
 
-    def _heard_from(self, run: policy.Run | None) -> frozenset[str]:
+    def _missing_dataset(self, run: policy.Run | None) -> str:
+        """Return the URL of the run's dataset if it should be in the bucket and is not."""
+        bucket = self._environment.dataset_bucket
+        if run is None or run.dataset is None or not bucket:
+            return ""
+        key = f"datasets/{run.dataset}/{DATASET_INDEX}"
+        try:
+            self._s3.head_object(Bucket=bucket, Key=key)
+        except ClientError as error:
+            if error.response["Error"]["Code"] not in MISSING_OBJECT:
+                raise
+            return f"s3://{bucket}/{key}"
+        return ""
+
+    def _load_state(self, run: policy.Run | None, fleet: policy.FleetState, now_unix_seconds: float) -> StoredState:
+        """Return the stored state. An invalid state is set aside, and the next failed boot then stops the fleet."""
+        if run is None:
+            return StoredState(policy.ControllerState(), None)
+        key = records.state_key(run.name)
+        try:
+            content, etag = self._content(key)
+        except ClientError as error:
+            if error.response["Error"]["Code"] not in MISSING_OBJECT:
+                raise
+            return StoredState(policy.ControllerState(), None)
+        try:
+            return StoredState(records.state_of(records.json_object(content), now_unix_seconds), etag)
+        except records.InvalidRecord as error:
+            self._put_aside(key, str(error))
+            return StoredState(policy.recovered_state(run, fleet, self._environment.settings), etag)
+
+    def _heard_from(self, run: policy.Run | None, instances: Iterable[str]) -> frozenset[str]:
+        """Return the instances that have a heartbeat. If the listing is too long, check only `instances`."""
         if run is None:
             return frozenset()
-        prefix = f"{_control(run)}heartbeats/"
-        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._at.checkpoint_bucket, Prefix=prefix)
-        keys = (item["Key"] for page in pages for item in page.get("Contents", []))
-        return frozenset(key.removeprefix(prefix).removesuffix(".json") for key in keys)
+        prefix = f"{records.control_prefix(self._environment.deployment, run.name)}heartbeats/"
+        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
+        heard: set[str] = set()
+        for number, page in enumerate(pages, 1):
+            # The names are user ids: <role id>:<instance id>.
+            names = (item["Key"].removesuffix(".json") for item in page.get("Contents", []))
+            heard.update(name.rpartition(":")[2] for name in names)
+            if number == MAX_PAGES and page.get("IsTruncated"):
+                self._put_aside(prefix, f"more than {MAX_PAGES} pages of objects; only the fleet's heartbeats are read")
+                return frozenset(name for name in instances if self._exists(f"{prefix}{self._user_id(name)}.json"))
+        return frozenset(heard)
+
+    def _user_id(self, instance_id: str) -> str:
+        return f"{self._environment.node_role_id}:{instance_id}"
+
+    def _exists(self, key: str) -> bool:
+        listed = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=key, MaxKeys=1).get("Contents", [])
+        return any(item["Key"] == key for item in listed)
 
     def _failures(self, instances: Iterable[str]) -> dict[str, str]:
-        """Return what machines that vanished while booting reported; a report that cannot be read holds nothing up."""
+        """Return reports from instances that vanished while booting. Unreadable reports do not fail the step."""
         failures: dict[str, str] = {}
         for instance_id in instances:
-            prefix = f"nodes/{instance_id}/"
+            prefix = f"nodes/{self._user_id(instance_id)}/"
             try:
-                listed = self._s3.list_objects_v2(Bucket=self._at.checkpoint_bucket, Prefix=prefix).get("Contents", [])
+                listed = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=prefix).get("Contents", [])
                 reports = [item for item in listed if item["Key"].endswith("-failure.json")]
                 if not reports:
+                    if any(item["Key"] == f"{prefix}{_USER_DATA_LOG}" for item in listed):
+                        failures[instance_id] = self._user_data_failure(f"{prefix}{_USER_DATA_LOG}")
                     continue
                 key = max(reports, key=lambda item: item["LastModified"])["Key"]
-                report = json.loads(self._s3.get_object(Bucket=self._at.checkpoint_bucket, Key=key)["Body"].read())
-                said = f"{report['step']}: {report['message']}. Remedy: {report['remedy']}"[:_REPORT_CHARACTERS]
-                failures[instance_id] = f"{said} (s3://{self._at.checkpoint_bucket}/{key})"
-            except (ClientError, ValueError, KeyError, TypeError) as error:
-                where = f"s3://{self._at.checkpoint_bucket}/{prefix}"
-                failures[instance_id] = f"{where}: the report cannot be read ({error!r})"
+                report = records.json_object(self._content(key)[0])
+                step, message, remedy = (records.text_of(report, name) for name in ("step", "message", "remedy"))
+                text = f"{step}: {message}. Remedy: {remedy}"[:_REPORT_CHARACTERS]
+                failures[instance_id] = f"{text} (s3://{self._bucket}/{key})"
+            except (ClientError, BotoCoreError, records.InvalidRecord) as error:
+                failures[instance_id] = f"s3://{self._bucket}/{prefix}: cannot read the report ({error!r})"
         return failures
 
-    def _read(self, run: policy.Run | None, name: str) -> dict[str, Any] | None:
+    def _user_data_failure(self, key: str) -> str:
+        """Return the last lines of the log of an instance whose user data failed before the node program started."""
+        lines = self._content(key)[0].decode(errors="replace").splitlines()
+        text = " / ".join(line for line in lines if line.strip())[-_REPORT_CHARACTERS:]
+        return f"user data: {text} (s3://{self._bucket}/{key})"
+
+    def _read(self, run: policy.Run | None, name: str, decode: Callable[[dict[str, Any]], T]) -> T | None:
+        """Return a control record, or None if it does not exist or is invalid."""
         if run is None:
             return None
+        key = records.control_prefix(self._environment.deployment, run.name) + name
         try:
-            answer = self._s3.get_object(Bucket=self._at.checkpoint_bucket, Key=_control(run) + name)
+            return decode(records.json_object(self._content(key)[0]))
         except ClientError as error:
-            if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
+            if error.response["Error"]["Code"] in MISSING_OBJECT:
                 return None
             raise
-        record: dict[str, Any] = json.loads(answer["Body"].read())
-        return record
+        except records.InvalidRecord as error:
+            self._put_aside(key, str(error))
+            return None
 
-    def _remember(self, run: policy.Run, memory: policy.Memory) -> None:
-        body = json.dumps(dataclasses.asdict(memory), sort_keys=True).encode()
-        self._s3.put_object(Bucket=self._at.checkpoint_bucket, Key=_control(run) + "controller.json", Body=body)
+    def _content(self, key: str) -> tuple[bytes, str]:
+        """Return an object's bytes, at most one more than the size limit for records, and its ETag.
+
+        Raises:
+            IncompleteReadError: The connection was closed early.
+        """
+        response = self._s3.get_object(Bucket=self._bucket, Key=key)
+        content: bytes = response["Body"].read(records.MAX_RECORD_BYTES + 1)
+        expected = min(response["ContentLength"], records.MAX_RECORD_BYTES + 1)
+        if len(content) < expected:  # the object may be valid: the next invocation reads it again
+            raise IncompleteReadError(actual_bytes=len(content), expected_bytes=expected)
+        return content, response["ETag"]
+
+    def _put_aside(self, key: str, reason: str) -> None:
+        self._set_aside.append({"url": f"s3://{self._bucket}/{key}", "reason": reason})
+
+    def _save_state(self, run: policy.Run, state: policy.ControllerState, etag: str | None) -> None:
+        """Store the state if the stored one still has the given ETag, or still does not exist.
+
+        Source for the errors (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
+        """
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        body = json.dumps(dataclasses.asdict(state), sort_keys=True).encode()
+        try:
+            self._s3.put_object(Bucket=self._bucket, Key=records.state_key(run.name), Body=body, **condition)
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict", *MISSING_OBJECT):
+                raise StateTaken(records.state_key(run.name)) from error
+            raise
 
 
 def read_run(text: str) -> policy.Run:
-    """Return the run that a run document asks for, with the document's digest.
+    """Return the run that a run document describes, with the document's digest.
 
     Raises:
-        UnreadableRunDocument: The text is not JSON, or not a run document.
+        UnreadableRunDocument: The text is not JSON or not a run document.
     """
     try:
         document = json.loads(text)
@@ -189,19 +333,26 @@ def read_run(text: str) -> policy.Run:
             digest=hashlib.sha256(canonical).hexdigest(),
             nodes=int(document["nodes"]),
             min_nodes=int(document["min_nodes"]),
+            dataset=None if document.get("prepare") else str(document["dataset"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableRunDocument(f"the run parameter is not a run document ({error!r}); deploy it again") from error
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise UnreadableRunDocument(
+            f"the run parameter does not contain a run document ({error!r}); deploy it again"
+        ) from error
 
 
-def _control(run: policy.Run) -> str:
-    return f"runs/{run.name}/control/"
+def read_stop(text: str) -> str:
+    """Return why a desired state keeps the run stopped, or "".
 
-
-def _interrupted(event: Mapping[str, Any]) -> frozenset[str]:
-    if event.get("detail-type") != INTERRUPTION:
-        return frozenset()
-    return frozenset({event["detail"]["instance-id"]})
+    Raises:
+        UnreadableDesiredState: The text is not a desired state.
+    """
+    try:
+        return records.stop_of(records.json_object(text.encode(errors="replace")))
+    except records.InvalidRecord as error:
+        raise UnreadableDesiredState(
+            f"the parameter with the desired state is invalid ({error}); replace it with `trainstack resume`"
+        ) from error
 
 
 def _client(service: str) -> Any:
@@ -209,12 +360,34 @@ def _client(service: str) -> Any:
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """Lambda entry point; raises what `Controller.step` raises, so that the event comes again."""
-    surroundings = Surroundings.from_environment(os.environ)
-    controller = Controller(
-        surroundings, fleet=connect(surroundings.fleet, _client), ssm=_client("ssm"), s3=_client("s3")
+    """Run one control step for all events in a batch. Errors propagate so that the events are delivered again."""
+    environment = Environment.of(os.environ)
+    s3 = _client("s3")
+    ledger = Keeper(
+        environment.deployment,
+        environment.fleet,
+        environment.on_demand_prices,
+        s3=s3,
+        bucket=environment.control_bucket,
+        client=_client,
     )
-    done = controller.step(event, time.time())
-    # Not through the logger: a metric filter reads the line, and Lambda would put words before the JSON.
-    print(json.dumps(done), flush=True)
-    return done
+    fleet = connect(environment.fleet, _client)
+    controller = Controller(environment, fleet=fleet, ssm=_client("ssm"), s3=s3, ledger=ledger)
+    record = run_step(controller, [json.loads(record["body"]) for record in event["Records"]])
+    # A metric filter parses this line, so it must bypass Lambda's logger, which would add a prefix to the JSON.
+    print(json.dumps(record), flush=True)
+    return record
+
+
+def run_step(controller: Controller, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Run a control step, and repeat it with the new state if another invocation has written the state.
+
+    Raises:
+        StateTaken: Other invocations wrote the state during each attempt. The events are delivered again.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return controller.step(events, time.time())
+        except StateTaken:
+            continue
+    return controller.step(events, time.time())

@@ -1,337 +1,391 @@
-"""Decides how large the fleet should be and what to do about an interruption: a pure function of what was seen.
+"""Decides how large the fleet should be and how to react to interruptions, as a pure function of an observation.
 
-Not here: AWS. `handler` gathers a Situation, carries out the actions and keeps the Memory for the next time. Every
-decision starts from what is, not from which event woke the controller, so a lost, late or doubled event changes nothing
-but the moment. Standard library only: it runs from its Lambda asset, and serves simulations on spot traces as it is.
+`handler` collects a Situation, applies the actions and stores the ControllerState until the next invocation. Decisions
+depend on the observed state and not on the event that triggered the invocation. A lost, late or duplicate event
+therefore only affects when a decision is made. This module imports only the standard library because the Lambda asset
+contains only this package, and because simulations on spot traces import it unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal, Union
+from dataclasses import replace
+from datetime import UTC, datetime
 
-Phase = Literal["idle", "running", "giving_up", "waiting", "ended", "protected"]
-"""idle: nothing to run; running: the fleet should be whole; giving_up: on the way to zero nodes before the next
-attempt; waiting: at zero until there is hope of capacity; ended: the run is over; protected: boots fail, so no more."""
+from .causes import REMEDIES, Cause
+from .current_cause import cause_of, is_gang
+from .situation import (
+    PHASES,
+    Action,
+    CompleteTermination,
+    ControllerState,
+    Decision,
+    Detach,
+    FleetState,
+    Instance,
+    LaunchFailure,
+    LiftOutcome,
+    Outcome,
+    Phase,
+    Resize,
+    Run,
+    Settings,
+    Situation,
+    Surplus,
+)
+
+__all__ = [
+    "Action",
+    "CompleteTermination",
+    "ControllerState",
+    "Decision",
+    "Detach",
+    "FleetState",
+    "Instance",
+    "LaunchFailure",
+    "LiftOutcome",
+    "Outcome",
+    "PHASES",
+    "Phase",
+    "Resize",
+    "Run",
+    "Settings",
+    "Situation",
+    "Surplus",
+    "console_command",
+    "decide",
+    "recovered_state",
+    "utc",
+    "vanished",
+    "LONGEST_WAIT_SECONDS",
+    "PROBE_WAITS_SECONDS",
+]
 
 LONGEST_WAIT_SECONDS = 1800.0
-_PRESENT_STATES = ("Pending", "Pending:Wait", "Pending:Proceed", "InService")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the deployment says: candidate subnets in order, and the two limits on wasted money."""
-
-    subnets: tuple[str, ...]
-    one_subnet_at_a_time: bool
-    gang_timeout_seconds: float
-    boot_failure_limit: int
-
-
-@dataclass(frozen=True)
-class Run:
-    """What should be trained: the run document in brief."""
-
-    name: str
-    digest: str
-    nodes: int
-    min_nodes: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: finished, failed (for good) or bad_configuration."""
-
-    run_digest: str
-    outcome: str
-
-
-@dataclass(frozen=True)
-class Instance:
-    """One member of the group, with its life-cycle state as Auto Scaling names it."""
-
-    instance_id: str
-    lifecycle_state: str
-
-
-@dataclass(frozen=True)
-class Group:
-    """The fleet as it is.
-
-    `surplus` is what it is asked for beyond `desired`, where that is how a back end replaces a machine that AWS takes;
-    None where such a machine can be detached instead (an Auto Scaling group).
-    """
-
-    desired: int
-    maximum: int
-    subnets: tuple[str, ...]
-    template_version: str
-    instances: tuple[Instance, ...]
-    surplus: int | None = None
-
-    def present(self) -> tuple[str, ...]:
-        """Return the ids of members that are coming or in service."""
-        return tuple(item.instance_id for item in self.instances if item.lifecycle_state in _PRESENT_STATES)
-
-    def in_service(self) -> tuple[str, ...]:
-        """Return the ids of members in service."""
-        return tuple(item.instance_id for item in self.instances if item.lifecycle_state == "InService")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What the controller knows from last time; it is valid for one run document and one launch template version.
-
-    `attempt` counts gangs that were given up; `paid_in_vain` tells that one of this round had machines, which cost
-    money for nothing. `since_unix_seconds` is when the gang became too small, None while it is large enough. `booting`
-    are members that have not yet sent a heart-beat; one that leaves like that is a boot failure, unless it is
-    `excused` because AWS took it; `last_failure` is what the newest of them reported.
-    """
-
-    run_digest: str = ""
-    template_version: str = ""
-    phase: Phase = "idle"
-    attempt: int = 0
-    paid_in_vain: bool = False
-    since_unix_seconds: float | None = None
-    retry_unix_seconds: float | None = None
-    boot_failures: int = 0
-    booting: tuple[str, ...] = ()
-    excused: tuple[str, ...] = ()
-    last_failure: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Situation:
-    """Everything a decision depends on.
-
-    `heard_from` are instances that have written a heart-beat of this run; `interrupted` those whose interruption notice
-    woke the controller; `failures` what instances that vanished while booting reported, with the remedy.
-    """
-
-    now_unix_seconds: float
-    settings: Settings
-    run: Run | None
-    outcome: Outcome | None
-    group: Group
-    heard_from: frozenset[str]
-    interrupted: frozenset[str]
-    memory: Memory
-    failures: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Resize:
-    """Set the desired capacity and, where given, the subnets (only ever at zero nodes)."""
-
-    desired: int
-    subnets: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Detach:
-    """Take an interrupted instance out of the group without decrementing: its replacement is launched at once."""
-
-    instance_id: str
-
-
-@dataclass(frozen=True)
-class Surplus:
-    """Ask for `count` machines beyond `desired`, ending none: replacements of interrupted ones that still work."""
-
-    desired: int
-    count: int
-
-
-Action = Union[Resize, Detach, Surplus]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What to do now, in this order, and what to remember."""
-
-    actions: tuple[Action, ...]
-    memory: Memory
+STOP_SECONDS = 360.0
+"""Time that nodes have to save and shut down after a stop. Supervisors wait 300 s for the last save."""
+PROBE_WAITS_SECONDS = (900.0, 3600.0, 21600.0)
+"""The waits before each probe of a protected fleet. If the last probe fails, only a change or a retry starts it."""
 
 
 def decide(situation: Situation) -> Decision:
-    """Return what to do about the fleet."""
+    """Return the actions for a situation, and the controller's next state."""
+    if situation.spending is None:  # the ledger could not be read in this step
+        situation = replace(situation, spending=situation.state.spending)
+    is_lifted = _lifts_outcome(situation)
+    if is_lifted:
+        situation = replace(situation, outcome=None)
+    decision = _decide(situation)
+    cause, problem = cause_of(situation, decision.state)
+    completions = tuple(CompleteTermination(name) for name in situation.fleet.held_after_termination)
+    state = replace(decision.state, cause=cause, problem=problem, spending=situation.spending)
+    lifts = (LiftOutcome(),) if is_lifted else ()
+    return Decision((*lifts, *completions, *decision.actions), state)
+
+
+def _lifts_outcome(situation: Situation) -> bool:
+    """Return True if a user requested a retry of a run that has failed. A stopped run has to be resumed first."""
+    run, outcome = situation.run, situation.outcome
+    if not situation.retry_requested or situation.stop or run is None or outcome is None:
+        return False
+    return outcome.run_digest == run.digest and outcome.outcome != "finished"
+
+
+def _decide(situation: Situation) -> Decision:
     run = situation.run
     if run is None:
-        return _rest(situation, replace(situation.memory, phase="idle", reason="there is no run document"))
-    memory = _count_boot_failures(situation, _for_this_run(situation, run))
+        return _rest(situation, replace(situation.state, phase="idle", reason="no run document"))
+    state = _count_boot_failures(situation, _state_of_run(situation, run))
     outcome = situation.outcome
     if outcome is not None and outcome.run_digest == run.digest:
-        return _rest(situation, replace(memory, phase="ended", reason=f"the run ended: {outcome.outcome}"))
-    if memory.boot_failures >= situation.settings.boot_failure_limit:
-        reason = (
-            f"{memory.boot_failures} nodes ended before their first heart-beat; stopped until the run document or the "
-            f"launch template changes. The last: {memory.last_failure}"
-        )
-        return _rest(situation, replace(memory, phase="protected", reason=reason))
-    if memory.phase == "giving_up":
-        return _finish_giving_up(situation, run, memory)
-    if memory.phase == "waiting":
-        return _wait(situation, run, memory)
-    return _keep_whole(situation, run, memory)
+        return _rest(situation, replace(state, phase="ended", reason=f"the run ended: {outcome.outcome}"))
+    if situation.stop:
+        return _stop(situation, state)
+    if state.phase == "stopped":  # resumed
+        state = replace(state, phase="running", attempt=0, had_instances=False, since_unix_seconds=None)
+    if limit := situation.settings.limits.reached(situation.spending):
+        reason = f"saved and stopped: {limit}. Remedy: {REMEDIES[Cause.SPEND_LIMIT]}"
+        return _rest(situation, replace(state, phase="limited", reason=reason))
+    if state.phase == "limited":
+        state = replace(state, phase="running")
+    if situation.retry_requested:
+        state = replace(state, phase="running", boot_failures=0, probes=0, retry_unix_seconds=None)
+    if situation.missing_dataset and _needs_dataset(situation, state):
+        return _wait_for_dataset(situation, state)
+    if state.phase == "no_dataset":  # boots failed because of the dataset, which exists now
+        state = replace(state, phase="running", boot_failures=0, probes=0, last_failure="")
+    if state.boot_failures >= situation.settings.boot_failure_limit:
+        return _protect(situation, state)
+    if state.phase in ("protected", "probing"):  # a node has booted
+        state = replace(state, phase="running", probes=0, retry_unix_seconds=None)
+    if state.phase == "giving_up":
+        return _finish_giving_up(situation, run, state)
+    if state.phase == "waiting":
+        return _wait(situation, run, state)
+    return _keep_gang(situation, run, state)
 
 
-def _for_this_run(situation: Situation, run: Run) -> Memory:
-    """Return the memory, or a new one when it is of another run document or launch template."""
-    memory, version = situation.memory, situation.group.template_version
-    if (memory.run_digest, memory.template_version) == (run.digest, version):
-        return memory
-    return Memory(run_digest=run.digest, template_version=version)
+def _state_of_run(situation: Situation, run: Run) -> ControllerState:
+    """Return the stored state, or a new state if it belongs to another run document or other launch templates."""
+    state, template = situation.state, situation.fleet.template
+    if (state.run_digest, state.template) == (run.digest, template):
+        return state
+    return ControllerState(run_digest=run.digest, template=template, subnets=state.subnets)
 
 
-def _count_boot_failures(situation: Situation, memory: Memory) -> Memory:
-    present = set(situation.group.present())
-    excused = set(memory.excused) | situation.interrupted
-    heard = situation.heard_from
-    failed = [name for name in memory.booting if name not in present and name not in heard and name not in excused]
-    last_failure = memory.last_failure
-    for name in failed:
-        last_failure = situation.failures.get(name, f"{name} left no report; see {system_log(name)}")
-    is_whole = memory.phase == "running" and _is_gang(situation, present & heard)
-    return replace(
-        memory,
-        boot_failures=0 if is_whole else memory.boot_failures + len(failed),
-        booting=tuple(name for name in memory.booting if name in present and name not in heard),
-        excused=tuple(sorted(excused & {item.instance_id for item in situation.group.instances})),
-        last_failure="" if is_whole else last_failure,
+def recovered_state(run: Run, fleet: FleetState, settings: Settings) -> ControllerState:
+    """Return the state to continue with if the stored state is unreadable.
+
+    The number of boot failures is unknown, so the next failed boot stops the fleet.
+    """
+    return ControllerState(
+        run_digest=run.digest,
+        template=fleet.template,
+        phase="running",
+        boot_failures=settings.boot_failure_limit - 1,
+        last_failure="the stored state was unreadable, so earlier failures are unknown",
     )
 
 
-def system_log(instance_id: str) -> str:
-    """Return how a person reads what a machine wrote to its console, which EC2 keeps for an hour after its end."""
+def _count_boot_failures(situation: Situation, state: ControllerState) -> ControllerState:
+    """Count the nodes that vanished before their first heartbeat, unless AWS reports that their launch failed."""
+    present = set(situation.fleet.present())
+    excused = set(state.excused) | situation.interrupted
+    excused |= {failure.instance_id for failure in situation.launch_failures if failure.instance_id}
+    heard = situation.heard_from
+    failed = [name for name in state.booting if name not in present and name not in heard and name not in excused]
+    last_failure = state.last_failure
+    for name in failed:
+        last_failure = situation.failures.get(name, f"{name} did not upload a report; see {console_command(name)}")
+    has_booted = state.phase == "running" and is_gang(situation, present & heard)
+    has_booted |= state.phase == "probing" and bool(present & heard)
+    return replace(
+        state,
+        boot_failures=0 if has_booted else state.boot_failures + len(failed),
+        booting=tuple(name for name in state.booting if name in present and name not in heard),
+        excused=tuple(sorted(excused & {item.instance_id for item in situation.fleet.instances})),
+        last_failure="" if has_booted else last_failure,
+    )
+
+
+def _needs_dataset(situation: Situation, state: ControllerState) -> bool:
+    """Return True if the next node to boot would fail without the dataset. A gang that trains has its own copy."""
+    fleet = situation.fleet
+    is_empty = fleet.desired == 0 and not fleet.instances
+    return is_empty or state.phase in ("idle", "no_dataset") or state.boot_failures > 0
+
+
+def _wait_for_dataset(situation: Situation, state: ControllerState) -> Decision:
+    """Keep the fleet at zero nodes, which costs nothing, until the dataset exists."""
+    reason = f"the dataset {situation.missing_dataset} does not exist. Remedy: {REMEDIES[Cause.DATASET_MISSING]}"
+    return _rest(situation, replace(state, phase="no_dataset", reason=reason))
+
+
+def _protect(situation: Situation, state: ControllerState) -> Decision:
+    """Stop the fleet after boot failures. After each wait, one probe node tests whether nodes boot again."""
+    settings, fleet, now = situation.settings, situation.fleet, situation.now_unix_seconds
+    if state.phase == "probing" and state.boot_failures == settings.boot_failure_limit:
+        since = _since(state, now) if fleet.instances else None
+        if since is None or now - since < settings.boot_timeout_seconds:
+            booting = tuple(sorted(set(fleet.present()) - situation.heard_from))
+            actions = () if fleet.desired == 1 else (Resize(1),)
+            return Decision(actions, replace(state, booting=booting, since_unix_seconds=since))
+        names = " ".join(state.booting)
+        failure = f"{names} sent no heartbeat in {now - since:.0f} s; see {console_command(names)}"
+        state = replace(state, last_failure=failure)
+    retry = state.retry_unix_seconds
+    if state.phase != "protected":
+        retry = now + PROBE_WAITS_SECONDS[state.probes] if state.probes < len(PROBE_WAITS_SECONDS) else None
+    if retry is not None and now >= retry and fleet.desired == 0 and not fleet.instances:
+        return _probe(situation, state)
+    when = "no further probe" if retry is None else f"the next probe starts at {utc(retry)}"
+    reason = (
+        f"stopped: {settings.boot_failure_limit} nodes terminated before their first heartbeat, and {state.probes} "
+        f"probes failed; {when}. A new run document, image or launch template starts the fleet at once, as does "
+        f"`{settings.retry_command}`. Last failure: {state.last_failure}"
+    )
+    state = replace(state, phase="protected", boot_failures=settings.boot_failure_limit, reason=reason)
+    decision = _rest(situation, state)
+    return replace(decision, state=replace(decision.state, retry_unix_seconds=retry))
+
+
+def _probe(situation: Situation, state: ControllerState) -> Decision:
+    """Start one node. The phase ends with its first heartbeat, its termination, or the boot timeout."""
+    number, subnets = state.probes + 1, _first_subnets(situation, state)
+    state = replace(
+        state,
+        phase="probing",
+        subnets=subnets,
+        probes=number,
+        retry_unix_seconds=None,
+        since_unix_seconds=None,
+        reason=f"probe {number} of {len(PROBE_WAITS_SECONDS)} tests whether nodes boot. "
+        f"Last failure: {state.last_failure}",
+    )
+    return Decision((Resize(1, None if subnets == situation.fleet.subnets else subnets),), state)
+
+
+def utc(unix_seconds: float) -> str:
+    """Return a Unix time as a date and time in UTC, to the minute."""
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def console_command(instance_id: str) -> str:
+    """Return the command that prints an instance's console output. EC2 keeps it for an hour after termination."""
     return f"`aws ec2 get-console-output --latest --instance-id {instance_id}`"
 
 
-def vanished(memory: Memory, group: Group) -> tuple[str, ...]:
-    """Return the members that were booting at the last look and are no longer there."""
-    present = group.present()
-    return tuple(name for name in memory.booting if name not in present)
+def vanished(state: ControllerState, fleet: FleetState) -> tuple[str, ...]:
+    """Return the instances that were booting at the last invocation but are no longer present."""
+    present = fleet.present()
+    return tuple(name for name in state.booting if name not in present)
 
 
-def _is_gang(situation: Situation, instances: Iterable[str]) -> bool:
-    """Tell whether these instances are enough to train."""
-    return situation.run is not None and len(set(instances)) >= situation.run.min_nodes
-
-
-def _rest(situation: Situation, memory: Memory) -> Decision:
-    """Take the fleet to zero, or leave it there."""
-    actions = () if situation.group.desired == 0 else (Resize(0),)
-    quiet = replace(memory, since_unix_seconds=None, retry_unix_seconds=None, booting=(), excused=())
+def _rest(situation: Situation, state: ControllerState) -> Decision:
+    """Scale the fleet to zero, or keep it at zero."""
+    actions = () if situation.fleet.desired == 0 else (Resize(0),)
+    quiet = replace(state, since_unix_seconds=None, retry_unix_seconds=None, booting=(), excused=())
     return Decision(actions, quiet)
 
 
-def _keep_whole(situation: Situation, run: Run, memory: Memory) -> Decision:
-    group, now = situation.group, situation.now_unix_seconds
-    target = min(run.nodes, group.maximum)
-    if group.desired == 0 and not group.instances:
-        return _start(situation, run, memory, _first_subnets(situation))
-    lost = _lost(situation, memory)
-    actions = _replacements(group, lost, target)
-    if group.desired != target:
-        # Nodes that leave because the gang shrinks are not boot failures: watch from the next time on.
-        memory = replace(memory, phase="running", booting=(), since_unix_seconds=now, reason=f"{target} nodes wanted")
-        return Decision((*actions, Resize(target)), memory)
-    serving = set(group.in_service()) - set(lost)
-    since = None if _is_gang(situation, serving) else _since(memory, now)
-    if not group.instances and _tries(situation) == 1:
-        # Nothing is paid for: ask on. The gang's patience begins with its first machine.
-        memory = replace(
-            memory, phase="running", since_unix_seconds=now, booting=(), reason="no capacity yet: asking on"
-        )
-        return Decision(actions, memory)
+def _stop(situation: Situation, state: ControllerState) -> Decision:
+    """Keep the fleet at zero. Nodes of a maintained fleet, which terminates them without a hook, may save first."""
+    fleet, now = situation.fleet, situation.now_unix_seconds
+    since = _since(state, now) if state.phase == "stopped" else now
+    left = f"; {len(fleet.instances)} nodes save and shut down" if fleet.instances else ""
+    state = replace(state, phase="stopped", reason=f"{situation.stop}{left}")
+    decision = _rest(situation, state)
+    if fleet.surplus is None or not fleet.instances:
+        return decision
+    state = replace(decision.state, since_unix_seconds=since)
+    if now - since >= STOP_SECONDS:
+        return Decision((Resize(0),), state)
+    return Decision((Surplus(0, 0),) if fleet.desired or fleet.surplus else (), state)
+
+
+def _keep_gang(situation: Situation, run: Run, state: ControllerState) -> Decision:
+    """Start the gang, replace lost instances, or abandon the attempt after the gang timeout."""
+    fleet, now = situation.fleet, situation.now_unix_seconds
+    target = min(run.nodes, fleet.maximum)
+    if fleet.desired == 0 and not fleet.instances:
+        return _start(situation, run, state, _first_subnets(situation, state))
+    lost = _lost(situation, state)
+    actions = _replacements(fleet, lost, target)
+    if _has_moved(situation, state):
+        state = replace(state, phase="running", reason=f"moving the fleet back to {', '.join(state.subnets)}")
+        return Decision((Resize(target, state.subnets),), state)
+    if fleet.desired != target:
+        # Nodes that leave because the gang shrinks are not boot failures, so instances are tracked from the next step
+        # on.
+        state = replace(state, phase="running", booting=(), since_unix_seconds=now, reason=f"resizing to {target}")
+        return Decision((*actions, Resize(target)), state)
+    serving = set(fleet.in_service()) - set(lost)
+    since = None if is_gang(situation, serving) else _since(state, now)
+    if not fleet.instances and _placements(situation) == 1:
+        # Nothing is billed, so keep requesting. The gang timeout starts with the gang's first instance.
+        reason = "no nodes yet: still requesting"
+        state = replace(state, phase="running", since_unix_seconds=now, booting=(), reason=reason)
+        return Decision(actions, state)
     if since is not None and now - since >= situation.settings.gang_timeout_seconds:
-        reason = f"fewer than {run.min_nodes} nodes for {now - since:.0f} s: attempt {memory.attempt + 1} given up"
-        memory = replace(memory, phase="giving_up", attempt=memory.attempt + 1, since_unix_seconds=None, reason=reason)
-        paid = memory.paid_in_vain or bool(group.instances)
-        return Decision((*actions, Resize(0)), replace(memory, booting=(), paid_in_vain=paid))
-    booting = set(group.present()) - situation.heard_from - set(lost)
+        reason = f"fewer than {run.min_nodes} nodes for {now - since:.0f} s: abandoned attempt {state.attempt + 1}"
+        state = replace(state, phase="giving_up", attempt=state.attempt + 1, since_unix_seconds=None, reason=reason)
+        billed = state.had_instances or bool(fleet.instances)
+        return Decision((*actions, Resize(0)), replace(state, booting=(), had_instances=billed))
+    booting = set(fleet.present()) - situation.heard_from - set(lost)
     reason = f"{len(serving)} of {run.nodes} nodes in service"
-    memory = replace(memory, phase="running", since_unix_seconds=since, booting=tuple(sorted(booting)), reason=reason)
-    return Decision(actions, memory)
+    state = replace(state, phase="running", since_unix_seconds=since, booting=tuple(sorted(booting)), reason=reason)
+    return Decision(actions, state)
 
 
-def _lost(situation: Situation, memory: Memory) -> list[str]:
-    """Return the members that AWS takes: those of this notice, and those of earlier ones that could not be detached."""
-    known = situation.interrupted if situation.group.surplus is None else situation.interrupted | set(memory.excused)
-    return sorted(name for name in situation.group.in_service() if name in known)
+def _lost(situation: Situation, state: ControllerState) -> list[str]:
+    """Return the instances that this notice names, and previously interrupted instances that could not be detached."""
+    known = situation.interrupted if situation.fleet.surplus is None else situation.interrupted | set(state.excused)
+    return sorted(name for name in situation.fleet.in_service() if name in known)
 
 
-def _replacements(group: Group, lost: list[str], target: int) -> tuple[Action, ...]:
-    """Return how lost members are replaced while they still work, and how that ends once the others are there."""
-    if group.surplus is None:
+def _replacements(fleet: FleetState, lost: list[str], target: int) -> tuple[Action, ...]:
+    """Return the actions that replace interrupted instances while they still run, and then end the surplus."""
+    if fleet.surplus is None:
         return tuple(Detach(name) for name in lost)
-    staying = len(set(group.present()) - set(lost))
+    staying = len(set(fleet.present()) - set(lost))
     wanted = min(len(lost), max(0, target - staying))
-    if group.desired != target or wanted == group.surplus:
+    if fleet.desired != target or wanted == fleet.surplus:
         return ()
     return (Surplus(target, wanted),)
 
 
-def _since(memory: Memory, now_unix_seconds: float) -> float:
-    return now_unix_seconds if memory.since_unix_seconds is None else memory.since_unix_seconds
+def _since(state: ControllerState, now_unix_seconds: float) -> float:
+    return now_unix_seconds if state.since_unix_seconds is None else state.since_unix_seconds
 
 
-def _tries(situation: Situation) -> int:
-    """Return how many places there are to try, one after the other."""
+def _placements(situation: Situation) -> int:
+    """Return the number of placements that are tried in turn."""
     return len(situation.settings.subnets) if situation.settings.one_subnet_at_a_time else 1
 
 
-def _finish_giving_up(situation: Situation, run: Run, memory: Memory) -> Decision:
-    """At zero nodes go to the next subnet; after a round that cost money for nothing, wait first."""
-    group, settings = situation.group, situation.settings
-    if group.desired != 0:
-        return Decision((Resize(0),), memory)
-    if group.instances:
-        return Decision((), memory)
-    tries = _tries(situation)
-    if memory.attempt % tries or not memory.paid_in_vain:
-        return _start(situation, run, memory, _next_subnets(situation))
-    rounds = memory.attempt // tries
+def _finish_giving_up(situation: Situation, run: Run, state: ControllerState) -> Decision:
+    """At zero nodes, try the next subnet. If the round cost money without training, wait first."""
+    fleet, settings = situation.fleet, situation.settings
+    if fleet.desired != 0:
+        return Decision((Resize(0),), state)
+    if fleet.instances:
+        return Decision((), state)
+    placements = _placements(situation)
+    if state.attempt % placements or not state.had_instances:
+        return _start(situation, run, state, _next_subnets(situation, state))
+    rounds = state.attempt // placements
     wait_seconds = min(settings.gang_timeout_seconds * 2 ** min(rounds - 1, 16), LONGEST_WAIT_SECONDS)
-    reason = f"no capacity in {memory.attempt} attempts: the next one in {wait_seconds:.0f} s"
     retry = situation.now_unix_seconds + wait_seconds
-    return Decision((), replace(memory, phase="waiting", retry_unix_seconds=retry, reason=reason))
+    reason = f"no gang in {state.attempt} attempts: the next attempt starts at {utc(retry)}"
+    return Decision((), replace(state, phase="waiting", retry_unix_seconds=retry, reason=reason))
 
 
-def _wait(situation: Situation, run: Run, memory: Memory) -> Decision:
-    if situation.now_unix_seconds < (memory.retry_unix_seconds or 0.0) or situation.group.instances:
-        return Decision(() if situation.group.desired == 0 else (Resize(0),), memory)
-    return _start(situation, run, memory, _next_subnets(situation))
+def _wait(situation: Situation, run: Run, state: ControllerState) -> Decision:
+    if situation.now_unix_seconds < (state.retry_unix_seconds or 0.0) or situation.fleet.instances:
+        return Decision(() if situation.fleet.desired == 0 else (Resize(0),), state)
+    return _start(situation, run, state, _next_subnets(situation, state))
 
 
-def _start(situation: Situation, run: Run, memory: Memory, subnets: tuple[str, ...]) -> Decision:
-    target = min(run.nodes, situation.group.maximum)
-    memory = replace(
-        memory,
+def _start(situation: Situation, run: Run, state: ControllerState, subnets: tuple[str, ...]) -> Decision:
+    target = min(run.nodes, situation.fleet.maximum)
+    state = replace(
+        state,
         phase="running",
+        subnets=subnets,
         since_unix_seconds=situation.now_unix_seconds,
         retry_unix_seconds=None,
         booting=(),
-        paid_in_vain=memory.paid_in_vain and memory.attempt % _tries(situation) != 0,
-        reason=f"attempt {memory.attempt + 1} starts with {target} nodes in {', '.join(subnets)}",
+        had_instances=state.had_instances and state.attempt % _placements(situation) != 0,
+        reason=f"starting attempt {state.attempt + 1} with {target} nodes in {', '.join(subnets)}",
     )
-    return Decision((Resize(target, None if subnets == situation.group.subnets else subnets),), memory)
+    return Decision((Resize(target, None if subnets == situation.fleet.subnets else subnets),), state)
 
 
-def _first_subnets(situation: Situation) -> tuple[str, ...]:
-    """Return where a run starts: where the group is, if that is still a candidate."""
-    settings, current = situation.settings, situation.group.subnets
+def _first_subnets(situation: Situation, state: ControllerState) -> tuple[str, ...]:
+    """Return the subnets for a run's first attempt: the current subnets if they are still candidates."""
+    settings, current = situation.settings, _current_subnets(situation, state)
     if not settings.one_subnet_at_a_time:
-        return current if set(current) == set(settings.subnets) else settings.subnets
+        return settings.subnets
     return current if len(current) == 1 and current[0] in settings.subnets else settings.subnets[:1]
 
 
-def _next_subnets(situation: Situation) -> tuple[str, ...]:
-    """Return where the next attempt goes: the candidate after the group's present one."""
-    settings, current = situation.settings, situation.group.subnets
+def _next_subnets(situation: Situation, state: ControllerState) -> tuple[str, ...]:
+    """Return the subnets for the next attempt: the candidate after the current subnet."""
+    settings, current = situation.settings, _current_subnets(situation, state)
     if not settings.one_subnet_at_a_time or len(current) != 1 or current[0] not in settings.subnets:
-        return _first_subnets(situation)
+        return _first_subnets(situation, state)
     position = settings.subnets.index(current[0]) + 1
     return (settings.subnets[position % len(settings.subnets)],)
+
+
+def _current_subnets(situation: Situation, state: ControllerState) -> tuple[str, ...]:
+    """Return the subnets of the latest attempt. A deploy can have moved a fleet without nodes to other subnets."""
+    return state.subnets or situation.fleet.subnets
+
+
+def _has_moved(situation: Situation, state: ControllerState) -> bool:
+    """Return True if a deploy has moved the overrides of a maintained fleet to a subnet other than its nodes'."""
+    fleet, settings = situation.fleet, situation.settings
+    is_candidate = len(state.subnets) == 1 and state.subnets[0] in settings.subnets
+    return (
+        settings.one_subnet_at_a_time and fleet.surplus is not None and is_candidate and fleet.subnets != state.subnets
+    )

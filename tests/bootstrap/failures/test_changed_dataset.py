@@ -1,4 +1,4 @@
-"""A dataset object that is written again between the reading of the index and the copy."""
+"""A dataset object that is overwritten between the reading of the index and the download."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import stat
 import sys
 from pathlib import Path
 
-from tests.bootstrap.account import Account
+from tests.bootstrap.account import ROLE_ID, Account
 from tests.bootstrap.test_boot import Machine
 
 SHARD = b"\1\0" * 5000
-# Of the same length, so that only its hash tells.
-WRITTEN_AGAIN = b"\2\0" * 5000
+# The same length: only the hash differs.
+OVERWRITTEN = b"\2\0" * 5000
 
-# Stands before the real s5cmd on PATH: it runs once the index has been read, and before anything is copied.
+# Comes before the real s5cmd on PATH: it runs after the index was read and before any download.
 REWRITING_S5CMD = """#!{python}
 import os, sys
 import boto3
@@ -24,7 +24,7 @@ os.execv("{s5cmd}", ["s5cmd", *sys.argv[1:]])
 """
 
 
-def test_a_dataset_object_that_changes_while_it_is_fetched_ends_the_boot(account: Account, tmp_path: Path) -> None:
+def test_a_dataset_object_that_changes_during_staging_ends_the_boot(account: Account, tmp_path: Path) -> None:
     account.put_dataset({"train-00000.bin": SHARD, "train-00001.bin": SHARD})
     code = account.put_code({"training/__init__.py": "", "training/__main__.py": ""})
     account.put_run(account.run(code=code))
@@ -34,7 +34,7 @@ def test_a_dataset_object_that_changes_while_it_is_fetched_ends_the_boot(account
     script = tmp_path / "bin" / "s5cmd"
     key = "datasets/words/train-00001.bin"
     script.write_text(
-        REWRITING_S5CMD.format(python=sys.executable, bucket=account.datasets, key=key, body=WRITTEN_AGAIN, s5cmd=s5cmd)
+        REWRITING_S5CMD.format(python=sys.executable, bucket=account.datasets, key=key, body=OVERWRITTEN, s5cmd=s5cmd)
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     try:
@@ -45,10 +45,10 @@ def test_a_dataset_object_that_changes_while_it_is_fetched_ends_the_boot(account
     assert (exit_code, machine.was_shut_down) == (1, True), errors
     (failed,) = machine.events("boot_failed")
     assert failed["step"] == "staging"
-    assert "train-00001.bin: BLAKE3" in failed["message"]
+    assert "train-00001.bin: found BLAKE3" in failed["message"]
     assert "train-00000.bin" not in failed["message"]
-    assert "written again during the copy" in failed["remedy"]
-    answer = account.s3.get_object(Bucket=account.checkpoints, Key="nodes/i-0001/boot-failure.json")
+    assert "overwritten during the download" in failed["remedy"]
+    answer = account.s3.get_object(Bucket=account.records, Key=f"nodes/{ROLE_ID}:i-0001/boot-failure.json")
     assert json.loads(answer["Body"].read())["message"] == failed["message"]
     directory = tmp_path / "datasets" / "words"
     assert not (directory / "dataset.json").exists()

@@ -1,4 +1,4 @@
-"""Where each failure of a node is tested: one clear event with a remedy, uploaded, and the right action."""
+"""Index of failure tests: each failure of a node leads to one uploaded event with a remedy, and the right action."""
 
 from __future__ import annotations
 
@@ -10,59 +10,62 @@ import pytest
 TESTS = Path(__file__).parent.parent.parent
 
 FAILURES = {
-    "no metadata service": "bootstrap/test_boot.py::test_without_metadata_service_boot_ends_in_seconds",
-    "a token that expired": "bootstrap/test_imds.py::test_a_token_that_ran_out_is_renewed",
-    "credentials that expire in mid-run": (
-        "bootstrap/failures/test_expired_credentials.py::"
-        "test_credentials_that_expire_in_mid_run_are_renewed_before_a_call_is_refused"
+    "no metadata service": "bootstrap/test_boot.py::test_without_a_metadata_service_the_boot_fails_within_seconds",
+    "an expired metadata token": "bootstrap/test_imds.py::test_an_expired_token_is_renewed",
+    "credentials that expire during a run": (
+        "bootstrap/failures/test_expired_credentials.py::test_credentials_are_renewed_before_they_expire"
     ),
-    "an endpoint that hangs": "bootstrap/failures/test_no_answer.py::test_an_endpoint_that_never_answers_ends_the_boot",
-    "a bundle with another digest": "stacks/test_shim.py::test_another_bundle_than_named_is_not_run",
+    "an endpoint that hangs": "bootstrap/failures/test_no_answer.py::test_an_unresponsive_endpoint_ends_the_boot",
+    "a bundle with another digest": "stacks/test_shim.py::test_rejects_a_bundle_with_another_digest",
     "code with another digest": "bootstrap/test_steps.py::test_bad_code_bundle_is_refused",
-    "a document of a newer version": "bootstrap/test_documents.py::test_newer_version_is_refused_in_words",
-    "a disk too small": "bootstrap/test_steps.py::test_too_small_a_disk_is_said_before_the_copy",
-    "a disk full in mid-staging": (
-        "bootstrap/failures/test_full_disk.py::test_a_disk_that_fills_up_in_mid_staging_is_named"
+    "a document of another version": "bootstrap/test_documents.py::test_another_version_is_refused",
+    "a small disk": "bootstrap/test_steps.py::test_a_small_disk_is_reported_before_the_download",
+    "a disk that fills up during staging": (
+        "bootstrap/failures/test_full_disk.py::test_a_disk_that_fills_up_during_staging_is_reported"
     ),
     "a volume attached elsewhere": (
-        "bootstrap/test_volumes.py::test_a_checkpoint_volume_that_another_machine_has_is_left_to_it"
+        "bootstrap/test_volumes.py::test_a_checkpoint_volume_of_another_instance_is_not_mounted"
     ),
-    "a volume of another zone that cannot be copied": (
-        "localcloud/compute/test_volume_copies.py::test_a_refused_call_costs_the_copy_alone"
+    "a volume in another zone that cannot be copied": (
+        "localcloud/compute/test_volume_copies.py::test_denied_call_only_prevents_the_copy"
     ),
-    "a missing GPU": "bootstrap/test_instance_checks.py::test_another_number_of_gpus_and_no_report_at_all",
-    "a wrong driver": (
-        "bootstrap/test_gpu_links.py::test_a_driver_that_is_too_old_is_named_rather_than_the_gpus_that_torch_lacks"
+    "a missing GPU": "bootstrap/test_instance_checks.py::test_a_wrong_number_of_gpus_and_a_missing_report",
+    "a wrong driver": ("bootstrap/test_gpu_links.py::test_an_old_driver_is_reported_rather_than_missing_gpus"),
+    "a wheel missing from the bundle": ("bootstrap/test_wheelhouse.py::test_an_unsuitable_wheelhouse_is_reported"),
+    "an image without boto3": "bootstrap/test_sdk.py::test_without_a_wheelhouse_the_remedy_is_named",
+    "a driver that never loads": "bootstrap/test_late_services.py::test_a_driver_that_never_loads_ends_the_boot",
+    "a service in the image that does not mount the disks": (
+        "bootstrap/test_local_disks.py::test_a_service_that_does_not_mount_the_disks_is_named"
     ),
-    "a wheel missing from the bundle": ("bootstrap/test_wheelhouse.py::test_what_does_not_fit_ends_in_one_clear_event"),
-    "peers that never come": ("bootstrap/failures/test_gang.py::test_peers_that_never_come_are_named_and_waited_for"),
-    "two nodes that both think they are first": (
-        "bootstrap/failures/test_gang.py::"
-        "test_of_two_nodes_that_both_think_they_are_first_one_leads_and_the_other_says_so"
+    "a node bundle that the role may not read": (
+        "stacks/test_shim.py::test_the_cause_of_a_refused_download_is_on_the_console_and_in_the_report"
     ),
-    "a node declared lost that is alive": (
-        "bootstrap/failures/test_gang.py::test_a_frozen_node_that_was_declared_lost_gives_up_its_part_and_joins_again"
+    "missing peers": "bootstrap/failures/test_gang.py::test_missing_peers_are_reported_and_waited_for",
+    "two simultaneous electors": (
+        "bootstrap/failures/test_gang.py::test_one_of_two_simultaneous_electors_wins_and_the_other_reports_it"
     ),
-    "a node declared lost that wants to commit": (
-        "training/test_checkpoint_store.py::test_superseded_writer_commits_nothing"
+    "a live node that was declared lost": (
+        "bootstrap/failures/test_gang.py::test_a_frozen_node_that_was_declared_lost_ends_its_part_and_rejoins"
     ),
-    "a dataset object changed while it is fetched": (
-        "bootstrap/failures/test_changed_dataset.py::"
-        "test_a_dataset_object_that_changes_while_it_is_fetched_ends_the_boot"
+    "a commit by a node that was declared lost": (
+        "training/test_checkpoint_store.py::test_superseded_writer_cannot_commit"
     ),
-    "a dataset that is not what its index says": "bootstrap/test_steps.py::test_damaged_dataset_is_refused",
+    "a dataset object that changes during staging": (
+        "bootstrap/failures/test_changed_dataset.py::test_a_dataset_object_that_changes_during_staging_ends_the_boot"
+    ),
+    "a dataset that differs from its index": "bootstrap/test_steps.py::test_damaged_dataset_is_refused",
     "SIGKILL of the supervisor": (
-        "bootstrap/test_supervisors.py::test_restarted_supervisor_ends_left_over_trainers_and_rejoins"
+        "bootstrap/test_supervisors.py::test_a_restarted_supervisor_kills_old_trainers_and_rejoins"
     ),
-    "this node's clock that jumps": (
-        "bootstrap/failures/test_gang.py::test_a_clock_that_jumps_is_said_and_changes_nothing"
+    "a jump of this node's clock": (
+        "bootstrap/failures/test_gang.py::test_a_clock_jump_is_reported_and_changes_nothing"
     ),
-    "a peer's clock that jumps": "bootstrap/test_control.py::test_silence_is_measured_by_the_own_clock",
+    "a jump of a peer's clock": "bootstrap/test_control.py::test_silence_is_measured_by_the_local_clock",
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_it_has_a_test(failure: str) -> None:
+def test_each_failure_has_a_test(failure: str) -> None:
     path, _, name = FAILURES[failure].partition("::")
     tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""The role's credentials end in mid-run, as they do every six hours: metadata has newer ones, and nobody is refused."""
+"""Role credentials expire during a run, every six hours: metadata has newer ones, and no call is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from botocore.credentials import RefreshableCredentials
 
 from bootstrap.aws import Aws
-from bootstrap.supervise.control import ControlStore
+from bootstrap.supervise.membership.control import ControlStore
 from tests.bootstrap.account import REGION, Account
 from tests.bootstrap.metadata_server import MetadataServer
 from tests.bootstrap.test_control import BEAT
@@ -24,7 +24,7 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expi
 
 
 class Gate:
-    """Stands before S3 and refuses, as S3 does, what is signed by a key that has expired; `keys` has who asked."""
+    """A proxy for S3 that refuses requests signed with an expired key; `keys` holds the keys of all requests."""
 
     def __init__(self, endpoint: str) -> None:
         self.expired: set[str] = set()
@@ -69,9 +69,9 @@ class Gate:
         self._server.server_close()
 
 
-def hand_out(metadata: MetadataServer, key: str, from_now_hours: float) -> None:
-    """Let metadata have these credentials from now on."""
-    expiration = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=from_now_hours)
+def serve_credentials(metadata: MetadataServer, key: str, from_now_hours: float) -> None:
+    """Serve these credentials from instance metadata."""
+    expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=from_now_hours)
     metadata.paths["iam/security-credentials/"] = "node"
     metadata.paths["iam/security-credentials/node"] = json.dumps(
         {
@@ -104,22 +104,22 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
     metadata.close()
 
 
-def test_credentials_that_expire_in_mid_run_are_renewed_before_a_call_is_refused(
+def test_credentials_are_renewed_before_they_expire(
     account: Account, gate: Gate, metadata: MetadataServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand_out(metadata, "FIRST", SESSION_HOURS)
-    store = ControlStore(Aws(REGION).client("s3", impatient=True), bucket=account.checkpoints, run="first")
+    serve_credentials(metadata, "FIRST", SESSION_HOURS)
+    store = ControlStore(Aws(REGION).client("s3", patience="low"), **account.scope())
     store.beat(BEAT)
     store.observe()
     assert set(gate.keys) == {"FIRST"}
 
-    # Five minutes before the end: metadata has the next ones by then, and its token has run out as well.
+    # Five minutes before the expiry: metadata serves the next credentials, and its token has expired as well.
     later = datetime.timedelta(hours=SESSION_HOURS, minutes=-5)
     remaining = RefreshableCredentials._seconds_remaining
     monkeypatch.setattr(
         RefreshableCredentials, "_seconds_remaining", lambda self: remaining(self) - later.total_seconds()
     )
-    hand_out(metadata, "SECOND", 2 * SESSION_HOURS)
+    serve_credentials(metadata, "SECOND", 2 * SESSION_HOURS)
     metadata.tokens.clear()
     gate.expired.add("FIRST")
     gate.keys.clear()

@@ -1,4 +1,4 @@
-"""A disk that fills up while the dataset is staged: what was free when it was looked at is gone."""
+"""A disk that fills up during staging, after the check of its free space."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap.boot_steps.staging import stage_dataset
 from bootstrap.errors import StepError
-from bootstrap.fetch import large
-from bootstrap.steps import transfer
-from bootstrap.steps.staging import stage_dataset
+from bootstrap.fetch import large, transfer
 from tests.bootstrap.account import Account
 from tests.bootstrap.test_steps import SHARDS, real
 
@@ -29,7 +28,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.root
 @pytest.mark.parametrize("large_bytes", [None, 1024])
-def test_a_disk_that_fills_up_in_mid_staging_is_named(
+def test_a_disk_that_fills_up_during_staging_is_reported(
     account: Account, small_disk: Path, monkeypatch: pytest.MonkeyPatch, large_bytes: int | None
 ) -> None:
     if large_bytes is not None:

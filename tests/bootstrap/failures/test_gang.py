@@ -1,4 +1,4 @@
-"""What goes wrong between nodes ends in one event with a remedy, which CloudWatch Logs has, and the run goes on."""
+"""Failures between nodes lead to one event with a remedy in CloudWatch Logs, and the run continues."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 import psutil
 
 from bootstrap.aws import Aws
-from bootstrap.boot import FLUSH_SECONDS, attach_shipper
+from bootstrap.context import FLUSH_SECONDS, attach_shipper
 from bootstrap.imds import InstanceIdentity
 from bootstrap.supervise.actor import Actor
-from bootstrap.supervise.control import ControlStore
-from bootstrap.supervise.launch import torchrun_command
-from bootstrap.supervise.memory import Memory
+from bootstrap.supervise.membership.control import ControlStore
+from bootstrap.supervise.membership.records import Member
+from bootstrap.supervise.membership.scope import RunScope
 from bootstrap.supervise.monitors import Board
-from bootstrap.supervise.preparation import Preparation
-from bootstrap.supervise.records import Member
-from bootstrap.supervise.scope import RunScope
+from bootstrap.supervise.run_loading import RunLoader
+from bootstrap.supervise.saved_state import SavedState
 from bootstrap.supervise.situation import Elect
+from bootstrap.supervise.trainers.launch import torchrun_command
 from tests.bootstrap.account import REGION, Account
 from tests.bootstrap.test_steps import real
 from tests.bootstrap.test_supervisors import Fleet, Node, fleet
@@ -30,7 +30,7 @@ __all__ = ["fleet"]
 
 
 def uploaded(account: Account, instance_id: str, event: str) -> list[dict[str, Any]]:
-    """Return the events of this name that a node has shipped."""
+    """Return the events of this name that a node has delivered."""
     try:
         stream = account.logs.get_log_events(logGroupName=account.log_group, logStreamName=instance_id)
     except account.logs.exceptions.ResourceNotFoundException:
@@ -40,7 +40,7 @@ def uploaded(account: Account, instance_id: str, event: str) -> list[dict[str, A
 
 
 def the_one(fleet: Fleet, node: Node, event: str) -> dict[str, Any]:
-    """Wait for an event of a node to be uploaded; it has a remedy, and there is only one."""
+    """Wait for the delivery of exactly one event with this name; check its remedy."""
     fleet.wait(lambda: uploaded(fleet.account, node.instance_id, event), f"the event {event}")
     (found,) = uploaded(fleet.account, node.instance_id, event)
     assert found["remedy"] and found["message"]
@@ -48,7 +48,7 @@ def the_one(fleet: Fleet, node: Node, event: str) -> dict[str, Any]:
 
 
 def freeze(node: Node) -> list[psutil.Process]:
-    """Stop a node's supervisor and all that it started, as a machine that hangs."""
+    """Stop a node's supervisor and its descendants, like a machine that hangs."""
     supervisor = psutil.Process(node.process.pid)
     frozen = [supervisor, *supervisor.children(recursive=True)]
     for process in frozen:
@@ -56,19 +56,19 @@ def freeze(node: Node) -> list[psutil.Process]:
     return frozen
 
 
-def test_peers_that_never_come_are_named_and_waited_for(fleet: Fleet) -> None:
+def test_missing_peers_are_reported_and_waited_for(fleet: Fleet) -> None:
     fleet.run(nodes=3, min_nodes=2)
     node = fleet.launch()
     event = the_one(fleet, node, "gang_incomplete")
-    assert (event["present"], event["nodes"], event["min_nodes"]) == ([node.instance_id], 3, 2)
+    assert (event["ready_instance_ids"], event["nodes"], event["min_nodes"]) == ([node.instance_id], 3, 2)
     assert "capacity.min_nodes" in event["remedy"]
     assert node.events("generation_started") == []
-    fleet.launch()  # late, and welcome
+    fleet.launch()  # late
     fleet.wait(lambda: fleet.outcome(), "the outcome")
     assert len(node.events("gang_incomplete")) == 1
 
 
-def test_a_frozen_node_that_was_declared_lost_gives_up_its_part_and_joins_again(fleet: Fleet) -> None:
+def test_a_frozen_node_that_was_declared_lost_ends_its_part_and_rejoins(fleet: Fleet) -> None:
     fleet.run(nodes=2, min_nodes=1, training={"steps": 100_000, "step_seconds": 0.01})
     nodes = [fleet.launch(), fleet.launch()]
     fleet.wait(lambda: any(len(node.trainer("checkpoint")) > 1 for node in nodes), "checkpoints")
@@ -88,7 +88,7 @@ def test_a_frozen_node_that_was_declared_lost_gives_up_its_part_and_joins_again(
     assert lost.process.poll() is None
 
 
-def test_a_clock_that_jumps_is_said_and_changes_nothing(fleet: Fleet) -> None:
+def test_a_clock_jump_is_reported_and_changes_nothing(fleet: Fleet) -> None:
     fleet.run(training={"steps": 300, "step_seconds": 0.01})
     nodes = [fleet.launch(), fleet.launch()]
     fleet.wait(lambda: any(node.trainer("checkpoint") for node in nodes), "a checkpoint")
@@ -100,13 +100,13 @@ def test_a_clock_that_jumps_is_said_and_changes_nothing(fleet: Fleet) -> None:
 
 
 class Elector:
-    """A node that is ready, and takes itself for the first to have joined."""
+    """A ready node that considers itself the first to have joined."""
 
     def __init__(self, account: Account, root: Path, number: int) -> None:
         context = real(account, root / str(number))
         run = context.run
         assert run is not None
-        self.me = Member(f"i-{number}", f"10.0.0.{number}")
+        self.me = Member(f"i-{number}", f"127.0.0.{number}")
         identity = InstanceIdentity(self.me.instance_id, "c7i.2xlarge", "us-east-1a", self.me.address, "spot", None)
         context.identity = identity
         context.events.set_instance(identity.instance_id)
@@ -114,22 +114,18 @@ class Elector:
         assert shipper is not None
         self.shipper = shipper
         board = Board()
-        self.scope = RunScope(
-            ControlStore(Aws(REGION).client("s3"), bucket=account.checkpoints, run=run.run), identity.instance_id
-        )
+        self.scope = RunScope(ControlStore(Aws(REGION).client("s3"), **account.scope(run.run)), identity.instance_id)
         board.run, board.scope = run, self.scope
-        preparation = Preparation(context, board.wake)
-        preparation.prepared_digest = run.digest()
-        memory = Memory(identity.instance_id, 5.0)
-        self.actor = Actor(context, board, identity, memory, preparation, torchrun_command)
+        loader = RunLoader(context, board.wake)
+        loader.loaded_digest = run.digest()
+        state = SavedState(identity.instance_id, 5.0)
+        self.actor = Actor(context, board, identity, state, loader, torchrun_command)
 
     def elect(self, members: tuple[Member, ...]) -> None:
         self.actor.act(Elect(1, members))
 
 
-def test_of_two_nodes_that_both_think_they_are_first_one_leads_and_the_other_says_so(
-    account: Account, tmp_path: Path
-) -> None:
+def test_one_of_two_simultaneous_electors_wins_and_the_other_reports_it(account: Account, tmp_path: Path) -> None:
     nodes = [Elector(account, tmp_path, number) for number in (1, 2)]
     both = tuple(node.me for node in nodes)
     barrier = threading.Barrier(2)
@@ -138,7 +134,10 @@ def test_of_two_nodes_that_both_think_they_are_first_one_leads_and_the_other_say
         barrier.wait()
         node.elect(members)
 
-    threads = [threading.Thread(target=race, args=(node, members)) for node, members in zip(nodes, (both, both[::-1]))]
+    threads = [
+        threading.Thread(target=race, args=(node, members))
+        for node, members in zip(nodes, (both, both[::-1]), strict=False)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -148,8 +147,8 @@ def test_of_two_nodes_that_both_think_they_are_first_one_leads_and_the_other_say
     (loser,) = [node for node in nodes if node.me.instance_id != record["created_by"]]
     for node in nodes:
         assert node.shipper.close(FLUSH_SECONDS)
-    said = [event for node in nodes for event in uploaded(account, node.me.instance_id, "election_lost")]
-    assert [(event["instance_id"], event["generation"]) for event in said] == [(loser.me.instance_id, 1)]
-    assert said[0]["remedy"]
+    lost = [event for node in nodes for event in uploaded(account, node.me.instance_id, "election_lost")]
+    assert [(event["instance_id"], event["generation"]) for event in lost] == [(loser.me.instance_id, 1)]
+    assert lost[0]["remedy"]
     newest = loser.scope.store.observe().newest
-    assert newest is not None and newest.rank_of(loser.me.instance_id) == 1  # which it will start as
+    assert newest is not None and newest.rank_of(loser.me.instance_id) == 1  # its rank in that generation

@@ -1,4 +1,4 @@
-"""An endpoint that takes connections and never answers must cost seconds, and end in a report."""
+"""An endpoint that accepts connections but never responds ends the boot within seconds, with a report."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ BOOT_TIMEOUT_SECONDS = 2
 LIMIT_SECONDS = 120
 
 
-def test_an_endpoint_that_never_answers_ends_the_boot(account: Account, tmp_path: Path) -> None:
+def test_an_unresponsive_endpoint_ends_the_boot(account: Account, tmp_path: Path) -> None:
     metadata = MetadataServer("i-0001", "127.0.0.21")
     supervise = {**account.node()["supervise"], "boot_timeout_seconds": BOOT_TIMEOUT_SECONDS}
     (tmp_path / "node.json").write_text(json.dumps(account.node(supervise=supervise)))
     shutdown = tmp_path / "shutdown"
     shutdown.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/shut-down\n')
     shutdown.chmod(shutdown.stat().st_mode | stat.S_IXUSR)
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as unresponsive:
         environment = {
             **os.environ,
             "PATH": f"{tmp_path}:{os.environ['PATH']}",
             "PYTHONPATH": str(REPOSITORY),
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata.endpoint,
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{unresponsive.getsockname()[1]}",
         }
         try:
             ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""A proxy before an S3 server: counts the ranges that it passes on, and spoils or holds those that a test names."""
+"""A proxy for an S3 server: counts the ranges that it forwards, and breaks or delays those that a test selects."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Fate = Literal["pass", "slow down", "cut off", "hold", "close", "other bytes"]
 
 
 class CountingProxy:
-    """Listens until closed; `fate` decides about each range of the named object, by its number from 1 on and place."""
+    """Serves until closed. `fate` decides on each range of the named object, by its number (from 1) and offset."""
 
     def __init__(self, target: str, name: str) -> None:
         self.fate: Callable[[int, int], Fate] = lambda number, first: "pass"
         self._name = name
         self.ranges: list[tuple[int, int]] = []
-        """First byte and count of each range that was passed on whole."""
-        self.asked = 0
-        self.under_way = 0
+        """Offset and length of each range that was forwarded completely."""
+        self.requested = 0
+        self.in_flight = 0
         self.changed = threading.Condition()
         self._released = threading.Event()
         proxy, netloc = self, urlsplit(target).netloc
@@ -31,7 +31,7 @@ class CountingProxy:
             protocol_version = "HTTP/1.1"
 
             def handle(self) -> None:
-                with contextlib.suppress(ConnectionError):  # the other side was killed
+                with contextlib.suppress(ConnectionError):  # the client was killed
                     super().handle()
 
             def do_GET(self) -> None:
@@ -57,36 +57,36 @@ class CountingProxy:
         return sum(count for _, count in self.ranges)
 
     def reset(self) -> None:
-        """Let go of what is held, wait until nothing is under way, and count anew; from now on all passes."""
+        """Release held requests, wait until none is in flight, and reset the counters; forward all later requests."""
         self._released.set()
         with self.changed:
-            assert self.changed.wait_for(lambda: self.under_way == 0, timeout=60)
+            assert self.changed.wait_for(lambda: self.in_flight == 0, timeout=60)
             self.ranges.clear()
             self.fate = lambda number, first: "pass"
 
-    def wait_for_asked(self, count: int) -> None:
+    def wait_for_requests(self, count: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.asked >= count, timeout=60)
+            assert self.changed.wait_for(lambda: self.requested >= count, timeout=60)
 
     def answer(self, handler: http.server.BaseHTTPRequestHandler, netloc: str) -> None:
-        wanted = handler.headers.get("Range")
+        requested = handler.headers.get("Range")
         fate: Fate = "pass"
         first, count = 0, 0
-        if wanted and self._name in handler.path and handler.command == "GET":
-            first, last = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
+        if requested and self._name in handler.path and handler.command == "GET":
+            first, last = (int(number) for number in requested.removeprefix("bytes=").split("-"))
             count = last - first + 1
             with self.changed:
-                self.asked += 1
-                self.under_way += 1
-                fate = self.fate(self.asked, first)
+                self.requested += 1
+                self.in_flight += 1
+                fate = self.fate(self.requested, first)
                 self.changed.notify_all()
         try:
             self._answer(handler, netloc, fate, first, count)
         except ConnectionError:
-            handler.close_connection = True  # the other side is gone
+            handler.close_connection = True  # the client has disconnected
         finally:
             with self.changed:
-                self.under_way -= 1 if count else 0
+                self.in_flight -= 1 if count else 0
                 self.changed.notify_all()
 
     def _answer(self, handler: Any, netloc: str, fate: Fate, first: int, count: int) -> None:
@@ -104,10 +104,10 @@ class CountingProxy:
             return
         upstream = http.client.HTTPConnection(netloc, timeout=30)
         upstream.request(handler.command, handler.path, headers=dict(handler.headers.items()))
-        answer = upstream.getresponse()
-        body = answer.read()
-        handler.send_response(answer.status)
-        for name, value in answer.getheaders():
+        response = upstream.getresponse()
+        body = response.read()
+        handler.send_response(response.status)
+        for name, value in response.getheaders():
             if name.lower() == "content-range" and fate == "other bytes":
                 value = "bytes 0-0/1"
             if name.lower() not in ("connection", "transfer-encoding", "date", "server"):
@@ -121,7 +121,7 @@ class CountingProxy:
             handler.close_connection = True
         else:
             handler.wfile.write(body)
-            if count and answer.status == 206:
+            if count and response.status == 206:
                 with self.changed:
                     self.ranges.append((first, count))
         upstream.close()

@@ -1,4 +1,4 @@
-"""Large objects: in ranges, hashed behind the front, resumed inside, and nothing accepted that is not right."""
+"""Downloads of large objects: ranges, hashing on arrival, resume, and rejection of wrong contents."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from bootstrap.fetch import large
+from bootstrap.boot_steps.staging import Staging
+from bootstrap.context import Context
+from bootstrap.fetch import large, transfer
 from bootstrap.fetch.partial import Partial
-from bootstrap.plan import Context
-from bootstrap.steps import transfer
-from bootstrap.steps.staging import Staging
+from bootstrap.system import System
 from tests.bootstrap.account import Account
 from tests.bootstrap.fetch.counting_proxy import CountingProxy
 from tests.bootstrap.fetch.staging_process import CONNECTIONS
@@ -33,8 +33,8 @@ NAME = "train-00000.bin"
 def proxy(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
     monkeypatch.setattr(transfer, "LARGE_BYTES", PART)
     monkeypatch.setattr(large, "PART_BYTES", PART)
-    monkeypatch.setattr(large, "LEAST_CONNECTIONS", CONNECTIONS)
-    monkeypatch.setattr(large, "LONGEST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(large, "MIN_CONNECTIONS", CONNECTIONS)
+    monkeypatch.setattr(large, "MAX_WAIT_SECONDS", 0.05)
     account.put_dataset({NAME: SHARD, "train-00001.bin": b"\1\0" * 100})
     proxy = CountingProxy(account.endpoint, NAME)
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
@@ -67,36 +67,36 @@ def bytes_of(parts: set[int]) -> int:
     return sum(min(PART, len(SHARD) - PART * part) for part in parts)
 
 
-def test_a_large_object_comes_in_ranges_each_once(account: Account, proxy: CountingProxy, tmp_path: Path) -> None:
+def test_each_range_of_a_large_object_is_requested_once(account: Account, proxy: CountingProxy, tmp_path: Path) -> None:
     stage(account, tmp_path)
     assert sorted(first for first, _ in proxy.ranges) == [PART * part for part in range(PARTS)]
     assert proxy.fetched_bytes == len(SHARD)
     stage(account, tmp_path)
-    assert proxy.fetched_bytes == len(SHARD)  # nothing changed: nothing is fetched
+    assert proxy.fetched_bytes == len(SHARD)  # unchanged: no download
 
 
-def test_what_fails_for_a_while_is_asked_for_again(account: Account, proxy: CountingProxy, tmp_path: Path) -> None:
+def test_failed_ranges_are_retried(account: Account, proxy: CountingProxy, tmp_path: Path) -> None:
     fates = {2: "slow down", 3: "cut off", 5: "close", 7: "other bytes", 9: "slow down", 11: "cut off"}
     proxy.fate = lambda number, first: fates.get(number, "pass")  # type: ignore[assignment,return-value]
     stage(account, tmp_path)
-    # The one with wrong headers was passed on whole, and not taken.
+    # The range with a wrong header was forwarded completely, but rejected.
     assert proxy.fetched_bytes == len(SHARD) + sum(1 for fate in fates.values() if fate == "other bytes") * PART
 
 
 @pytest.mark.parametrize(
-    ("fate", "words"),
+    ("fate", "expected"),
     [
         ("slow down", "HTTP 503 Service Unavailable SlowDown"),
-        ("cut off", f"the answer ended after {PART // 2} of {PART} bytes"),
+        ("cut off", f"the response ended after {PART // 2} of {PART} bytes"),
         ("close", "RemoteDisconnected"),
     ],
 )
-def test_what_fails_for_good_is_said_and_resumed_inside(
-    account: Account, proxy: CountingProxy, tmp_path: Path, fate: Any, words: str
+def test_a_permanent_failure_is_reported_and_resumed_later(
+    account: Account, proxy: CountingProxy, tmp_path: Path, fate: Any, expected: str
 ) -> None:
     proxy.fate = lambda number, first: fate if first == 3 * PART else "pass"
     error = failure(Staging(), context := real(account, tmp_path))
-    assert words in error.message and f"at byte {3 * PART}, after {large.ATTEMPTS} attempts" in error.message
+    assert expected in error.message and f"at byte {3 * PART}, after {large.ATTEMPTS} attempts" in error.message
     assert set(left(context)) == {f".{NAME}.ranges", f".{NAME}.journal"}
     parts = recorded(tmp_path)
     assert 3 not in parts and len(parts) > 10
@@ -105,7 +105,7 @@ def test_what_fails_for_good_is_said_and_resumed_inside(
     assert {first // PART for first, _ in proxy.ranges} == set(range(PARTS)) - parts
 
 
-def test_after_a_sigkill_only_the_missing_ranges_are_fetched(
+def test_after_a_sigkill_only_missing_ranges_are_downloaded(
     account: Account, proxy: CountingProxy, tmp_path: Path
 ) -> None:
     node = account.node(python={"interpreter": sys.executable, "packages": []})
@@ -115,15 +115,15 @@ def test_after_a_sigkill_only_the_missing_ranges_are_fetched(
     proxy.fate = lambda number, first: "pass" if number <= 8 else "hold"
     command = [sys.executable, "-m", "tests.bootstrap.fetch.staging_process", str(tmp_path), str(PART)]
     process = psutil.Process(subprocess.Popen(command).pid)
-    # All connections of the first process wait: more were asked for than at first, so some answers were taken.
-    asked_at_first = int(CONNECTIONS * large._QUEUED)
-    proxy.wait_for_asked(asked_at_first + 2)
+    # More requests than at the start: the process has handled some responses, and all its connections wait.
+    requested_at_first = int(CONNECTIONS * large._QUEUED)
+    proxy.wait_for_requests(requested_at_first + 2)
     family = process.children(recursive=True)
     process.kill()
     process.wait()
     assert len(family) >= 2
     _, alive = psutil.wait_procs(family, timeout=30)
-    assert alive == []  # nothing goes on to write
+    assert alive == []  # no process keeps writing
     parts = recorded(tmp_path)
     assert 2 <= len(parts) <= 8
 
@@ -134,36 +134,36 @@ def test_after_a_sigkill_only_the_missing_ranges_are_fetched(
 
 
 def interrupted(account: Account, proxy: CountingProxy, root: Path) -> set[int]:
-    """Leave a copy that is begun; return its parts."""
+    """Interrupt a download; return its parts on disk."""
     proxy.fate = lambda number, first: "close" if first == 5 * PART else "pass"
     failure(Staging(), real(account, root))
     proxy.reset()
     return recorded(root)
 
 
-def test_parts_of_another_object_of_the_key_are_worth_nothing(
+def test_parts_of_another_version_of_the_object_are_discarded(
     account: Account, proxy: CountingProxy, tmp_path: Path
 ) -> None:
     assert interrupted(account, proxy, tmp_path)
     key = f"datasets/words/{NAME}"
     account.s3.put_object(Bucket=account.datasets, Key=key, Body=SHARD[::-1])
     message = failure(Staging(), context := real(account, tmp_path)).message
-    assert f"{NAME}: BLAKE3" in message
+    assert f"{NAME}: found BLAKE3" in message
     assert left(context) == {}
     account.s3.put_object(Bucket=account.datasets, Key=key, Body=SHARD)
     stage(account, tmp_path)
 
 
-def test_a_machine_that_started_again_trusts_no_part(
+def test_parts_from_before_a_reboot_are_discarded(
     account: Account, proxy: CountingProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert interrupted(account, proxy, tmp_path)
-    monkeypatch.setattr(large, "boot_id", lambda system: "another")
+    monkeypatch.setattr(System, "boot_id", lambda system: "another")
     stage(account, tmp_path)
     assert proxy.fetched_bytes == len(SHARD)
 
 
-def test_a_part_that_was_lost_on_the_disk_is_found_by_the_hash_and_all_is_copied_again(
+def test_a_damaged_part_is_detected_by_the_hash_and_the_file_is_downloaded_again(
     account: Account, proxy: CountingProxy, tmp_path: Path
 ) -> None:
     parts = interrupted(account, proxy, tmp_path)
@@ -174,7 +174,7 @@ def test_a_part_that_was_lost_on_the_disk_is_found_by_the_hash_and_all_is_copied
     assert proxy.fetched_bytes == 2 * len(SHARD) - bytes_of(parts)
 
 
-def test_an_object_that_changes_during_the_copy_is_refused(
+def test_an_object_that_changes_during_the_download_is_refused(
     account: Account, proxy: CountingProxy, tmp_path: Path
 ) -> None:
     def change(number: int, first: int) -> Any:
@@ -184,40 +184,38 @@ def test_an_object_that_changes_during_the_copy_is_refused(
 
     proxy.fate = change
     error = failure(Staging(), context := real(account, tmp_path))
-    assert "its ETag changed" in error.message and "written again during the copy" in error.remedy
+    assert "its ETag differs" in error.message and "overwritten during the download" in error.remedy
     assert left(context) == {}
 
 
-def test_a_full_disk_is_named(
+def test_a_full_disk_is_reported(
     account: Account, proxy: CountingProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = Partial._begin
+    start_over = Partial._start_over
 
-    def begin_on_a_full_disk(partial: Partial) -> None:
-        begin(partial)
+    def start_on_a_full_disk(partial: Partial) -> None:
+        start_over(partial)
         partial.path.unlink()
         partial.path.symlink_to("/dev/full")
 
-    monkeypatch.setattr(Partial, "_begin", begin_on_a_full_disk)
+    monkeypatch.setattr(Partial, "_start_over", start_on_a_full_disk)
     error = failure(Staging(), context := real(account, tmp_path))
     assert "the disk is full: No space left on device" in error.message and "node.root_volume.gib" in error.remedy
     assert recorded(tmp_path) == set()
     assert NAME not in left(context)
 
 
-def test_another_size_than_the_index_says_and_no_object_at_all(
-    account: Account, proxy: CountingProxy, tmp_path: Path
-) -> None:
+def test_a_wrong_size_and_a_missing_object_are_reported(account: Account, proxy: CountingProxy, tmp_path: Path) -> None:
     key = f"datasets/words/{NAME}"
     account.s3.put_object(Bucket=account.datasets, Key=key, Body=SHARD + b"1")
     message = failure(Staging(), real(account, tmp_path)).message
-    assert f"{len(SHARD) + 1} bytes, the index says {len(SHARD)}" in message
+    assert f"found {len(SHARD) + 1} bytes, expected {len(SHARD)}" in message
     account.s3.delete_object(Bucket=account.datasets, Key=key)
-    assert f"{key}: cannot be copied" in failure(Staging(), real(account, tmp_path)).message
+    assert f"{key}: cannot download" in failure(Staging(), real(account, tmp_path)).message
     assert proxy.ranges == []
 
 
-def test_a_large_zstd_object_is_copied_in_ranges_and_expanded(
+def test_a_large_zstd_object_is_downloaded_in_ranges_and_decoded(
     account: Account, proxy: CountingProxy, tmp_path: Path
 ) -> None:
     account.put_packed({NAME: SHARD})

@@ -1,4 +1,4 @@
-"""The engine without a cloud: providers and clients that live in memory, and a caller of the service's operations."""
+"""The engine with providers and clients in memory, and a caller of the service's operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from localcloud.api import Call, Principal
-from localcloud.cloudformation.provider import Made, ResourceContext, ResourceFailure
+from localcloud.cloudformation.provider import Provisioned, ResourceContext, ResourceFailure
 from localcloud.cloudformation.service import CloudFormationService
 
 ACCOUNT = "123456789012"
@@ -29,8 +29,8 @@ TYPES = (*NAMES, *UNNAMED)
 
 
 @dataclass
-class Fleet:
-    """Every resource that the fake providers hold, what was done in which order, and what shall fail."""
+class FakeAccount:
+    """Resources of the fake providers, their calls in order, and injected failures."""
 
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     log: list[tuple[str, str, str]] = field(default_factory=list)
@@ -55,45 +55,45 @@ class Fleet:
 
 
 class FakeProvider:
-    """Keeps resources of one type in a Fleet; a name property makes the physical id, as with real types."""
+    """Stores resources of one type in a FakeAccount; as with real types, a name property is the physical ID."""
 
-    def __init__(self, type_name: str, fleet: Fleet) -> None:
+    def __init__(self, type_name: str, account: FakeAccount) -> None:
         self.type_name = type_name
-        self.fleet = fleet
+        self.account = account
 
-    def _made(self, physical_id: str, properties: Mapping[str, Any]) -> Made:
-        with self.fleet.lock:
-            self.fleet.resources[physical_id] = {"Type": self.type_name, **properties}
+    def _made(self, physical_id: str, properties: Mapping[str, Any]) -> Provisioned:
+        with self.account.lock:
+            self.account.resources[physical_id] = {"Type": self.type_name, **properties}
         version = str(len(json.dumps(properties, sort_keys=True, default=str)))
         arn = f"arn:aws:fake:{REGION}:{ACCOUNT}:{physical_id}"
-        return Made(physical_id, {"Arn": arn, "QueueName": physical_id, "LatestVersionNumber": version})
+        return Provisioned(physical_id, {"Arn": arn, "QueueName": physical_id, "LatestVersionNumber": version})
 
-    def create(self, context: ResourceContext, properties: Mapping[str, Any]) -> Made:
+    def create(self, context: ResourceContext, properties: Mapping[str, Any]) -> Provisioned:
         name = properties.get(NAMES.get(self.type_name, ""))
-        physical_id = name or f"{context.generated_name()}-{next(self.fleet.numbers)}"
-        self.fleet.act("create", context, physical_id)
-        if physical_id in self.fleet.resources:
+        physical_id = name or f"{context.generated_name()}-{next(self.account.numbers)}"
+        self.account.act("create", context, physical_id)
+        if physical_id in self.account.resources:
             raise ResourceFailure(f"{physical_id} already exists")
         return self._made(physical_id, properties)
 
     def update(
         self, context: ResourceContext, physical_id: str, old: Mapping[str, Any], new: Mapping[str, Any]
-    ) -> Made:
-        self.fleet.updates.append((context.logical_id, dict(old), dict(new)))
-        self.fleet.act("update", context, physical_id)
+    ) -> Provisioned:
+        self.account.updates.append((context.logical_id, dict(old), dict(new)))
+        self.account.act("update", context, physical_id)
         return self._made(physical_id, new)
 
     def delete(self, context: ResourceContext, physical_id: str, properties: Mapping[str, Any]) -> None:
-        self.fleet.act("delete", context, physical_id)
-        with self.fleet.lock:
-            self.fleet.resources.pop(physical_id, None)
+        self.account.act("delete", context, physical_id)
+        with self.account.lock:
+            self.account.resources.pop(physical_id, None)
 
     def exists(self, context: ResourceContext, physical_id: str, properties: Mapping[str, Any]) -> bool:
-        return physical_id in self.fleet.resources
+        return physical_id in self.account.resources
 
 
 class FakeParameterStore:
-    """What the engine asks of ssm."""
+    """The operations of SSM that the engine calls."""
 
     class exceptions:  # noqa: N801 - botocore's name
         class ParameterNotFound(Exception):
@@ -109,14 +109,14 @@ class FakeParameterStore:
 
 
 class FakeZones:
-    """What the engine asks of ec2."""
+    """The operations of EC2 that the engine calls."""
 
     def describe_availability_zones(self, **_: Any) -> dict[str, Any]:
         return {"AvailabilityZones": [{"ZoneName": f"{REGION}{letter}"} for letter in "cab"]}
 
 
 class FakeLambda:
-    """Runs a Python function in place of a Lambda function; `answer` gives the response document, or None."""
+    """Runs a Python function in place of a Lambda function; `answer` returns the response document, or None."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -134,7 +134,7 @@ class FakeLambda:
 
 
 class FakeClients:
-    """Clients of services that live in memory; remembers under which role they were asked for."""
+    """Clients of services in memory; records the role of each request for a client."""
 
     endpoint_url = "http://localhost:4566"
     region = REGION
@@ -153,11 +153,11 @@ class FakeClients:
 
 
 class Caller:
-    """Calls the service as the gateway does, and deploys as the CDK CLI does."""
+    """Calls the service like the gateway, and deploys like the CDK CLI."""
 
-    def __init__(self, service: CloudFormationService, fleet: Fleet, clients: FakeClients) -> None:
+    def __init__(self, service: CloudFormationService, account: FakeAccount, clients: FakeClients) -> None:
         self.service = service
-        self.fleet = fleet
+        self.account = account
         self.clients = clients
         self._numbers = itertools.count()
 
@@ -167,7 +167,7 @@ class Caller:
         return self.service.operations()[operation](call)
 
     def change_set(self, stack: str, template: Any, **more: Any) -> Mapping[str, Any]:
-        """Create a change set and return its description once it is settled."""
+        """Create a change set and return its description when it is complete or failed."""
         name = f"set-{next(self._numbers)}"
         kind = "UPDATE" if self.exists(stack) else "CREATE"
         body = template if isinstance(template, str) else json.dumps(template)
@@ -201,7 +201,7 @@ class Caller:
         return described
 
     def settled(self, name: str) -> str:
-        """Wait until no operation is under way; return the status."""
+        """Wait until no operation is running and return the status."""
         return str(
             self.until(lambda: self.stack(name), lambda s: not s["StackStatus"].endswith("_IN_PROGRESS"))["StackStatus"]
         )
@@ -211,7 +211,7 @@ class Caller:
         return list(reversed(self("DescribeStackEvents", StackName=stack)["StackEvents"]))
 
     def statuses(self, stack: str, logical_id: str | None = None) -> list[str]:
-        """Return the statuses of a resource (of the stack itself without one), oldest first."""
+        """Return the statuses of a resource, or of the stack by default, oldest first."""
         wanted = logical_id or self.stack(stack)["StackName"]
         return [e["ResourceStatus"] for e in self.events(stack) if e["LogicalResourceId"] == wanted]
 
@@ -229,19 +229,19 @@ class Caller:
             answer = ask()
             if holds(answer):
                 return answer
-            assert time.monotonic() < deadline, f"did not come about in {seconds} s: {answer}"
+            assert time.monotonic() < deadline, f"not reached in {seconds} s: {answer}"
             time.sleep(0.002)
 
 
 @pytest.fixture
-def fleet() -> Fleet:
-    return Fleet()
+def account() -> FakeAccount:
+    return FakeAccount()
 
 
 @pytest.fixture
-def cloud(fleet: Fleet) -> Iterator[Caller]:
+def cloud(account: FakeAccount) -> Iterator[Caller]:
     clients = FakeClients()
-    service = CloudFormationService(clients, {name: FakeProvider(name, fleet) for name in TYPES})
+    service = CloudFormationService(clients, {name: FakeProvider(name, account) for name in TYPES})
     clients.services["lambda"].put = lambda path, body: service.http("PUT", path, body)
-    yield Caller(service, fleet, clients)
+    yield Caller(service, account, clients)
     service.close()

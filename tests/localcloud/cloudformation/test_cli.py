@@ -1,4 +1,4 @@
-"""The unmodified CDK command line against the local cloud: bootstrap, deploy, diff, deploy again, destroy."""
+"""The unmodified CDK CLI against the embedded cloud: bootstrap, deploy, diff, update and destroy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from localcloud.cloud import LocalCloud
-from localcloud.identity import ACCOUNT, ROOT_ACCESS_KEY_ID
+from localcloud.iam.identity import ACCOUNT, ROOT_ACCESS_KEY_ID
 
 REPOSITORY = Path(__file__).parents[3]
 CDK = REPOSITORY / "node_modules" / ".bin" / "cdk"
@@ -31,7 +31,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
 
 
 class CommandLine:
-    """Runs `cdk` on a cloud assembly that is written here, so that no app needs to be synthesised."""
+    """Runs `cdk` on a cloud assembly written by this test, without synthesising an app."""
 
     def __init__(self, cloud: LocalCloud, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class CommandLine:
         return output
 
     def write(self, template: dict[str, Any]) -> None:
-        """Write what `cdk synth` would: one stack, its template as an asset, under the bootstrap's roles."""
+        """Write the output of `cdk synth`: one stack with its template as an asset and the roles of the bootstrap."""
         self.assembly.mkdir(exist_ok=True)
         body = json.dumps(template)
         (self.assembly / "App.template.json").write_text(body)
@@ -111,7 +111,7 @@ def template(learning_rate: str, **more: Any) -> dict[str, Any]:
     return {"Resources": {"Run": run, "Pointer": pointer, "CDKMetadata": metadata, **more}}
 
 
-@pytest.mark.slow  # make test-flow bootstraps, deploys, diffs, changes and destroys with the same command line
+@pytest.mark.slow  # make test-flow covers the same commands
 def test_bootstrap_deploy_diff_update_and_destroy(cloud: LocalCloud, tmp_path: Path) -> None:
     cdk = CommandLine(cloud, tmp_path)
     client = cloud.clients.client("cloudformation")

@@ -1,4 +1,4 @@
-"""Values that travel between stacks, and what guards stacks against their callers."""
+"""Exports, drift detection, stack protection, event paging and custom resources."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ def exporter(value: Any = "v1", name: str = "shared") -> dict[str, Any]:
 IMPORTER = {"Resources": {"B": parameter({"Fn::ImportValue": "shared"})}}
 
 
-def test_an_export_is_used_and_listed(cloud, fleet):
-    cloud.deploy("giver", exporter())
-    assert cloud.deploy("taker", IMPORTER) == "CREATE_COMPLETE"
-    assert fleet.resources[cloud.physical_id("taker", "B")]["Value"] == "v1"
+def test_export_is_imported_and_listed(cloud, account):
+    cloud.deploy("exporter", exporter())
+    assert cloud.deploy("importer", IMPORTER) == "CREATE_COMPLETE"
+    assert account.resources[cloud.physical_id("importer", "B")]["Value"] == "v1"
     (export,) = cloud("ListExports")["Exports"]
     assert (export["Name"], export["Value"]) == ("shared", "v1")
-    assert cloud("ListImports", ExportName="shared")["Imports"] == ["taker"]
+    assert cloud("ListImports", ExportName="shared")["Imports"] == ["importer"]
 
 
-def test_an_export_in_use_cannot_go_or_change(cloud):
-    cloud.deploy("giver", exporter())
-    cloud.deploy("taker", IMPORTER)
-    assert cloud.deploy("giver", exporter("v2")) == "UPDATE_ROLLBACK_COMPLETE"
-    assert "Cannot update export shared as it is in use by taker" in str(cloud.events("giver"))
-    assert cloud.deploy("giver", {"Resources": {"A": parameter("1")}}) == "UPDATE_ROLLBACK_COMPLETE"
-    assert "Cannot delete export shared as it is in use by taker" in str(cloud.events("giver"))
-    assert cloud.delete("giver") == "UPDATE_ROLLBACK_COMPLETE"
-    assert "Delete canceled. Cannot delete export shared" in cloud.stack("giver")["StackStatusReason"]
+def test_imported_export_cannot_change_or_be_deleted(cloud):
+    cloud.deploy("exporter", exporter())
+    cloud.deploy("importer", IMPORTER)
+    assert cloud.deploy("exporter", exporter("v2")) == "UPDATE_ROLLBACK_COMPLETE"
+    assert "Cannot update export shared as it is in use by importer" in str(cloud.events("exporter"))
+    assert cloud.deploy("exporter", {"Resources": {"A": parameter("1")}}) == "UPDATE_ROLLBACK_COMPLETE"
+    assert "Cannot delete export shared as it is in use by importer" in str(cloud.events("exporter"))
+    assert cloud.delete("exporter") == "UPDATE_ROLLBACK_COMPLETE"
+    assert "Delete canceled. Cannot delete export shared" in cloud.stack("exporter")["StackStatusReason"]
     assert cloud("ListExports")["Exports"][0]["Value"] == "v1"
-    cloud.delete("taker")
-    assert cloud.deploy("giver", exporter("v2")) == "UPDATE_COMPLETE"
-    assert cloud.delete("giver") == "DELETE_COMPLETE"
+    cloud.delete("importer")
+    assert cloud.deploy("exporter", exporter("v2")) == "UPDATE_COMPLETE"
+    assert cloud.delete("exporter") == "DELETE_COMPLETE"
 
 
-def test_an_export_name_belongs_to_one_stack(cloud):
-    cloud.deploy("giver", exporter())
+def test_export_names_are_unique(cloud):
+    cloud.deploy("exporter", exporter())
     assert cloud.deploy("second", exporter()) == "ROLLBACK_COMPLETE"
-    assert "Export with name shared is already exported by stack giver" in str(cloud.events("second"))
+    assert "Export with name shared is already exported by stack exporter" in str(cloud.events("second"))
 
 
-def test_an_import_that_nobody_exports_is_refused_in_words(cloud):
+def test_import_without_an_export_is_rejected(cloud):
     with pytest.raises((ApiError, AssertionError), match="No export named shared found"):
-        cloud.deploy("taker", IMPORTER)
+        cloud.deploy("importer", IMPORTER)
 
 
-def test_drift_is_found_when_a_resource_is_gone(cloud, fleet):
+def test_drift_detection_finds_a_deleted_resource(cloud, account):
     cloud.deploy("app", {"Resources": {"A": parameter("1"), "B": parameter("2")}})
 
     def detect() -> Any:
@@ -67,29 +67,31 @@ def test_drift_is_found_when_a_resource_is_gone(cloud, fleet):
         )
 
     assert detect()["StackDriftStatus"] == "IN_SYNC"
-    fleet.resources.pop(cloud.physical_id("app", "A"))
+    account.resources.pop(cloud.physical_id("app", "A"))
     answer = detect()
     assert answer["DetectionStatus"] == "DETECTION_COMPLETE"
     assert (answer["StackDriftStatus"], answer["DriftedStackResourceCount"]) == ("DRIFTED", 1)
     drifts = cloud("DescribeStackResourceDrifts", StackName="app")["StackResourceDrifts"]
-    assert {d["LogicalResourceId"]: d["StackResourceDriftStatus"] for d in drifts} == {"A": "DELETED", "B": "IN_SYNC"}
+    assert {d["LogicalResourceId"]: d["StackResourceDriftStatus"] for d in drifts} == {"A": "DELETED"}
+    unread = cloud("DescribeStackResource", StackName="app", LogicalResourceId="B")["StackResourceDetail"]
+    assert unread["DriftInformation"] == {"StackResourceDriftStatus": "NOT_CHECKED"}
 
 
-def test_a_protected_stack_is_not_deleted(cloud, fleet):
+def test_protected_stack_is_not_deleted(cloud, account):
     cloud.deploy("app", {"Resources": {"A": parameter("1")}})
     cloud("UpdateTerminationProtection", StackName="app", EnableTerminationProtection=True)
     assert cloud.stack("app")["EnableTerminationProtection"] is True
     with pytest.raises(ApiError, match="TerminationProtection is enabled"):
         cloud("DeleteStack", StackName="app")
-    assert len(fleet.resources) == 1
+    assert len(account.resources) == 1
     cloud("UpdateTerminationProtection", StackName="app", EnableTerminationProtection=False)
     assert cloud.delete("app") == "DELETE_COMPLETE"
 
 
-def test_a_second_operation_is_refused_while_one_is_under_way(cloud, fleet):
+def test_second_operation_is_rejected_while_one_is_running(cloud, account):
     cloud.deploy("app", {"Resources": {"A": parameter("1")}})
     release = threading.Event()
-    fleet.before = lambda action, logical_id: release.wait(5) and None
+    account.before = lambda action, logical_id: release.wait(5) and None
     body = '{"Resources": {"A": {"Type": "AWS::SSM::Parameter", "Properties": {"Type": "String", "Value": "2"}}}}'
     cloud("UpdateStack", StackName="app", TemplateBody=body)
     try:
@@ -100,7 +102,7 @@ def test_a_second_operation_is_refused_while_one_is_under_way(cloud, fleet):
     assert cloud.settled("app") == "UPDATE_COMPLETE"
 
 
-def test_a_deleted_stack_is_found_by_its_arn_only(cloud):
+def test_deleted_stack_is_found_by_its_arn_only(cloud):
     cloud.deploy("app", {"Resources": {"A": parameter("1")}})
     stack_id = cloud.stack("app")["StackId"]
     cloud.delete("app")
@@ -120,18 +122,18 @@ def test_events_are_paged_newest_first(cloud):
     while page.get("NextToken"):
         page = cloud("DescribeStackEvents", StackName="app", NextToken=page["NextToken"])
         events += page["StackEvents"]
-    assert len(events) == 3 + 2 * 80
+    assert len(events) == 3 + 3 * 80
     assert events[0]["ResourceStatus"] == "CREATE_COMPLETE"
     assert len({event["EventId"] for event in events}) == len(events)
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_custom_resource_is_made_by_its_function(cloud, answers):
+def test_custom_resource_is_created_by_its_function(cloud, answers):
     function = cloud.clients.services["lambda"]
     function.answer = lambda request: (
         {
             "Status": "SUCCESS" if answers or request["RequestType"] == "Delete" else "FAILED",
-            "Reason": "the function's own words",
+            "Reason": "a reason of the function",
             "PhysicalResourceId": f"custom-{request['ResourceProperties']['Size']}",
             "Data": {"Answer": "42"},
         }
@@ -153,7 +155,7 @@ def test_a_custom_resource_is_made_by_its_function(cloud, answers):
     assert request["ResourceProperties"]["On"] == "true"
     if not answers:
         assert status == "ROLLBACK_COMPLETE"
-        assert "the function's own words" in str(cloud.events("app"))
+        assert "a reason of the function" in str(cloud.events("app"))
         assert [r["RequestType"] for r in function.requests] == ["Create", "Delete"]
         assert function.requests[1]["PhysicalResourceId"] == "custom-1"
         return
@@ -166,7 +168,7 @@ def test_a_custom_resource_is_made_by_its_function(cloud, answers):
     assert cloud.delete("app") == "DELETE_COMPLETE"
 
 
-def test_a_custom_resource_whose_function_is_silent_times_out(cloud):
+def test_custom_resource_without_a_response_times_out(cloud):
     cloud.clients.services["lambda"].answer = lambda request: (
         None if request["RequestType"] == "Create" else {"Status": "SUCCESS"}
     )

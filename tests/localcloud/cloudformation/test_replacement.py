@@ -1,4 +1,4 @@
-"""Which changes replace a resource, which are made in place, and which AWS does not make."""
+"""Property changes that replace a resource, update it in place, or fail."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from typing import Any
 
 import pytest
 
-from localcloud.cloudformation.intrinsics import Unknown
 from localcloud.cloudformation.providers import registry
-from localcloud.cloudformation.replacement import property_changes, replaces
-from localcloud.cloudformation.replacement_rules import RULES
-from localcloud.cloudformation.schemas import has_attribute, has_same_name, is_taggable, required_properties, schema
+from localcloud.cloudformation.resource_types import (
+    has_attribute,
+    has_same_name,
+    is_taggable,
+    required_properties,
+    schema,
+)
+from localcloud.cloudformation.templates.intrinsics import Unknown
+from localcloud.cloudformation.updates.replacement import property_changes, replaces
+from localcloud.cloudformation.updates.replacement_rules import RULES
 
 GROUP = "AWS::AutoScaling::AutoScalingGroup"
-INSTANCE = "AWS::EC2::Instance"
 
 
 def verdict(type_name: str, old: dict[str, Any], new: dict[str, Any], **attributes: Any) -> str:
@@ -21,10 +26,6 @@ def verdict(type_name: str, old: dict[str, Any], new: dict[str, Any], **attribut
     assert changes
     problems = [change.problem for change in changes if change.problem]
     return "not_supported" if problems else replaces(changes)
-
-
-def device(**ebs: Any) -> dict[str, Any]:
-    return {"BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": ebs}]}
 
 
 def target(kind: str, capacity: int) -> dict[str, Any]:
@@ -52,12 +53,6 @@ def target(kind: str, capacity: int) -> dict[str, Any]:
         ("AWS::EC2::EC2Fleet", target("spot", 1), target("on-demand", 1), "True"),
         ("AWS::EC2::EC2Fleet", {"LaunchTemplateConfigs": [1]}, {"LaunchTemplateConfigs": [2]}, "True"),
         ("AWS::EC2::LaunchTemplate", {"LaunchTemplateData": {"a": 1}}, {"LaunchTemplateData": {"a": 2}}, "False"),
-        (INSTANCE, {"ImageId": "a"}, {"ImageId": "b"}, "True"),
-        (INSTANCE, {"InstanceType": "a"}, {"InstanceType": "b"}, "False"),
-        (INSTANCE, {"Tenancy": "host"}, {"Tenancy": "dedicated"}, "False"),
-        (INSTANCE, {"Tenancy": "default"}, {"Tenancy": "dedicated"}, "True"),
-        (INSTANCE, device(DeleteOnTermination=True), device(DeleteOnTermination=False), "False"),
-        (INSTANCE, device(VolumeSize=8), device(VolumeSize=9), "True"),
         ("AWS::EC2::VPC", {"InstanceTenancy": "dedicated"}, {"InstanceTenancy": "default"}, "False"),
         ("AWS::EC2::VPC", {"InstanceTenancy": "default"}, {"InstanceTenancy": "dedicated"}, "True"),
         (
@@ -81,19 +76,19 @@ def test_verdicts(type_name, old, new, expected):
     assert verdict(type_name, old, new) == expected
 
 
-def test_a_replacing_update_policy_replaces_the_group():
+def test_replacing_update_policy_replaces_the_group():
     policy = {"AutoScalingReplacingUpdate": {"WillReplace": True}}
     old, new = {"LaunchTemplate": {"Version": "1"}}, {"LaunchTemplate": {"Version": "2"}}
     assert verdict(GROUP, old, new, UpdatePolicy=policy) == "True"
     assert verdict(GROUP, {"MaxSize": "1"}, {"MaxSize": "2"}, UpdatePolicy=policy) == "False"
 
 
-def test_a_value_known_only_later_may_replace():
+def test_unknown_value_may_replace():
     assert verdict("AWS::S3::BucketPolicy", {"Bucket": "a"}, {"Bucket": Unknown("Bucket")}) == "Conditional"
     assert verdict("AWS::S3::Bucket", {"Tags": []}, {"Tags": [{"Key": "k", "Value": Unknown("x")}]}) == "False"
 
 
-def test_every_rule_names_a_property_of_its_type_and_its_source():
+def test_every_rule_has_a_property_of_its_type_and_a_source():
     for type_name, rules in RULES.items():
         for path, rule in rules.items():
             assert path.split("/")[0] in schema(type_name)["properties"], f"{type_name} {path}"
@@ -101,18 +96,18 @@ def test_every_rule_names_a_property_of_its_type_and_its_source():
             assert (rule.when is not None) == (rule.verdict == "conditional"), f"{type_name} {path}"
 
 
-def test_every_conditional_property_of_a_provided_type_is_decided_by_a_rule():
+def test_every_conditional_property_has_a_rule():
     undecided = {
         f"{type_name} {pointer}"
         for type_name in registry()
         for pointer in schema(type_name).get("conditionalCreateOnlyProperties", [])
         if pointer.removeprefix("/properties/") not in RULES.get(type_name, {})
     }
-    # Whether a function is durable is settled when it is made.
+    # A function is durable or not from its creation.
     assert undecided == {"AWS::Lambda::Function /properties/DurableConfig"}
 
 
-def test_schemas_tell_names_attributes_and_tags():
+def test_facts_of_the_registry_schemas():
     assert required_properties("AWS::SSM::Parameter") == ["Value", "Type"]
     assert has_attribute("AWS::EC2::LaunchTemplate", "LatestVersionNumber")
     assert not has_attribute("AWS::EC2::LaunchTemplate", "Colour")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import ipaddress
 import json
 from typing import Any
@@ -12,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localcloud.api import ApiError
-from localcloud.cloudformation.intrinsics import Resolver
-from localcloud.cloudformation.template import load_template
+from localcloud.cloudformation.templates.intrinsics import Resolver
+from localcloud.cloudformation.templates.template import load_template
 
 EVERY_INTRINSIC = """
 AWSTemplateFormatVersion: 2010-09-09
@@ -129,13 +130,13 @@ def refusal(cloud, body: str, **more: Any) -> str:
         ({"Type": "Number"}, "many", ["P", "number"]),
     ],
 )
-def test_parameters_are_held_to_their_rules(cloud, definition, value, words):
+def test_parameter_constraints_are_checked(cloud, definition, value, words):
     given_values = [] if value is None else [{"ParameterKey": "P", "ParameterValue": value}]
     message = refusal(cloud, minimal(Parameters={"P": definition}), Parameters=given_values)
     assert all(word in message for word in words), message
 
 
-def test_all_wrong_parameters_are_told_at_once(cloud):
+def test_all_invalid_parameters_are_reported(cloud):
     parameters = {name: {"Type": "Number", "MaxValue": 1} for name in ("First", "Second")}
     values = [{"ParameterKey": name, "ParameterValue": "2"} for name in parameters]
     message = refusal(cloud, minimal(Parameters=parameters), Parameters=values)
@@ -143,24 +144,24 @@ def test_all_wrong_parameters_are_told_at_once(cloud):
     assert "Second" in message
 
 
-def test_unknown_parameters_are_refused(cloud):
+def test_unknown_parameters_are_rejected(cloud):
     message = refusal(cloud, minimal(), Parameters=[{"ParameterKey": "Nope", "ParameterValue": "1"}])
     assert "Nope" in message
 
 
-def test_previous_values_stay(cloud):
+def test_previous_values_are_kept(cloud):
     parameter = {"Type": "AWS::SSM::Parameter", "Properties": {"Type": "String", "Value": {"Ref": "P"}}}
     template = {"Parameters": {"P": {"Type": "String"}}, "Resources": {"A": parameter}}
     cloud.deploy("app", template, Parameters=[{"ParameterKey": "P", "ParameterValue": "kept"}])
     parameter["Metadata"] = {"changed": True}
     cloud.deploy("app", template, Parameters=[{"ParameterKey": "P", "UsePreviousValue": True}])
-    assert cloud.fleet.resources[cloud.physical_id("app", "A")]["Value"] == "kept"
+    assert cloud.account.resources[cloud.physical_id("app", "A")]["Value"] == "kept"
 
 
-def test_rules_refuse_before_anything_is_made(cloud, fleet):
+def test_failed_rule_is_reported_before_anything_is_created(cloud, account):
     rule = {"R": {"Assertions": [{"Assert": {"Fn::Equals": ["a", "b"]}, "AssertDescription": "a must be b"}]}}
     assert "a must be b" in refusal(cloud, minimal(Rules=rule))
-    assert fleet.resources == {}
+    assert account.resources == {}
 
 
 @pytest.mark.parametrize(
@@ -179,12 +180,12 @@ def test_rules_refuse_before_anything_is_made(cloud, fleet):
         ("Resources:\n  A: {Type: 'AWS::S3::Bucket'}\n  A: {Type: 'AWS::S3::Bucket'}\n", ["A"]),
     ],
 )
-def test_broken_templates_are_refused_in_words(cloud, body, words):
+def test_invalid_templates_are_rejected_with_the_reason(cloud, body, words):
     message = refusal(cloud, body)
     assert all(word in message for word in words), message
 
 
-def test_a_cycle_is_named(cloud):
+def test_circular_dependency_lists_the_cycle(cloud):
     def points_to(other: str) -> dict[str, Any]:
         return {"Type": "AWS::SSM::Parameter", "Properties": {"Type": "String", "Value": {"Ref": other}}}
 
@@ -194,7 +195,7 @@ def test_a_cycle_is_named(cloud):
     assert all(name in message for name in "ABC")
 
 
-def test_an_unknown_attribute_fails_the_stack_in_words(cloud):
+def test_unknown_attribute_is_reported(cloud):
     template = {"Resources": {"A": {"Type": "AWS::SSM::Parameter", "Properties": {"Type": "String", "Value": "1"}}}}
     template["Outputs"] = {"O": {"Value": {"Fn::GetAtt": ["A", "Colour"]}}}  # type: ignore[assignment]
     with pytest.raises((ApiError, AssertionError), match="Colour"):
@@ -210,7 +211,7 @@ def test_templates_are_summarised_and_validated(cloud):
         cloud("ValidateTemplate", TemplateBody="{}")
 
 
-def test_a_template_is_given_back_as_it_came(cloud):
+def test_get_template_returns_the_unchanged_template(cloud):
     described = cloud.change_set("app", EVERY_INTRINSIC)
     names = {"StackName": "app", "ChangeSetName": described["ChangeSetName"]}
     assert cloud("GetTemplate", **names)["TemplateBody"] == EVERY_INTRINSIC
@@ -230,9 +231,7 @@ def test_a_template_is_given_back_as_it_came(cloud):
         ("https://cdk-hnb-assets.s3.amazonaws.com/some/key.json", "cdk-hnb-assets", "some/key.json"),
     ],
 )
-def test_templates_come_from_the_clouds_own_object_store(cloud, url, bucket, key):
-    import io
-
+def test_templates_are_read_from_s3(cloud, url, bucket, key):
     class Store:
         def get_object(self, Bucket: str, Key: str, **_: Any) -> dict[str, Any]:  # noqa: N803
             assert (Bucket, Key) == (bucket, key)
@@ -245,7 +244,7 @@ def test_templates_come_from_the_clouds_own_object_store(cloud, url, bucket, key
 
 def resolver() -> Resolver:
     def nothing(*_: Any) -> Any:
-        raise AssertionError("not asked for")
+        raise AssertionError("unexpected call")
 
     return Resolver(
         {"Resources": {}},
@@ -271,13 +270,13 @@ PLAIN = st.recursive(
 
 @settings(deadline=None)
 @given(PLAIN)
-def test_values_without_functions_stay_as_they_are(value):
+def test_values_without_functions_are_unchanged(value):
     assert resolver().resolve(value) == value
 
 
 @settings(deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=6))
-def test_split_undoes_join_and_select_picks(words):
+def test_split_reverses_join_and_select_returns_an_item(words):
     joined = {"Fn::Join": ["|", words]}
     split = {"Fn::Split": ["|", joined]}
     assert resolver().resolve(split) == words
@@ -287,7 +286,7 @@ def test_split_undoes_join_and_select_picks(words):
 
 @settings(deadline=None)
 @given(WORDS)
-def test_base64_and_json_can_be_read_back(word):
+def test_base64_json_and_sub_round_trip(word):
     assert base64.b64decode(resolver().resolve({"Fn::Base64": word})).decode() == word
     assert json.loads(resolver().resolve({"Fn::ToJsonString": {"k": [word]}})) == {"k": [word]}
     assert resolver().resolve({"Fn::Sub": ["a${x}b", {"x": word}]}) == f"a{word}b"
@@ -295,10 +294,10 @@ def test_base64_and_json_can_be_read_back(word):
 
 @settings(deadline=None)
 @given(st.integers(16, 24), st.integers(1, 8), st.integers(4, 8))
-def test_cidr_blocks_lie_in_the_block_without_overlap(prefix, count, bits):
+def test_cidr_blocks_are_disjoint_parts_of_the_block(prefix, count, bits):
     function = {"Fn::Cidr": [f"10.0.0.0/{prefix}", count, bits]}
     if count > 2 ** (32 - bits - prefix):
-        with pytest.raises(ApiError, match="has room for"):
+        with pytest.raises(ApiError, match="contains .* blocks of"):
             resolver().resolve(function)
         return
     networks = [ipaddress.ip_network(block) for block in resolver().resolve(function)]
@@ -307,7 +306,7 @@ def test_cidr_blocks_lie_in_the_block_without_overlap(prefix, count, bits):
     assert not any(a.overlaps(b) for i, a in enumerate(networks) for b in networks[:i])
 
 
-def test_yaml_and_json_templates_mean_the_same():
+def test_yaml_and_json_templates_are_equal():
     yaml_body = "Resources: {A: {Type: 'AWS::S3::Bucket', Properties: {BucketName: !Sub '${AWS::StackName}-x'}}}"
     json_body = (
         '{"Resources": {"A": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": {"Fn::Sub": '

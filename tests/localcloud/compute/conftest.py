@@ -1,4 +1,4 @@
-"""A cloud with compute behind the real gateway, a bus that remembers, and a clock that can be moved on."""
+"""A cloud with compute behind the real gateway, a recording event bus, and an adjustable clock."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ from typing import Any, TypeVar
 
 import pytest
 
+from localcloud.account.pricing import Pricing
+from localcloud.account.public_parameters import PublicParameters
+from localcloud.account.quotas import ServiceQuotas
+from localcloud.account.resource_groups import ResourceGroups
 from localcloud.api import Service
 from localcloud.cloud import LocalCloud
 from localcloud.cloudformation.service import CloudFormationService
-from localcloud.compute import ComputeServices
-from localcloud.public_parameters import PublicParameters
-from localcloud.security_token import SecurityTokenService
+from localcloud.compute.launch.instance_types import InstanceTypes
+from localcloud.compute.services import ComputeServices
+from localcloud.iam.security_token import SecurityTokenService
 from localcloud.storage.dlm_service import DlmService
 from localcloud.storage.fsx_service import FsxService
+from localcloud.storage.object_writes import ObjectWrites
+from localcloud.tokens import TOKEN_HEADER
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 90.0
@@ -30,8 +36,8 @@ ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
 IMAGE = "ami-0123456789abcdef0"
 
 
-class RememberingBus:
-    """An api.EventBus that keeps what is published."""
+class RecordingBus:
+    """An api.EventBus that records the published events."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +52,7 @@ class RememberingBus:
             )
 
     def of(self, detail_type: str, **detail: Any) -> list[dict[str, Any]]:
-        """Return the events of a type whose detail holds the given values (underscores stand for hyphens)."""
+        """Return the events of a type with the given values in their detail (underscores replace hyphens)."""
         wanted = {key.replace("_", "-"): value for key, value in detail.items()}
         with self._lock:
             return [
@@ -57,16 +63,21 @@ class RememberingBus:
 
 
 class ComputeCloud(LocalCloud):
-    """The local cloud with compute alone, a bus that remembers, and a clock that can be moved on."""
+    """The embedded cloud with compute only, a recording event bus, and an adjustable clock."""
 
     def __init__(self, state: Path) -> None:
-        self.bus = RememberingBus()
+        self.bus = RecordingBus()
         self.ahead_seconds = 0.0
         super().__init__(state, region=REGION)
 
     def _build_services(self) -> list[Service]:
-        self.compute = ComputeServices(self.clients, self.bus, self.identity, self.state_directory, self.clock)
-        others: list[Service] = [SecurityTokenService(self.identity), PublicParameters(self.clients)]
+        self._object_writes = ObjectWrites(self.clients.account)
+        groups = ResourceGroups(self.clients)
+        self.compute = ComputeServices(
+            self.clients, self.bus, self.identity, self.state_directory, groups.members, self.clock
+        )
+        others: list[Service] = [SecurityTokenService(self.identity), PublicParameters(self.clients), groups]
+        others += [ServiceQuotas(), Pricing(InstanceTypes(), REGION)]
         self.lifecycle_manager = DlmService(self.clients, self.clock)
         others += [self.lifecycle_manager, FsxService(self.clients, self.clock), CloudFormationService(self.clients)]
         return [*others, *self.compute.services()]
@@ -76,7 +87,7 @@ class ComputeCloud(LocalCloud):
 
 
 class Cloud:
-    """What tests do with the cloud; it has a network and a role to launch with."""
+    """Helpers for tests of a cloud that has a network and a role for launches."""
 
     def __init__(self, state: Path) -> None:
         self._cloud = ComputeCloud(state)
@@ -89,10 +100,10 @@ class Cloud:
         self._make_network()
 
     def advance(self, seconds: float) -> None:
-        """Move the cloud's clock on and let it look."""
+        """Advance the cloud's clock and start a round of its control loops."""
         self._cloud.ahead_seconds += seconds
         self.compute.wake()
-        self._cloud.lifecycle_manager.wake()
+        self._cloud.lifecycle_manager.loop.wake()
 
     def now(self) -> float:
         """Return the cloud's time, in Unix seconds."""
@@ -105,7 +116,7 @@ class Cloud:
         self._cloud.close()
 
     def name(self, prefix: str) -> str:
-        """Return a name that was not given before."""
+        """Return a new unique name."""
         self._number += 1
         return f"{prefix}-{self._number}"
 
@@ -137,7 +148,7 @@ class Cloud:
         )  # fmt: skip
 
     def run(self, script: str = "", *, count: int = 1, **parameters: Any) -> list[str]:
-        """Run instances in the first subnet with a shell script as user data; return their ids."""
+        """Run instances in the first subnet with a shell script as user data; return their IDs."""
         defaults = {"ImageId": IMAGE, "InstanceType": "m5.large", "SubnetId": self.subnets[0]}
         if script:
             defaults["UserData"] = f"#!/bin/sh\n{script}\n"
@@ -145,7 +156,7 @@ class Cloud:
         return [one["InstanceId"] for one in answer["Instances"]]
 
     def template(self, script: str = "", **data: Any) -> str:
-        """Make a launch template; return its id."""
+        """Create a launch template; return its ID."""
         user_data = {"UserData": base64.b64encode(f"#!/bin/sh\n{script}\n".encode()).decode()} if script else {}
         answer = self.ec2.create_launch_template(
             LaunchTemplateName=self.name("template"),
@@ -154,7 +165,7 @@ class Cloud:
         return str(answer["LaunchTemplate"]["LaunchTemplateId"])
 
     def group(self, *, minimum: int = 0, maximum: int = 4, subnets: int = 2, **parameters: Any) -> str:
-        """Make a group of on-demand instances unless a policy says otherwise; return its name."""
+        """Create a group, by default of on-demand instances; return its name."""
         name = self.name("group")
         if "MixedInstancesPolicy" not in parameters and "LaunchTemplate" not in parameters:
             template = self.template(InstanceType="m5.large")
@@ -179,7 +190,7 @@ class Cloud:
         }  # fmt: skip
 
     def deploy(self, stack: str, resources: Mapping[str, Any]) -> dict[str, str]:
-        """Create or update a stack, wait until it is there, and return its resources' physical ids."""
+        """Create or update a stack, wait for completion, and return its resources' physical IDs."""
         cloudformation = self.client("cloudformation")
         template = json.dumps({"Resources": resources})
         body = {"StackName": stack, "TemplateBody": template, "Capabilities": ["CAPABILITY_IAM"]}
@@ -198,17 +209,17 @@ class Cloud:
         return {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in found}
 
     def destroy(self, stack: str) -> None:
-        """Delete a stack and wait until it is gone."""
+        """Delete a stack and wait for completion."""
         cloudformation = self.client("cloudformation")
         stack_id = cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["StackId"]
         cloudformation.delete_stack(StackName=stack)
 
-        def gone() -> bool:
+        def is_deleted() -> bool:
             status = cloudformation.describe_stacks(StackName=stack_id)["Stacks"][0]["StackStatus"]
             assert status != "DELETE_FAILED"
             return bool(status == "DELETE_COMPLETE")
 
-        self.until(gone, f"stack {stack} to be gone")
+        self.until(is_deleted, f"stack {stack} to be deleted")
 
     def described(self, group: str) -> dict[str, Any]:
         found = self.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[group])["AutoScalingGroups"]
@@ -218,7 +229,7 @@ class Cloud:
         return [one["InstanceId"] for one in self.described(group)["Instances"] if one["LifecycleState"] == "InService"]
 
     def until_in_service(self, group: str, count: int) -> list[str]:
-        """Wait until exactly `count` instances are in the group, all in service; return their ids."""
+        """Wait until the group has exactly `count` instances, all in service; return their IDs."""
 
         def settled() -> list[str] | None:
             ids = self.in_service(group)
@@ -247,21 +258,23 @@ class Cloud:
     def until_printed(self, instance_id: str, text: str) -> str:
         return self.until(
             lambda: self.console(instance_id) if text in self.console(instance_id) else None,
-            f"{instance_id} to print {text!r}; it printed {self.console(instance_id)!r}",
+            f"{instance_id} to print {text!r}; console: {self.console(instance_id)!r}",
         )
 
-    def order(self, verb: str, body: Mapping[str, Any]) -> int:
+    def post(self, verb: str, body: Mapping[str, Any]) -> int:
         """Post to /_localcloud/compute/<verb>; return the status."""
-        request = urllib.request.Request(
-            f"{self.endpoint_url}/_localcloud/compute/{verb}",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
+        return self.control(f"compute/{verb}", body)[0]
+
+    def control(self, path: str, body: Mapping[str, Any] | None = None, token: str | None = None) -> tuple[int, Any]:
+        """Call the control API, with POST if there is a body; return the status and the answer."""
+        headers = {TOKEN_HEADER: self._cloud.control_token if token is None else token}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.endpoint_url}/_localcloud/{path}", data, headers)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
-                return int(answer.status)
+                return int(answer.status), json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            return error.code
+            return error.code, json.loads(error.read() or b"null")
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         lines = (self.state / "records.jsonl").read_text().splitlines()
@@ -269,7 +282,7 @@ class Cloud:
 
     @staticmethod
     def until(condition: Callable[[], T | None], what: str) -> T:
-        """Wait until the condition gives something true; return it."""
+        """Wait until the condition returns a true value; return that value."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not (found := condition()):
             assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS:g} s for {what}"

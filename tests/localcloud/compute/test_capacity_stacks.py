@@ -1,4 +1,4 @@
-"""Capacity made by stacks: what changes in place, what is replaced, what is gone with the stack."""
+"""Capacity created by stacks: changes in place, replacements, and deletion with the stack."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def roles(cloud) -> str:
-    """Make the roles that fleets want; return the ARN of the Spot Fleet's own."""
+    """Create the roles required by fleets; return the ARN of the Spot Fleet's role."""
     trust = {"Effect": "Allow", "Principal": {"Service": "spotfleet.amazonaws.com"}, "Action": "sts:AssumeRole"}
     document = {"Version": "2012-10-17", "Statement": [trust]}
     linked = {
@@ -51,7 +51,7 @@ def until_running(cloud, tag: str, fleet_id: str, count: int) -> list[str]:
     return [one["InstanceId"] for one in running(cloud, tag, fleet_id)]
 
 
-def test_the_size_of_a_fleet_changes_in_place_and_its_launch_replaces_it(cloud, roles):
+def test_fleet_size_changes_in_place_and_launch_configuration_replaces_the_fleet(cloud, roles):
     template = cloud.template()
 
     def resources(total: int, kind: str) -> dict:
@@ -69,7 +69,7 @@ def test_the_size_of_a_fleet_changes_in_place_and_its_launch_replaces_it(cloud, 
     until_running(cloud, "aws:ec2:fleet-id", second, 0)
 
 
-def test_a_spot_fleet_takes_another_launch_in_place(cloud, roles):
+def test_launch_configuration_of_a_spot_fleet_changes_in_place(cloud, roles):
     template = cloud.template()
 
     def resources(total: int, kind: str) -> dict:
@@ -87,40 +87,25 @@ def test_a_spot_fleet_takes_another_launch_in_place(cloud, roles):
     until_running(cloud, "aws:ec2spot:fleet-request-id", first, 0)
 
 
-def test_a_reservation_with_its_placement_group_and_pool(cloud):
+def test_reservation_with_placement_group(cloud):
     def resources(count: int) -> dict:
         reservation = {
             "InstanceType": "p4d.24xlarge", "InstancePlatform": "Linux/UNIX", "AvailabilityZone": "eu-west-1a",
             "InstanceCount": count, "InstanceMatchCriteria": "targeted", "EndDateType": "unlimited",
             "PlacementGroupArn": {
-                "Fn::Sub": "arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:placement-group/${Near}"
+                "Fn::Sub": "arn:${AWS::Partition}:ec2:${AWS::Region}:${AWS::AccountId}:placement-group/${Cluster}"
             },
         }  # fmt: skip
-        arn = {"Fn::GetAtt": ["Reservation", "CapacityReservationArn"]}
-        pool = {
-            "Name": "training-pool", "Resources": [arn],
-            "Configuration": [
-                {
-                    "Type": "AWS::ResourceGroups::Generic",
-                    "Parameters": [
-                        {"Name": "allowed-resource-types", "Values": ["AWS::EC2::CapacityReservation"]}
-                    ],
-                },
-                {"Type": "AWS::EC2::CapacityReservationPool"},
-            ],
-        }  # fmt: skip
         return {
-            "Near": {"Type": "AWS::EC2::PlacementGroup", "Properties": {"Strategy": "cluster"}},
+            "Cluster": {"Type": "AWS::EC2::PlacementGroup", "Properties": {"Strategy": "cluster"}},
             "Reservation": {"Type": "AWS::EC2::CapacityReservation", "Properties": reservation},
-            "Pool": {"Type": "AWS::ResourceGroups::Group", "Properties": pool},
         }
 
     made = cloud.deploy("reserved", resources(1))
-    group = cloud.client("resource-groups").get_group(GroupName="training-pool")["Group"]["GroupArn"]
     launch = {
-        "InstanceType": "p4d.24xlarge", "Placement": {"GroupName": made["Near"]},
+        "InstanceType": "p4d.24xlarge", "Placement": {"GroupName": made["Cluster"]},
         "CapacityReservationSpecification": {
-            "CapacityReservationTarget": {"CapacityReservationResourceGroupArn": group}
+            "CapacityReservationTarget": {"CapacityReservationId": made["Reservation"]}
         },
     }  # fmt: skip
     (node,) = cloud.run(**launch)

@@ -1,4 +1,4 @@
-"""No process of an instance outlives the cloud, however the cloud ends."""
+"""No process of an instance outlives the cloud, whether the cloud is killed or closed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from localcloud.state import MARKER, mark_of
 
 CLOUD = """
 import sys
@@ -30,11 +32,11 @@ cloud.close()
 DEADLINE_SECONDS = 90.0
 
 
-def of_state(state: Path, but: int) -> list[psutil.Process]:
+def of_state(state: Path, excluded: int) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("LOCALCLOUD_STATE") == str(state) and process.pid != but:
+            if process.environ().get(MARKER) == mark_of(state) and process.pid != excluded:
                 found.append(process)
     return found
 
@@ -47,12 +49,12 @@ def until(condition, what: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["killed", "closed"])
-def test_the_cloud_takes_its_instances_with_it(tmp_path: Path, way: str) -> None:
+def test_instances_end_with_the_cloud(tmp_path: Path, way: str) -> None:
     cloud = subprocess.Popen([sys.executable, "-c", CLOUD, str(tmp_path)], stdin=subprocess.PIPE)
     try:
         consoles = lambda: list(tmp_path.glob("instances/*/console.log"))  # noqa: E731
         until(lambda: sum("\nup\n" in path.read_text() for path in consoles()) == 2, "both user data scripts")
-        assert len(of_state(tmp_path, cloud.pid)) >= 2 * 5
+        until(lambda: len(of_state(tmp_path, cloud.pid)) >= 2 * 5, "every process of the instances to start")
         if way == "killed":
             os.kill(cloud.pid, signal.SIGKILL)
         else:

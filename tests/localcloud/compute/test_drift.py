@@ -1,4 +1,4 @@
-"""Drift of a stack's properties, told in words by the function that watches it."""
+"""Property drift of a stack, as reported by the drift watch function."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def drifts(cloud) -> list[str]:
     return sorted(str(one) for one in found)
 
 
-def test_what_nobody_changed_has_not_drifted(cloud, made):
+def test_unchanged_stack_has_no_drift(cloud, made):
     assert drifts(cloud) == []
 
 
-def test_changed_properties_are_told_by_their_path_until_they_are_as_before(cloud, made):
+def test_changed_properties_are_reported_by_path_until_restored(cloud, made):
     opened = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
     s3, iam, ssm = (cloud.client(name) for name in ("s3", "iam", "ssm"))
     cloud.ec2.authorize_security_group_ingress(GroupId=made["Group"], IpPermissions=[opened])
@@ -93,15 +93,15 @@ def test_changed_properties_are_told_by_their_path_until_they_are_as_before(clou
     iam.put_role_policy(RoleName=made["Role"], PolicyName="read", PolicyDocument=json.dumps(widened))
     iam.attach_role_policy(RoleName=made["Role"], PolicyArn="arn:aws:iam::aws:policy/AdministratorAccess")
     ssm.put_parameter(Name="/drifting/run", Value='{"nodes": 9}', Overwrite=True)
-    told = drifts(cloud)
-    assert [line.partition(" (")[0] for line in told] == [
+    reported = drifts(cloud)
+    assert [line.partition(" (")[0] for line in reported] == [
         f"drifting: {name}" for name in ("Bucket", "Group", "Policy", "Role", "Run")
     ]
-    assert told[1] == "drifting: Group (AWS::EC2::SecurityGroup) was changed: /SecurityGroupIngress/1"
-    assert told[4] == "drifting: Run (AWS::SSM::Parameter) was changed: /Value"
-    assert "/PublicAccessBlockConfiguration/BlockPublicPolicy" in told[0] and "/BucketEncryption" in told[0]
-    assert "/PolicyDocument/Statement" in told[2]
-    assert "/ManagedPolicyArns/1" in told[3] and "/Policies/0/PolicyDocument/Statement/0/Action" in told[3]
+    assert reported[1] == "drifting: Group (AWS::EC2::SecurityGroup) was changed: /SecurityGroupIngress/1"
+    assert reported[4] == "drifting: Run (AWS::SSM::Parameter) was changed: /Value"
+    assert "/PublicAccessBlockConfiguration/BlockPublicPolicy" in reported[0] and "/BucketEncryption" in reported[0]
+    assert "/PolicyDocument/Statement" in reported[2]
+    assert "/ManagedPolicyArns/1" in reported[3] and "/Policies/0/PolicyDocument/Statement/0/Action" in reported[3]
     cloud.ec2.revoke_security_group_ingress(GroupId=made["Group"], IpPermissions=[opened])
     ssm.put_parameter(Name="/drifting/run", Value="{}", Overwrite=True)
     iam.detach_role_policy(RoleName=made["Role"], PolicyArn="arn:aws:iam::aws:policy/AdministratorAccess")
@@ -110,15 +110,15 @@ def test_changed_properties_are_told_by_their_path_until_they_are_as_before(clou
     ]
 
 
-def test_what_cloudformation_cannot_read_is_not_told(cloud, made):
-    """Inline policies of their own and what is in a launch template: neither is there."""
+def test_resources_without_drift_detection_are_not_reported(cloud, made):
+    """CloudFormation does not detect drift of AWS::IAM::Policy and of launch template data."""
     cloud.client("iam").delete_role_policy(RoleName=made["Role"], PolicyName="more")
     cloud.ec2.create_launch_template_version(
         LaunchTemplateId=made["Template"], LaunchTemplateData={"InstanceType": "c7i.8xlarge"}
     )
     cloud.ec2.modify_launch_template(LaunchTemplateId=made["Template"], DefaultVersion="2")
-    told = " ".join(drifts(cloud))
-    assert "Inline" not in told and "Template" not in told
+    reported = " ".join(drifts(cloud))
+    assert "Inline" not in reported and "Template" not in reported
     shown = cloud.client("cloudformation").describe_stack_resource_drifts(StackName="drifting")["StackResourceDrifts"]
     statuses = {one["LogicalResourceId"]: one["StackResourceDriftStatus"] for one in shown}
-    assert "Inline" not in statuses and statuses["Template"] == "IN_SYNC"
+    assert not {"Inline", "Template"} & statuses.keys()  # NOT_CHECKED

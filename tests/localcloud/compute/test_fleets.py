@@ -1,14 +1,12 @@
-"""EC2 Fleets and Spot Fleets with real instances: filling, keeping, changing, ending."""
+"""EC2 Fleets and Spot Fleets with instances: launch, replacement, modification and deletion."""
 
 from __future__ import annotations
 
-import datetime
 import json
 
 import pytest
 from botocore.exceptions import ClientError
 
-LONG_AGO = datetime.datetime(2020, 1, 1)
 TRUST = {"Effect": "Allow", "Principal": {"Service": "spotfleet.amazonaws.com"}, "Action": "sts:AssumeRole"}
 
 
@@ -21,7 +19,7 @@ def refusal(call, **parameters) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def role(cloud) -> str:
-    """Make the roles that fleets want; return the ARN of the Spot Fleet's own. Without them fleets are refused."""
+    """Create the roles required by fleets, which are refused without them; return the ARN of the Spot Fleet's role."""
     iam = cloud.client("iam")
     code, message = refusal(cloud.ec2.create_fleet, **request(cloud, 0))
     assert code == "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
@@ -53,10 +51,10 @@ def active(cloud, fleet: str) -> list[dict]:
     return cloud.ec2.describe_fleet_instances(FleetId=fleet)["ActiveInstances"]
 
 
-def until_active(cloud, fleet: str, count: int, but: set[str] = frozenset()) -> list[str]:
+def until_active(cloud, fleet: str, count: int, without: set[str] = frozenset()) -> list[str]:
     def settled() -> list[str] | None:
         ids = [one["InstanceId"] for one in active(cloud, fleet)]
-        return ids if len(ids) == count and not but & set(ids) else None
+        return ids if len(ids) == count and not without & set(ids) else None
 
     return cloud.until(lambda: settled() if count else settled() == [], f"{count} instances in {fleet}")
 
@@ -72,7 +70,7 @@ def instances(cloud, ids: list[str]) -> list[dict]:
     return [one for reservation in answer["Reservations"] for one in reservation["Instances"]]
 
 
-def test_a_fleet_fills_replaces_what_ends_changes_its_size_and_ends(cloud, role):
+def test_fleet_launches_replaces_scales_and_is_deleted(cloud, role):
     tags = [{"ResourceType": "fleet", "Tags": [{"Key": "team", "Value": "ml"}]}]
     target = {"TotalTargetCapacity": 3, "OnDemandTargetCapacity": 1, "DefaultTargetCapacityType": "spot"}
     fleet = cloud.ec2.create_fleet(**request(cloud, 3, TargetCapacitySpecification=target, TagSpecifications=tags))[
@@ -87,13 +85,13 @@ def test_a_fleet_fills_replaces_what_ends_changes_its_size_and_ends(cloud, role)
     assert (shown["FulfilledCapacity"], shown["FulfilledOnDemandCapacity"]) == (3.0, 1.0)
     assert shown["Tags"] == tags[0]["Tags"]
     (spot, *_) = [one["InstanceId"] for one in found if one.get("InstanceLifecycle") == "spot"]
-    cloud.order("interrupt", {"instance_id": spot, "notice_seconds": None})
-    until_active(cloud, fleet, 3, but={spot})
+    cloud.post("interrupt", {"instance_id": spot, "notice_seconds": None})
+    until_active(cloud, fleet, 3, without={spot})
     cloud.ec2.modify_fleet(FleetId=fleet, TargetCapacitySpecification={"TotalTargetCapacity": 1})
     (left,) = until_active(cloud, fleet, 1)
     assert instances(cloud, [left])[0]["InstanceLifecycle"] == "spot"
-    history = cloud.ec2.describe_fleet_history(FleetId=fleet, StartTime=LONG_AGO)["HistoryRecords"]
-    assert [one["EventInformation"]["EventSubType"] for one in history[:3]] == ["submitted", "active", "launched"]
+    history = [one["sub_type"] for one in cloud.records("fleet_event") if one["fleet"] == fleet]
+    assert history[:3] == ["submitted", "active", "launched"]
     assert cloud.bus.of("EC2 Fleet Instance Change", sub_type="terminated")
     done = cloud.ec2.delete_fleets(FleetIds=[fleet, "fleet-none"], TerminateInstances=True)
     assert done["SuccessfulFleetDeletions"][0]["CurrentFleetState"] == "deleted_terminating"
@@ -103,15 +101,15 @@ def test_a_fleet_fills_replaces_what_ends_changes_its_size_and_ends(cloud, role)
     assert refusal(cloud.ec2.modify_fleet, FleetId=fleet)[0] == "InvalidFleetState"
 
 
-def test_a_fleet_without_capacity_fills_as_soon_as_there_is_some(cloud, role):
+def test_fleet_without_capacity_launches_once_capacity_is_available(cloud, role):
     pool = {"instance_type": "g5.12xlarge", "zone": "eu-west-1a"}
-    cloud.order("capacity", {**pool, "available": 0})
+    cloud.post("capacity", {**pool, "available": 0})
     fleet = cloud.ec2.create_fleet(**request(cloud, 1, LaunchTemplateConfigs=configs(cloud, "g5.12xlarge")))["FleetId"]
     cloud.until(lambda: described(cloud, fleet)["ActivityStatus"] == "error", "a refusal")
     (event,) = cloud.bus.of("EC2 Fleet Error")
     assert "g5.12xlarge, eu-west-1a, spot: InsufficientInstanceCapacity" in event["detail"]["description"]
     assert event["resources"][0].endswith(f":fleet/{fleet}")
-    cloud.order("capacity", {**pool, "available": None})
+    cloud.post("capacity", {**pool, "available": None})
     (instance,) = until_active(cloud, fleet, 1)
     cloud.ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=False)
     assert described(cloud, fleet)["FleetState"] == "deleted_running"
@@ -120,77 +118,50 @@ def test_a_fleet_without_capacity_fills_as_soon_as_there_is_some(cloud, role):
     cloud.until(lambda: described(cloud, fleet)["FleetState"] == "deleted", "the fleet to be deleted")
 
 
-def test_weights_count_and_the_allocation_strategy_orders_the_pools(cloud, role):
+def test_weights_count_and_allocation_strategy_orders_the_pools(cloud, role):
     weighted = configs(cloud, "g5.xlarge", subnets=2, WeightedCapacity=2.0)
-    spread = request(
-        cloud, 3, LaunchTemplateConfigs=weighted, SpotOptions={"AllocationStrategy": "diversified"}, Type="instant"
-    )
-    answer = cloud.ec2.create_fleet(**spread)
-    ids = [one["InstanceIds"][0] for one in answer["Instances"]]
-    assert sorted(one["Placement"]["AvailabilityZone"] for one in instances(cloud, ids)) == ["eu-west-1a", "eu-west-1b"]
-    assert described(cloud, answer["FleetId"])["FulfilledCapacity"] == 4.0
-    assert answer["FleetId"] not in [one["FleetId"] for one in cloud.ec2.describe_fleets()["Fleets"]]
-    cloud.ec2.delete_fleets(FleetIds=[answer["FleetId"]], TerminateInstances=True)
-    cloud.order(
-        "capacity", {"instance_type": "g5.4xlarge", "zone": "eu-west-1a", "available": 1, "market": "on-demand"}
-    )
+    spread = request(cloud, 3, LaunchTemplateConfigs=weighted, SpotOptions={"AllocationStrategy": "diversified"})
+    fleet = cloud.ec2.create_fleet(**spread)["FleetId"]
+    found = instances(cloud, until_active(cloud, fleet, 2))
+    assert sorted(one["Placement"]["AvailabilityZone"] for one in found) == ["eu-west-1a", "eu-west-1b"]
+    assert described(cloud, fleet)["FulfilledCapacity"] == 4.0
+    cloud.ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=True)
+    cloud.post("capacity", {"instance_type": "g5.4xlarge", "zone": "eu-west-1a", "available": 1, "market": "on-demand"})
     prioritized = request(
-        cloud, 2, "on-demand", Type="instant", OnDemandOptions={"AllocationStrategy": "prioritized"},
+        cloud, 2, "on-demand", OnDemandOptions={"AllocationStrategy": "prioritized"},
         LaunchTemplateConfigs=configs(cloud, "g5.4xlarge", "g5.8xlarge"),
     )  # fmt: skip
-    answer = cloud.ec2.create_fleet(**prioritized)
-    assert [one["InstanceType"] for one in answer["Instances"]] == ["g5.4xlarge", "g5.8xlarge"]
-    assert answer["Errors"][0]["ErrorCode"] == "InsufficientInstanceCapacity"
-    assert refusal(cloud.ec2.modify_fleet, FleetId=answer["FleetId"])[0] == "InvalidParameterValue"
-    cloud.ec2.delete_fleets(FleetIds=[answer["FleetId"]], TerminateInstances=True)
+    fleet = cloud.ec2.create_fleet(**prioritized)["FleetId"]
+    until_active(cloud, fleet, 2)
+    assert sorted(one["InstanceType"] for one in active(cloud, fleet)) == ["g5.4xlarge", "g5.8xlarge"]
+    cloud.ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=True)
 
 
-def test_an_instant_fleet_below_its_minimum_is_nothing(cloud):
-    cloud.order("capacity", {"instance_type": "g5.24xlarge", "zone": "eu-west-1a", "available": 1})
-    answer = cloud.ec2.create_fleet(
-        **request(
-            cloud, 2, Type="instant", LaunchTemplateConfigs=configs(cloud, "g5.24xlarge"),
-            SpotOptions={"MinTargetCapacity": 2},
-        )
-    )  # fmt: skip
-    assert answer["Instances"] == []
+def test_maximum_price_below_the_market_launches_nothing(cloud, role):
+    fleet = cloud.ec2.create_fleet(**request(cloud, 1, LaunchTemplateConfigs=configs(cloud, MaxPrice="0.0001")))
+    fleet_id = fleet["FleetId"]
+    cloud.until(lambda: described(cloud, fleet_id)["ActivityStatus"] == "error", "a refusal")
+    errors = [one["description"] for one in cloud.records("fleet_event") if one["fleet"] == fleet_id]
+    assert any("SpotMaxPriceTooLow" in text for text in errors)
+    assert active(cloud, fleet_id) == []
+    cloud.ec2.delete_fleets(FleetIds=[fleet_id], TerminateInstances=True)
 
 
-def test_a_maximum_price_below_the_market_gets_nothing(cloud):
-    wanted = request(cloud, 1, Type="instant", LaunchTemplateConfigs=configs(cloud, MaxPrice="0.0001"))
-    answer = cloud.ec2.create_fleet(**wanted)
-    assert [one["ErrorCode"] for one in answer["Errors"]] == ["SpotMaxPriceTooLow"]
-    assert answer["Instances"] == []
-
-
-def test_rebalancing_replaces_first_and_ends_the_old_instance_after_the_delay(cloud, role):
+def test_rebalancing_launches_first_and_terminates_the_old_instance_after_the_delay(cloud, role):
     rebalance = {"ReplacementStrategy": "launch-before-terminate", "TerminationDelay": 120}
     options = {"MaintenanceStrategies": {"CapacityRebalance": rebalance}}
     fleet = cloud.ec2.create_fleet(**request(cloud, 1, SpotOptions=options))["FleetId"]
     (old,) = until_active(cloud, fleet, 1)
     cloud.until_state(old, "running")
-    cloud.order("rebalance", {"instance_id": old})
+    cloud.post("rebalance", {"instance_id": old})
     both = until_active(cloud, fleet, 2)
     assert old in both
     cloud.advance(121)
-    until_active(cloud, fleet, 1, but={old})
+    until_active(cloud, fleet, 1, without={old})
     cloud.ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=True)
 
 
-def test_a_fleet_ends_when_its_time_is_over_and_a_one_time_request_is_not_replaced(cloud, role):
-    until = datetime.datetime.fromtimestamp(cloud.now() + 3600, datetime.timezone.utc)
-    wanted = request(cloud, 1, Type="request", ValidUntil=until, TerminateInstancesWithExpiration=True)
-    fleet = cloud.ec2.create_fleet(**wanted)["FleetId"]
-    (first,) = until_active(cloud, fleet, 1)
-    cloud.ec2.terminate_instances(InstanceIds=[first])
-    cloud.until_state(first, "terminated")
-    until_active(cloud, fleet, 0)
-    assert described(cloud, fleet)["ActivityStatus"] == "fulfilled"
-    cloud.advance(3601)
-    cloud.until(lambda: described(cloud, fleet)["FleetState"] == "deleted", "the fleet to expire")
-
-
-def test_every_mistake_of_a_request_is_told(cloud, role):
+def test_all_problems_of_a_request_are_reported(cloud, role):
     wrong = request(
         cloud, 1, SpotOptions={"AllocationStrategy": "capacity-optimized", "InstancePoolsToUseCount": 2,
                                "MinTargetCapacity": 1},
@@ -199,6 +170,8 @@ def test_every_mistake_of_a_request_is_told(cloud, role):
     code, message = refusal(cloud.ec2.create_fleet, **wrong)
     assert code == "InvalidFleetConfig"
     assert all(word in message for word in ("MinTargetCapacity", "TagSpecifications", "InstancePoolsToUseCount"))
+    for changes in ({"Type": "instant"}, {"Type": "request"}, {"TerminateInstancesWithExpiration": True}):
+        assert refusal(cloud.ec2.create_fleet, **request(cloud, 1, **changes))[0] == "InvalidFleetConfig"
     spot = cloud.template(InstanceMarketOptions={"MarketType": "spot"})
     code, message = refusal(
         cloud.ec2.create_fleet, **request(cloud, 1, LaunchTemplateConfigs=configs(cloud, template=spot))
@@ -206,7 +179,7 @@ def test_every_mistake_of_a_request_is_told(cloud, role):
     assert (code, "InstanceMarketOptions" in message) == ("InvalidFleetConfig", True)
 
 
-def test_a_spot_fleet_lives_like_a_fleet(cloud, role):
+def test_spot_fleet_launches_changes_and_is_cancelled(cloud, role):
     config = {
         "IamFleetRole": role, "TargetCapacity": 2, "AllocationStrategy": "priceCapacityOptimized", "Type": "maintain",
         "LaunchTemplateConfigs": configs(cloud, subnets=2),
@@ -224,8 +197,7 @@ def test_a_spot_fleet_lives_like_a_fleet(cloud, role):
     shown = described(cloud, fleet)
     assert (shown["SpotFleetRequestState"], shown["SpotFleetRequestConfig"]["TargetCapacity"]) == ("active", 3)
     assert shown["Tags"] == [{"Key": "team", "Value": "ml"}]
-    history = cloud.ec2.describe_spot_fleet_request_history(SpotFleetRequestId=fleet, StartTime=LONG_AGO)
-    assert history["HistoryRecords"][0]["EventType"] == "fleetRequestChange"
+    assert cloud.bus.of("EC2 Spot Fleet State Change", sub_type="modify_succeeded")
     answer = cloud.ec2.cancel_spot_fleet_requests(SpotFleetRequestIds=[fleet], TerminateInstances=True)
     assert answer["SuccessfulFleetRequests"][0]["CurrentSpotFleetRequestState"] == "cancelled_terminating"
     cloud.until(lambda: described(cloud, fleet)["SpotFleetRequestState"] == "cancelled", "the request to be cancelled")

@@ -1,17 +1,15 @@
-"""Auto Scaling where two things happen at once, or nothing may happen: groups in memory, without instances."""
+"""Concurrent operations on Auto Scaling groups in memory, without instances."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from localcloud.api import ApiError, Call, Principal
 from localcloud.compute.autoscaling.model import Group, GroupStore, LaunchPlan, Member, TemplateReference
-from localcloud.compute.autoscaling.reconciler import Reconciler
-from localcloud.compute.autoscaling.refresh_operations import RefreshOperations
-from localcloud.compute.launch import LaunchTemplateVersion
+from localcloud.compute.autoscaling.refresh import RefreshOperations
+from localcloud.compute.launch.resolver import LaunchTemplateVersion
 
 TEMPLATE = TemplateReference("lt-1", "nodes", "1")
 START = Call(
@@ -29,7 +27,7 @@ def member(instance_id: str, **values: Any) -> Member:
 def store_of(*members: Member, **values: Any) -> tuple[GroupStore, Group]:
     group = Group(
         "nodes", "arn", 0.0, LaunchPlan(TEMPLATE), minimum=0, maximum=4, desired=len(members), subnets=(),
-        uses_default_subnets=False, placement_group=None, service_role_arn="arn", **values,
+        **values,
     )  # fmt: skip
     group.members = {one.instance_id: one for one in members}
     store = GroupStore()
@@ -38,18 +36,18 @@ def store_of(*members: Member, **values: Any) -> tuple[GroupStore, Group]:
 
 
 class Resolver:
-    """Answers version 1 of the template, after `meanwhile` has run once."""
+    """Returns version 1 of the template; the first call runs `concurrent` before."""
 
-    def __init__(self, meanwhile: Any) -> None:
-        self._meanwhile = meanwhile
+    def __init__(self, concurrent: Any) -> None:
+        self._concurrent = concurrent
 
     def template(self, reference: Any) -> LaunchTemplateVersion:
-        meanwhile, self._meanwhile = self._meanwhile, lambda: None
-        meanwhile()
+        concurrent, self._concurrent = self._concurrent, lambda: None
+        concurrent()
         return LaunchTemplateVersion("lt-1", "nodes", 1, {"InstanceType": "m5.large"})
 
 
-def test_of_two_refreshes_started_at_once_one_is_refused():
+def test_second_of_two_concurrent_refreshes_is_refused():
     store, group = store_of(member("i-1", instance_type="m5.xlarge"))
     operations = RefreshOperations(store, cast(Any, Resolver(lambda: operations.start(START))), clock=lambda: 1.0)
     with pytest.raises(ApiError, match="InstanceRefreshInProgress"):
@@ -57,17 +55,9 @@ def test_of_two_refreshes_started_at_once_one_is_refused():
     assert [one.to_replace for one in group.refreshes] == [{"i-1"}]
 
 
-def test_a_refresh_sees_the_instances_that_joined_while_ec2_was_asked():
+def test_refresh_includes_instances_that_joined_during_ec2_calls():
     store, group = store_of(member("i-1"))
     late = member("i-2", instance_type="m5.xlarge")
     operations = RefreshOperations(store, cast(Any, Resolver(lambda: group.members.update({"i-2": late}))))
     operations.start(START)
     assert group.refreshes[0].to_replace == {"i-2"}
-
-
-@pytest.mark.parametrize(("suspended", "expected"), [({}, 0.0), ({"Terminate": "User suspended"}, None)])
-def test_an_instance_past_its_lifetime_that_may_not_be_ended_is_not_waited_for(suspended, expected):
-    store, _ = store_of(member("i-1"), maximum_lifetime_seconds=60, suspended=suspended)
-    nothing = SimpleNamespace(next_deadline=lambda one: None)
-    reconciler = Reconciler(store, cast(Any, None), cast(Any, nothing), cast(Any, None), cast(Any, nothing), lambda: 61)
-    assert reconciler.seconds_to_next_deadline() == expected

@@ -1,8 +1,7 @@
-"""Lifecycle hooks hold instances back, and instance refreshes replace them."""
+"""Lifecycle hooks and instance refreshes."""
 
 from __future__ import annotations
 
-import json
 import urllib.request
 
 import pytest
@@ -38,13 +37,11 @@ def target_state(cloud, instance: str) -> str:
         return answer.read().decode()
 
 
-def test_a_terminating_hook_holds_the_instance_until_it_is_completed(cloud):
-    group = cloud.group(
-        DesiredCapacity=1, LifecycleHookSpecificationList=[hook(TERMINATING, NotificationMetadata="from-the-hook")]
-    )
+def test_terminating_hook_holds_the_instance_until_completed(cloud):
+    group = cloud.group(DesiredCapacity=1, LifecycleHookSpecificationList=[hook(TERMINATING)])
     (instance,) = cloud.until_in_service(group, 1)
     assert target_state(cloud, instance) == "InService"
-    cloud.autoscaling.set_desired_capacity(AutoScalingGroupName=group, DesiredCapacity=0)
+    cloud.autoscaling.update_auto_scaling_group(AutoScalingGroupName=group, DesiredCapacity=0)
     until_waiting(cloud, group, "Terminating:Wait")
     assert target_state(cloud, instance) == "Terminated"
     assert cloud.state_of(instance) == "running"
@@ -52,8 +49,8 @@ def test_a_terminating_hook_holds_the_instance_until_it_is_completed(cloud):
     assert event["source"] == "aws.autoscaling"
     assert event["detail"] | {"LifecycleActionToken": ""} == {
         "LifecycleActionToken": "", "AutoScalingGroupName": group, "LifecycleHookName": "hook",
-        "EC2InstanceId": instance, "LifecycleTransition": TERMINATING, "NotificationMetadata": "from-the-hook",
-        "Origin": "AutoScalingGroup", "Destination": "EC2",
+        "EC2InstanceId": instance, "LifecycleTransition": TERMINATING, "Origin": "AutoScalingGroup",
+        "Destination": "EC2",
     }  # fmt: skip
     complete(cloud, group, instance)
     cloud.until_state(instance, "terminated")
@@ -62,10 +59,10 @@ def test_a_terminating_hook_holds_the_instance_until_it_is_completed(cloud):
         complete(cloud, group, instance)
 
 
-def test_a_hook_times_out_later_after_a_heartbeat(cloud):
+def test_heartbeat_extends_the_time_out_of_a_hook(cloud):
     group = cloud.group(DesiredCapacity=1, LifecycleHookSpecificationList=[hook(TERMINATING, seconds=100)])
     (instance,) = cloud.until_in_service(group, 1)
-    cloud.autoscaling.set_desired_capacity(AutoScalingGroupName=group, DesiredCapacity=0)
+    cloud.autoscaling.update_auto_scaling_group(AutoScalingGroupName=group, DesiredCapacity=0)
     until_waiting(cloud, group, "Terminating:Wait")
     cloud.advance(60)
     cloud.autoscaling.record_lifecycle_action_heartbeat(
@@ -78,7 +75,7 @@ def test_a_hook_times_out_later_after_a_heartbeat(cloud):
     cloud.until_state(instance, "terminated")
 
 
-def test_a_launching_hook_decides_whether_an_instance_comes_into_service(cloud):
+def test_launching_hook_continues_or_abandons_the_launch(cloud):
     group = cloud.group(DesiredCapacity=1, LifecycleHookSpecificationList=[hook(LAUNCHING, "ABANDON")])
     (first,) = until_waiting(cloud, group, "Pending:Wait")
     assert cloud.bus.of("EC2 Instance Launch Successful", EC2InstanceId=first) == []
@@ -89,7 +86,7 @@ def test_a_launching_hook_decides_whether_an_instance_comes_into_service(cloud):
         states = {one["InstanceId"]: one["LifecycleState"] for one in cloud.described(group)["Instances"]}
         return next((one for one, state in states.items() if state == "Pending:Wait" and one != first), None)
 
-    second = cloud.until(another, "another try")
+    second = cloud.until(another, "another attempt")
     complete(cloud, group, second)
     assert cloud.until_in_service(group, 1) == [second]
     (event,) = cloud.bus.of("EC2 Instance-launch Lifecycle Action", EC2InstanceId=second)
@@ -97,67 +94,30 @@ def test_a_launching_hook_decides_whether_an_instance_comes_into_service(cloud):
     assert cloud.bus.of("EC2 Instance Launch Successful", EC2InstanceId=second)
 
 
-def test_a_deleted_hook_holds_nobody(cloud):
+def test_deleted_hook_releases_waiting_instances(cloud):
     group = cloud.group(DesiredCapacity=1)
     cloud.autoscaling.put_lifecycle_hook(AutoScalingGroupName=group, **hook(TERMINATING))
     (described,) = cloud.autoscaling.describe_lifecycle_hooks(AutoScalingGroupName=group)["LifecycleHooks"]
     assert (described["HeartbeatTimeout"], described["GlobalTimeout"]) == (300, 30000)
     (instance,) = cloud.until_in_service(group, 1)
-    cloud.autoscaling.set_desired_capacity(AutoScalingGroupName=group, DesiredCapacity=0)
+    cloud.autoscaling.update_auto_scaling_group(AutoScalingGroupName=group, DesiredCapacity=0)
     until_waiting(cloud, group, "Terminating:Wait")
     cloud.autoscaling.delete_lifecycle_hook(AutoScalingGroupName=group, LifecycleHookName="hook")
     cloud.until_state(instance, "terminated")
 
 
-def test_a_hook_notifies_its_queue(cloud):
-    sqs = cloud.client("sqs")
-    url = sqs.create_queue(QueueName="hooks")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    trust = {"Effect": "Allow", "Principal": {"Service": "cloudformation.amazonaws.com"}, "Action": "sts:AssumeRole"}
-    send = {"Effect": "Allow", "Action": ["sqs:SendMessage", "sqs:GetQueueUrl"], "Resource": "*"}
-    iam = cloud.client("iam")
-    role = iam.create_role(
-        RoleName="hooks", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]})
-    )["Role"]["Arn"]
-    iam.put_role_policy(
-        RoleName="hooks", PolicyName="send", PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [send]})
-    )
-    group = cloud.group(
-        DesiredCapacity=1,
-        LifecycleHookSpecificationList=[hook(TERMINATING, NotificationTargetARN=arn, RoleARN=role)],
-    )
-    (instance,) = cloud.until_in_service(group, 1)
-    cloud.autoscaling.set_desired_capacity(AutoScalingGroupName=group, DesiredCapacity=0)
-    bodies: list[dict] = []
-
-    def both() -> bool:
-        for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
-            bodies.append(json.loads(message["Body"]))
-            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-        return len(bodies) == 2
-
-    cloud.until(both, "the test message and the action")
-    assert bodies[0]["Event"] == "autoscaling:TEST_NOTIFICATION"
-    assert bodies[1]["EC2InstanceId"] == instance
-    cloud.autoscaling.complete_lifecycle_action(
-        AutoScalingGroupName=group, LifecycleHookName="hook", LifecycleActionToken=bodies[1]["LifecycleActionToken"],
-        LifecycleActionResult="CONTINUE",
-    )  # fmt: skip
-    cloud.until_state(instance, "terminated")
-
-
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "text"),
     [
         ({"HeartbeatTimeout": 10}, "HeartbeatTimeout 10 must be from 30 to 7200"),
         ({"LifecycleTransition": "sideways"}, "LifecycleTransition must be"),
         ({"DefaultResult": "MAYBE"}, "DefaultResult must be"),
-        ({"NotificationTargetARN": "arn:aws:sqs:eu-west-1:1:q"}, "needs a RoleARN"),
+        ({"NotificationTargetARN": "arn:aws:sqs:eu-west-1:1:q"}, "does not emulate NotificationTargetARN"),
     ],
 )
-def test_hooks_that_are_refused(cloud, changes, words):
+def test_invalid_hooks_are_refused(cloud, changes, text):
     group = cloud.group()
-    with pytest.raises(ClientError, match=words):
+    with pytest.raises(ClientError, match=text):
         cloud.autoscaling.put_lifecycle_hook(AutoScalingGroupName=group, **(hook(TERMINATING) | changes))
 
 
@@ -171,7 +131,7 @@ def refreshed(cloud, group: str, refresh: str) -> dict:
     return cloud.until(ended, "the refresh to end")
 
 
-def test_a_refresh_at_zero_healthy_replaces_all_at_once_after_their_hooks(cloud):
+def test_refresh_with_zero_minimum_health_replaces_all_instances_together_after_their_hooks(cloud):
     template = cloud.template(InstanceType="m5.large")
     group = cloud.group(
         LaunchTemplate={"LaunchTemplateId": template, "Version": "$Latest"}, DesiredCapacity=2,
@@ -202,7 +162,7 @@ def test_a_refresh_at_zero_healthy_replaces_all_at_once_after_their_hooks(cloud)
     )  # fmt: skip
 
 
-def test_a_refresh_that_matches_everything_replaces_nothing(cloud):
+def test_refresh_skips_matching_instances(cloud):
     group = cloud.group(DesiredCapacity=1)
     (instance,) = cloud.until_in_service(group, 1)
     answer = cloud.autoscaling.start_instance_refresh(AutoScalingGroupName=group, Preferences={"SkipMatching": True})
@@ -210,7 +170,7 @@ def test_a_refresh_that_matches_everything_replaces_nothing(cloud):
     assert cloud.in_service(group) == [instance]
 
 
-def test_a_refresh_at_full_health_goes_one_by_one(cloud):
+def test_refresh_with_full_minimum_health_replaces_one_instance_at_a_time(cloud):
     group = cloud.group(DesiredCapacity=3, LifecycleHookSpecificationList=[hook(TERMINATING)])
     old = set(cloud.until_in_service(group, 3))
     refresh = cloud.autoscaling.start_instance_refresh(
@@ -220,27 +180,12 @@ def test_a_refresh_at_full_health_goes_one_by_one(cloud):
         (waiting,) = until_waiting(cloud, group, "Terminating:Wait")
         assert len(cloud.in_service(group)) == 2
         complete(cloud, group, waiting)
-        cloud.until(lambda gone=waiting: cloud.lifecycle(group, gone) is None, "it to leave")
+        cloud.until(lambda one=waiting: cloud.lifecycle(group, one) is None, "the instance to leave")
     assert refreshed(cloud, group, refresh)["Status"] == "Successful"
     assert not set(cloud.until_in_service(group, 3)) & old
 
 
-def test_a_cancelled_refresh_leaves_the_rest_alone(cloud):
-    group = cloud.group(DesiredCapacity=2, LifecycleHookSpecificationList=[hook(TERMINATING)])
-    old = set(cloud.until_in_service(group, 2))
-    refresh = cloud.autoscaling.start_instance_refresh(
-        AutoScalingGroupName=group, Preferences={"MinHealthyPercentage": 50}
-    )["InstanceRefreshId"]
-    (waiting,) = until_waiting(cloud, group, "Terminating:Wait")
-    cloud.autoscaling.cancel_instance_refresh(AutoScalingGroupName=group)
-    complete(cloud, group, waiting)
-    assert refreshed(cloud, group, refresh)["Status"] == "Cancelled"
-    assert len(set(cloud.until_in_service(group, 2)) & old) == 1
-    with pytest.raises(ClientError, match="No in progress or pending"):
-        cloud.autoscaling.cancel_instance_refresh(AutoScalingGroupName=group)
-
-
-def test_preferences_that_are_not_emulated_are_refused(cloud):
+def test_unsupported_preferences_are_refused(cloud):
     group = cloud.group()
     with pytest.raises(ClientError, match="AutoRollback, CheckpointPercentages: not emulated"):
         cloud.autoscaling.start_instance_refresh(

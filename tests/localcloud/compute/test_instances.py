@@ -1,4 +1,4 @@
-"""Instances are real process trees in an environment of their own, and end whole."""
+"""Instances as process trees with an isolated environment."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import psutil
 import pytest
 from botocore.exceptions import ClientError
 
-from localcloud.compute import process_tree
+from localcloud.compute.machines import process_tree
 
 ENVIRONMENT = {
     "AWS_CONFIG_FILE", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_SHARED_CREDENTIALS_FILE", "HOME",
-    "LOCALCLOUD_INSTANCE", "LOCALCLOUD_STATE", "PATH", "S3_ENDPOINT_URL", "TRAINSTACK_ROOT",
+    "LOCALCLOUD_INSTANCE", "LOCALCLOUD_MARK", "PATH", "S3_ENDPOINT_URL", "TRAINSTACK_ROOT",
 }  # fmt: skip
-OPTIONAL = {"LANG", "TZ", "TMPDIR", "PWD"}
+OPTIONAL = {"LANG", "LC_CTYPE", "TZ", "TMPDIR", "PWD"}
 PROFILE = {"IamInstanceProfile": {"Name": "node"}, "MetadataOptions": {"HttpTokens": "required"}}
 
 
@@ -33,7 +33,7 @@ def processes(instance_id: str) -> list[psutil.Process]:
     return list(process_tree.marked(instance_id))
 
 
-def test_user_data_runs_in_an_environment_of_its_own(cloud, monkeypatch):
+def test_user_data_runs_in_an_isolated_environment(cloud, monkeypatch):
     monkeypatch.setenv("AWS_REGION", "elsewhere")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     (instance,) = cloud.run("env; echo end-of-environment")
@@ -47,7 +47,7 @@ def test_user_data_runs_in_an_environment_of_its_own(cloud, monkeypatch):
     assert lines["AWS_EC2_METADATA_SERVICE_ENDPOINT"].startswith("http://127.64.0.")
 
 
-def test_an_instance_passes_through_its_states_and_tells_the_bus(cloud):
+def test_instance_publishes_an_event_for_each_state(cloud):
     answer = cloud.ec2.run_instances(
         ImageId="ami-0123456789abcdef0", InstanceType="m5.large", SubnetId=cloud.subnets[0], MinCount=1, MaxCount=1
     )
@@ -75,7 +75,7 @@ def test_an_instance_passes_through_its_states_and_tells_the_bus(cloud):
     ]
 
 
-def test_terminating_ends_processes_with_sessions_of_their_own_and_deaf_ones(cloud):
+def test_termination_ends_processes_in_other_sessions_and_those_ignoring_signals(cloud):
     (instance,) = cloud.run(
         "(setsid sh -c 'setsid sleep 1000 & sleep 1000' &)\n"
         "nohup sh -c 'trap \"\" TERM HUP INT; while :; do sleep 0.2; done' >/dev/null 2>&1 &\n"
@@ -92,7 +92,7 @@ def test_terminating_ends_processes_with_sessions_of_their_own_and_deaf_ones(clo
     assert processes(instance) == []
 
 
-def test_a_process_may_clean_up_when_its_machine_ends(cloud):
+def test_process_can_clean_up_during_termination(cloud):
     (instance,) = cloud.run("trap 'echo cleaned-up; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     cloud.until_printed(instance, "ready")
     cloud.ec2.terminate_instances(InstanceIds=[instance])
@@ -110,7 +110,7 @@ def test_failing_user_data_leaves_the_instance_running(cloud):
 
 
 @pytest.mark.parametrize(("behavior", "state"), [("terminate", "terminated"), ("stop", "stopped")])
-def test_shutdown_on_the_machine_honours_the_shutdown_behaviour(cloud, behavior, state):
+def test_shutdown_on_the_machine_follows_the_shutdown_behavior(cloud, behavior, state):
     (instance,) = cloud.run("shutdown -h now; sleep 1000", InstanceInitiatedShutdownBehavior=behavior)
     cloud.until_state(instance, state)
     assert processes(instance) == []
@@ -118,14 +118,14 @@ def test_shutdown_on_the_machine_honours_the_shutdown_behaviour(cloud, behavior,
     assert described["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 
 
-def test_shutdown_says_what_it_does_not_do(cloud):
+def test_delayed_shutdown_is_refused(cloud):
     (instance,) = cloud.run("shutdown -h +5 || echo refused-with $?")
     printed = cloud.until_printed(instance, "refused-with 1")
-    assert "time +5 is not possible here; say 'now'" in printed
+    assert "time +5 is not supported; use 'now'" in printed
     assert cloud.state_of(instance) == "running"
 
 
-def test_stop_and_start_keep_the_disk_and_do_not_run_the_user_data_again(cloud):
+def test_stop_and_start_keep_the_disk_and_skip_the_user_data(cloud):
     (instance,) = cloud.run("echo first-boot; echo kept > $TRAINSTACK_ROOT/file; sleep 1000 &")
     cloud.until_printed(instance, "exit status 0")
     cloud.ec2.stop_instances(InstanceIds=[instance])
@@ -148,7 +148,7 @@ def test_reboot_ends_the_processes_and_keeps_the_instance(cloud):
     assert cloud.state_of(instance) == "running"
 
 
-def test_a_machine_whose_init_is_killed_has_failed(cloud):
+def test_killed_init_process_terminates_the_instance(cloud):
     (instance,) = cloud.run("setsid sleep 1000 & echo started")
     cloud.until_printed(instance, "started")
     init = int((cloud.state / "instances" / instance / "pid").read_text())
@@ -158,51 +158,49 @@ def test_a_machine_whose_init_is_killed_has_failed(cloud):
     assert cloud.records("instance_ended")[-1]["reason"] == "Server.InternalError"
 
 
-def test_a_frozen_machine_stands_still_and_goes_on(cloud):
+def test_frozen_machine_stops_and_continues(cloud):
     (instance,) = cloud.run("echo up; while :; do date +%s%N > $HOME/tick; sleep 0.02; done")
     cloud.until_printed(instance, "up")
     tick = cloud.state / "instances" / instance / "home" / "tick"
     cloud.until(tick.exists, "a tick")
-    assert cloud.order("freeze", {"instance_id": instance, "frozen": True}) == 200
+    assert cloud.post("freeze", {"instance_id": instance, "frozen": True}) == 200
     init = int((cloud.state / "instances" / instance / "pid").read_text())
-    # One that ended just before has nobody to reap it now; a parent waits uninterruptibly for a child that was stopped
-    # between vfork and exec.
+    # A process that has just ended stays a zombie, since its parent is stopped; a parent waits uninterruptibly for a
+    # child that was stopped between vfork and exec.
     still = {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DISK_SLEEP}
-    cloud.until(
-        lambda: {one.status() for one in process_tree.descendants(init)} <= still, "every process to stand still"
-    )
+    cloud.until(lambda: {one.status() for one in process_tree.descendants(init)} <= still, "every process to stop")
     frozen_at = tick.read_text()
-    cloud.order("freeze", {"instance_id": instance, "frozen": False})
+    cloud.post("freeze", {"instance_id": instance, "frozen": False})
     cloud.until(lambda: tick.read_text() not in ("", frozen_at), "the next tick")
-    cloud.order("freeze", {"instance_id": instance, "frozen": True})
+    cloud.post("freeze", {"instance_id": instance, "frozen": True})
     cloud.ec2.terminate_instances(InstanceIds=[instance])
     cloud.until_state(instance, "terminated")
     assert processes(instance) == []
 
 
-def test_gzip_user_data_is_run_and_plain_text_is_not(cloud):
+def test_gzip_user_data_runs_and_plain_text_does_not(cloud):
     (packed,) = cloud.run(UserData=gzip.compress(b"#!/bin/sh\necho was-packed\n"))
     cloud.until_printed(packed, "was-packed")
     (text,) = cloud.run(UserData="just text")
-    cloud.until_printed(text, "does not start with '#!': nothing is run")
+    cloud.until_printed(text, "not running the user data because it does not start with '#!'")
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "text"),
     [
-        (b"#cloud-config\npackages: [a]\n", "is cloud-config"),
-        (b"Content-Type: multipart/mixed; boundary=x\n", "is a MIME multi-part archive"),
-        (gzip.compress(b"#cloud-config\n", mtime=0), "is cloud-config"),  # the time would be part of the test's name
+        (b"#cloud-config\npackages: [a]\n", "UserData: cloud-config is not supported"),
+        (b"Content-Type: multipart/mixed; boundary=x\n", "UserData: a MIME multi-part archive is not supported"),
+        (gzip.compress(b"#cloud-config\n", mtime=0), "cloud-config is not supported"),  # mtime is part of the test ID
         (b"\x1f\x8bbroken", "cannot be decompressed"),
     ],
 )
-def test_user_data_that_cannot_be_run_is_refused_in_words(cloud, data, words):
+def test_unsupported_user_data_is_refused(cloud, data, text):
     code, message = refusal(cloud.run, UserData=data)
     assert code == "InvalidUserData.Malformed"
-    assert words in message
+    assert text in message
 
 
-def test_what_does_not_exist_is_refused_and_nothing_is_launched(cloud):
+def test_missing_resources_are_refused_without_a_launch(cloud):
     before = len(cloud.compute.inventory.all())
     template = cloud.template(InstanceType="m5.large")
     cases = {
@@ -214,7 +212,7 @@ def test_what_does_not_exist_is_refused_and_nothing_is_launched(cloud):
     }
     for wanted, parameters in cases.items():
         assert refusal(cloud.run, **parameters)[0] == wanted
-    for parameters, words in (
+    for parameters, text in (
         ({"IamInstanceProfile": {"Name": "none"}}, "Invalid IAM Instance Profile name"),
         ({"InstanceType": "m5.enormous"}, "Invalid value 'm5.enormous' for InstanceType"),
         ({"ImageId": "resolve:ssm:/no/such"}, "Systems Manager parameter /no/such"),
@@ -222,11 +220,11 @@ def test_what_does_not_exist_is_refused_and_nothing_is_launched(cloud):
     ):
         code, message = refusal(cloud.run, **parameters)
         assert code == "InvalidParameterValue"
-        assert words in message
+        assert text in message
     assert len(cloud.compute.inventory.all()) == before
 
 
-def test_a_launch_template_gives_what_the_request_does_not_say(cloud):
+def test_launch_template_provides_defaults_of_the_request(cloud):
     template = cloud.template(
         "echo from-template", InstanceType="g5.xlarge", IamInstanceProfile={"Name": "node"},
         MetadataOptions={"HttpTokens": "required"}, InstanceMarketOptions={"MarketType": "spot"},
@@ -257,14 +255,14 @@ def test_a_launch_template_gives_what_the_request_does_not_say(cloud):
     assert [one["InstanceId"] for one in found[0]["Instances"]] == [shown["InstanceId"]]
 
 
-def test_an_image_is_found_through_a_parameter(cloud):
+def test_image_is_resolved_from_a_parameter(cloud):
     cloud.client("ssm").put_parameter(Name="/images/node", Value="ami-0fedcba9876543210", Type="String")
     (instance,) = cloud.run(ImageId="resolve:ssm:/images/node")
     described = cloud.ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
     assert described["ImageId"] == "ami-0fedcba9876543210"
 
 
-def test_addresses_are_unique_and_none_of_the_reserved_ones(cloud):
+def test_addresses_are_unique_and_skip_the_reserved_ones(cloud):
     small = cloud.ec2.create_subnet(VpcId=cloud.vpc, CidrBlock="127.64.9.0/28", AvailabilityZone="eu-west-1a")
     subnet = small["Subnet"]["SubnetId"]
     answer = cloud.ec2.run_instances(
@@ -286,7 +284,7 @@ def test_addresses_are_unique_and_none_of_the_reserved_ones(cloud):
     cloud.ec2.delete_subnet(SubnetId=subnet)
 
 
-def test_placement_groups_hold_their_strategy_and_are_kept_while_in_use(cloud):
+def test_placement_group_enforces_its_strategy_and_cannot_be_deleted_in_use(cloud):
     made = cloud.ec2.create_placement_group(
         GroupName="cluster", Strategy="cluster",
         TagSpecifications=[{"ResourceType": "placement-group", "Tags": [{"Key": "k", "Value": "v"}]}],
@@ -309,7 +307,7 @@ def test_placement_groups_hold_their_strategy_and_are_kept_while_in_use(cloud):
     assert refusal(cloud.ec2.describe_placement_groups, GroupNames=["cluster"])[0] == "InvalidPlacementGroup.Unknown"
 
 
-def test_the_instance_uses_its_own_role_with_the_ordinary_tools(cloud):
+def test_aws_tools_on_the_instance_use_its_role(cloud):
     s3 = cloud.client("s3")
     s3.create_bucket(Bucket="tools-bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
     s3.put_object(Bucket="tools-bucket", Key="folder/object", Body=b"content")
@@ -327,15 +325,17 @@ def test_the_instance_uses_its_own_role_with_the_ordinary_tools(cloud):
     assert "may-not-write" in printed
 
 
-def test_the_state_directory_shows_one_folder_per_instance(cloud):
+def test_state_directory_has_one_folder_per_instance(cloud):
     (instance,) = cloud.run("echo x")
     cloud.until_printed(instance, "exit status 0")
     directory: Path = cloud.state / "instances" / instance
     assert {"root", "home", "bin", "console.log", "pid"} <= {entry.name for entry in directory.iterdir()}
-    assert {entry.name for entry in (directory / "bin").iterdir()} == {"shutdown", "poweroff", "reboot"}
+    assert {entry.name for entry in (directory / "bin").iterdir()} == {
+        "cloud-init", "shutdown", "poweroff", "reboot",
+    }  # fmt: skip
 
 
-def test_user_data_of_launch_templates_arrives_unchanged(cloud):
+def test_user_data_of_launch_templates_is_unchanged(cloud):
     script = "#!/bin/sh\nexit 0\n\u00e9\u0001".encode()
     template = cloud.template(InstanceType="m5.large", UserData=base64.b64encode(script).decode())
     answer = cloud.ec2.run_instances(
@@ -348,7 +348,7 @@ def test_user_data_of_launch_templates_arrives_unchanged(cloud):
     assert base64.b64decode(attribute["UserData"]["Value"]) == script
 
 
-def test_changed_attributes_are_followed(cloud):
+def test_changed_attributes_take_effect(cloud):
     (instance,) = cloud.run("echo up; while [ ! -e $HOME/go ]; do sleep 0.05; done; shutdown -h now")
     cloud.until_printed(instance, "up")
     cloud.ec2.modify_instance_attribute(InstanceId=instance, DisableApiTermination={"Value": True})

@@ -1,4 +1,4 @@
-"""The metadata service of an instance, asked from outside over HTTP and through boto3's own provider."""
+"""The metadata service of an instance over HTTP and through boto3's credential provider."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from botocore.config import Config
 from botocore.credentials import InstanceMetadataProvider
 from botocore.utils import InstanceMetadataFetcher
 
-from localcloud.compute.instance_credentials import RENEWAL_SECONDS, SESSION_SECONDS
+from localcloud.compute.machines.metadata import RENEWAL_SECONDS, SESSION_SECONDS
 
 PROFILE = {"IamInstanceProfile": {"Name": "node"}}
 REQUIRED = {"HttpTokens": "required", "InstanceMetadataTags": "enabled"}
@@ -56,7 +56,7 @@ def metadata(cloud) -> Metadata:
     return Metadata(cloud, instance)
 
 
-def test_version_1_is_refused_when_tokens_are_required(metadata):
+def test_version_1_is_refused_if_tokens_are_required(metadata):
     assert metadata.ask("GET", "latest/meta-data/instance-id")[0] == 401
     assert metadata.ask("GET", "latest/meta-data/instance-id", **{TOKEN: "made-up"})[0] == 401
     assert metadata.ask("GET", "latest/meta-data/instance-id", **{TOKEN: metadata.token()})[0] == 200
@@ -69,11 +69,11 @@ def test_version_1_is_refused_when_tokens_are_required(metadata):
         ({TTL: "21600"}, 200), ({TTL: "60", "X-Forwarded-For": "10.0.0.1"}, 403),
     ],
 )  # fmt: skip
-def test_a_token_needs_a_time_to_live_and_no_proxy(metadata, headers, status):
+def test_token_requires_a_time_to_live_and_no_proxy(metadata, headers, status):
     assert metadata.ask("PUT", "latest/api/token", **headers)[0] == status
 
 
-def test_a_token_expires(cloud, metadata):
+def test_token_expires(cloud, metadata):
     token = metadata.token(60)
     cloud.advance(59)
     assert metadata.ask("GET", "latest/meta-data/", **{TOKEN: token})[0] == 200
@@ -81,7 +81,7 @@ def test_a_token_expires(cloud, metadata):
     assert metadata.ask("GET", "latest/meta-data/", **{TOKEN: token})[0] == 401
 
 
-def test_the_table(cloud, metadata):
+def test_paths(cloud, metadata):
     instance = metadata.get("meta-data/instance-id")
     record = cloud.compute.inventory.get(instance)
     described = cloud.ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
@@ -102,6 +102,16 @@ def test_the_table(cloud, metadata):
         "meta-data/iam/security-credentials/": "node",
         "meta-data/network/interfaces/macs/": f"{mac}/",
         f"{interface}/subnet-id": cloud.subnets[0],
+        f"{interface}/interface-id": described["NetworkInterfaces"][0]["NetworkInterfaceId"],
+        f"{interface}/security-groups": described["SecurityGroups"][0]["GroupName"],
+        "meta-data/security-groups": described["SecurityGroups"][0]["GroupName"],
+        # Source: github.com/aws/amazon-ec2-metadata-mock, pkg/config/defaults, and the categories in AWS's user guide.
+        "meta-data/ami-manifest-path": "(unknown)",
+        "meta-data/block-device-mapping/": "ami\nroot",
+        "meta-data/block-device-mapping/root": described["RootDeviceName"],
+        "meta-data/events/": "maintenance/",
+        "meta-data/events/maintenance/": "history\nscheduled",
+        "meta-data/events/maintenance/scheduled": "[]",
         f"{interface}/vpc-id": cloud.vpc,
         f"{interface}/vpc-ipv4-cidr-block": "127.64.0.0/16",
         f"{interface}/subnet-ipv4-cidr-block": "127.64.0.0/24",
@@ -140,14 +150,14 @@ def test_version_1_and_tags_follow_the_options(cloud):
     assert metadata.get("meta-data/tags/instance") == ""
 
 
-def test_a_disabled_endpoint_answers_nothing(cloud):
+def test_disabled_endpoint_is_forbidden(cloud):
     (instance,) = cloud.run(MetadataOptions={"HttpEndpoint": "disabled"})
     metadata = Metadata(cloud, instance)
     assert metadata.ask("PUT", "latest/api/token", **{TTL: "60"})[0] == 403
     assert metadata.ask("GET", "latest/meta-data/instance-id")[0] == 403
 
 
-def test_boto3_finds_its_credentials_there(cloud, metadata):
+def test_boto3_loads_credentials(cloud, metadata):
     fetcher = InstanceMetadataFetcher(config={"ec2_metadata_service_endpoint": metadata.url})
     found = InstanceMetadataProvider(iam_role_fetcher=fetcher).load()
     frozen = found.get_frozen_credentials()
@@ -157,7 +167,7 @@ def test_boto3_finds_its_credentials_there(cloud, metadata):
     assert sts.get_caller_identity()["Arn"] == f"arn:aws:sts::123456789012:assumed-role/node/{instance}"
 
 
-def test_credentials_are_kept_and_renewed_before_they_end(cloud, metadata):
+def test_credentials_are_cached_and_renewed_before_they_expire(cloud, metadata):
     def current() -> dict[str, str]:
         return dict(json.loads(metadata.get("meta-data/iam/security-credentials/node")))
 
@@ -169,7 +179,7 @@ def test_credentials_are_kept_and_renewed_before_they_end(cloud, metadata):
     assert current()["AccessKeyId"] != first["AccessKeyId"]
 
 
-def test_a_role_that_does_not_trust_ec2_gives_no_credentials(cloud):
+def test_role_that_does_not_trust_ec2_has_no_credentials(cloud):
     (instance,) = cloud.run(IamInstanceProfile={"Name": "broken"})
     metadata = Metadata(cloud, instance)
     answer = json.loads(metadata.get("meta-data/iam/security-credentials/broken"))

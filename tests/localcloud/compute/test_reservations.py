@@ -1,4 +1,4 @@
-"""Capacity reservations, capacity blocks, interruptible reservations: who may run in them, and until when."""
+"""Capacity reservations, capacity blocks and interruptible reservations: matching and expiry."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def instance(cloud, instance_id: str) -> dict:
     return cloud.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
 
 
-def test_an_open_reservation_takes_launches_that_match_and_gives_them_capacity(cloud):
+def test_open_reservation_accepts_matching_launches(cloud):
     kind = "g6.xlarge"
-    cloud.order("capacity", {"instance_type": kind, "zone": ZONE, "market": "on-demand", "available": 1})
+    cloud.post("capacity", {"instance_type": kind, "zone": ZONE, "market": "on-demand", "available": 1})
     reservation = reserve(cloud, kind)
     assert refusal(cloud.run, InstanceType=kind, CapacityReservationSpecification={
         "CapacityReservationPreference": "none"})[0] == "InsufficientInstanceCapacity"  # fmt: skip
@@ -61,12 +61,12 @@ def test_an_open_reservation_takes_launches_that_match_and_gives_them_capacity(c
     (spot,) = cloud.run(InstanceType=kind, InstanceMarketOptions={"MarketType": "spot"})
     assert "CapacityReservationId" not in instance(cloud, spot)
     cloud.ec2.terminate_instances(InstanceIds=[first, spot])
-    cloud.until(lambda: shown(cloud, reservation)["AvailableInstanceCount"] == 1, "the place to be free again")
+    cloud.until(lambda: shown(cloud, reservation)["AvailableInstanceCount"] == 1, "the place to be released")
     cloud.ec2.cancel_capacity_reservation(CapacityReservationId=reservation)
     assert shown(cloud, reservation)["State"] == "cancelled"
 
 
-def test_a_targeted_reservation_takes_only_those_who_name_it(cloud):
+def test_targeted_reservation_accepts_only_launches_that_name_it(cloud):
     kind = "g6.2xlarge"
     reservation = reserve(cloud, kind, InstanceMatchCriteria="targeted")
     (other,) = cloud.run(InstanceType=kind)
@@ -81,10 +81,10 @@ def test_a_targeted_reservation_takes_only_those_who_name_it(cloud):
         "InvalidParameterCombination"
     )
     cloud.ec2.modify_capacity_reservation(CapacityReservationId=reservation, InstanceCount=2)
-    assert cloud.ec2.get_capacity_reservation_usage(CapacityReservationId=reservation)["AvailableInstanceCount"] == 1
+    assert shown(cloud, reservation)["AvailableInstanceCount"] == 1
 
 
-def test_a_group_of_reservations_is_a_target(cloud):
+def test_launch_targets_a_group_of_reservations(cloud):
     kind = "g6.8xlarge"
     reservation = reserve(cloud, kind, InstanceMatchCriteria="targeted")
     groups = cloud.client("resource-groups")
@@ -100,8 +100,8 @@ def test_a_group_of_reservations_is_a_target(cloud):
     assert "CapacityReservationId" not in instance(cloud, second)
 
 
-def test_a_capacity_block_runs_from_its_start_to_half_an_hour_before_its_end(cloud):
-    now = datetime.datetime.fromtimestamp(cloud.now(), datetime.timezone.utc)
+def test_capacity_block_runs_from_its_start_until_30_minutes_before_its_end(cloud):
+    now = datetime.datetime.fromtimestamp(cloud.now(), datetime.UTC)
     wanted = {"InstanceType": "p5.48xlarge", "InstanceCount": 1, "CapacityDurationHours": 24}
     assert refusal(cloud.ec2.describe_capacity_block_offerings, **wanted | {"CapacityDurationHours": 30})[0] == (
         "InvalidParameterValue"
@@ -129,7 +129,7 @@ def test_a_capacity_block_runs_from_its_start_to_half_an_hour_before_its_end(clo
     assert code == "UnsupportedOperation"
 
 
-def test_an_interruptible_reservation_is_called_back_with_notice(cloud):
+def test_interruptible_reservation_is_reclaimed_with_notice(cloud):
     kind = "g6.12xlarge"
     source = reserve(cloud, kind, 2, InstanceMatchCriteria="targeted")
     cloud.ec2.create_interruptible_capacity_reservation_allocation(CapacityReservationId=source, InstanceCount=1)
@@ -146,7 +146,7 @@ def test_an_interruptible_reservation_is_called_back_with_notice(cloud):
     assert shown(cloud, source)["AvailableInstanceCount"] == 2
 
 
-def test_interfaces_go_on_the_cards_that_the_type_has(cloud):
+def test_interfaces_are_checked_against_the_network_cards_of_the_type(cloud):
     def interface(card: int, device: int, **more) -> dict:
         return {"NetworkCardIndex": card, "DeviceIndex": device, "SubnetId": cloud.subnets[0],
                 "Groups": [cloud.security_group]} | more  # fmt: skip
@@ -176,12 +176,12 @@ def test_interfaces_go_on_the_cards_that_the_type_has(cloud):
     assert "associatePublicIPAddress" in refused("g5.48xlarge", public, interface(0, 1))[1]
 
 
-def test_a_partition_group_spreads_and_a_cluster_group_takes_types_that_can(cloud):
+def test_partition_group_spreads_instances_and_cluster_group_checks_the_type(cloud):
     cloud.ec2.create_placement_group(GroupName="parts", Strategy="partition", PartitionCount=2)
     placed = cloud.run(count=2, Placement={"GroupName": "parts", "Tenancy": "dedicated"})
     assert sorted(instance(cloud, one)["Placement"]["PartitionNumber"] for one in placed) == [1, 2]
     assert instance(cloud, placed[0])["Placement"]["Tenancy"] == "dedicated"
     assert refusal(cloud.run, Placement={"GroupName": "parts", "PartitionNumber": 3})[0] == "InvalidParameterValue"
-    cloud.ec2.create_placement_group(GroupName="near", Strategy="cluster")
-    code, message = refusal(cloud.run, InstanceType="t3.micro", Placement={"GroupName": "near"})
+    cloud.ec2.create_placement_group(GroupName="close", Strategy="cluster")
+    code, message = refusal(cloud.run, InstanceType="t3.micro", Placement={"GroupName": "close"})
     assert (code, "Cluster placement groups" in message) == ("InvalidParameterCombination", True)

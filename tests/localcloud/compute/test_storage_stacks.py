@@ -1,4 +1,4 @@
-"""Storage made by stacks: scheduled snapshots, volumes that leave a snapshot behind, Lustre file systems."""
+"""Storage created by stacks: scheduled snapshots, volumes with a final snapshot, Lustre file systems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def snapshots(cloud, *filters: tuple[str, str]) -> list[dict]:
     return cloud.ec2.describe_snapshots(OwnerIds=["self"], Filters=wanted)["Snapshots"]
 
 
-def test_a_policy_takes_and_retires_snapshots_of_tagged_volumes_and_the_last_stays(cloud):
+def test_policy_takes_and_deletes_snapshots_of_tagged_volumes_and_the_final_snapshot_is_kept(cloud):
     trust = {"Effect": "Allow", "Principal": {"Service": "dlm.amazonaws.com"}, "Action": "sts:AssumeRole"}
 
     def resources(kept: int) -> dict:
@@ -52,7 +52,7 @@ def test_a_policy_takes_and_retires_snapshots_of_tagged_volumes_and_the_last_sta
     first = snapshots(cloud, of_volume)[0]["SnapshotId"]
     cloud.advance(3600)
     cloud.until(
-        lambda: first not in [one["SnapshotId"] for one in snapshots(cloud, of_volume)], "the oldest to be retired"
+        lambda: first not in [one["SnapshotId"] for one in snapshots(cloud, of_volume)], "the oldest to be deleted"
     )
     assert len(snapshots(cloud, of_volume)) == 2
     tags = {tag["Key"]: tag["Value"] for tag in snapshots(cloud, of_volume)[0]["Tags"]}
@@ -64,7 +64,7 @@ def test_a_policy_takes_and_retires_snapshots_of_tagged_volumes_and_the_last_sta
     assert refusal(cloud.ec2.describe_volumes, VolumeIds=[made["Volume"]])[0] == "InvalidVolume.NotFound"
 
 
-def test_a_lustre_file_system_grows_in_place_and_links_a_bucket(cloud):
+def test_lustre_file_system_grows_in_place_and_links_a_bucket(cloud):
     cloud.client("s3").create_bucket(
         Bucket="lustre-data", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"}
     )
@@ -114,24 +114,27 @@ def test_a_lustre_file_system_grows_in_place_and_links_a_bucket(cloud):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "text"),
     [
-        ({"StorageCapacity": 1300}, "1200 or multiples of 2400"),
+        ({"StorageCapacity": 1300}, "must be 1200 or a multiple of 2400"),
         ({"LustreConfiguration": {"DeploymentType": "PERSISTENT_2"}}, "PerUnitStorageThroughput None"),
-        ({"FileSystemTypeVersion": "2.10"}, "does not go with PERSISTENT_2"),
-        ({"LustreConfiguration": {"DeploymentType": "SCRATCH_2", "PerUnitStorageThroughput": 200}}, "does not go"),
+        ({"FileSystemTypeVersion": "2.10"}, "2.10 is not supported by PERSISTENT_2"),
+        (
+            {"LustreConfiguration": {"DeploymentType": "SCRATCH_2", "PerUnitStorageThroughput": 200}},
+            "PerUnitStorageThroughput is not supported by SCRATCH_2 SSD",
+        ),
     ],
 )
-def test_a_file_system_that_lustre_does_not_have_is_refused(cloud, change, words):
+def test_invalid_file_systems_are_refused(cloud, change, text):
     right = {
         "FileSystemType": "LUSTRE", "StorageCapacity": 1200, "SubnetIds": [cloud.subnets[0]],
         "LustreConfiguration": {"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 125},
     }  # fmt: skip
     code, message = refusal(cloud.client("fsx").create_file_system, **right | change)
-    assert (code, words in message) == ("BadRequest", True)
+    assert (code, text in message) == ("BadRequest", True)
 
 
-def test_the_default_version_takes_no_data_repository(cloud):
+def test_default_version_does_not_support_data_repositories(cloud):
     fsx = cloud.client("fsx")
     system = fsx.create_file_system(
         FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[cloud.subnets[0]],
@@ -145,7 +148,7 @@ def test_the_default_version_takes_no_data_repository(cloud):
     fsx.delete_file_system(FileSystemId=system["FileSystemId"])
 
 
-def test_a_stack_cannot_shrink_a_volume_and_keeps_it(cloud):
+def test_stack_cannot_shrink_a_volume_and_keeps_it(cloud):
     def resources(gib: int) -> dict:
         volume = {"AvailabilityZone": "eu-west-1a", "Size": gib, "VolumeType": "gp3"}
         return {"Volume": {"Type": "AWS::EC2::Volume", "Properties": volume}}

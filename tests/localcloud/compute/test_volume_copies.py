@@ -1,4 +1,4 @@
-"""Copies and snapshots of the checkpoint volume: made, found again, bounded; what is refused costs the copy alone."""
+"""Copies and snapshots of the checkpoint volume: creation, reuse and limits; a denied call only prevents the copy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def deployment(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         made.ec2.delete_snapshot(SnapshotId=one["SnapshotId"])
 
 
-def test_a_node_of_another_zone_makes_a_copy_that_goes_with_it(deployment: Deployment) -> None:
+def test_node_in_another_zone_creates_a_copy_that_is_deleted_with_it(deployment: Deployment) -> None:
     deployment.scheduled_snapshot()
-    deployment.an_hour_passes()
+    deployment.age_snapshots()
     newest = deployment.scheduled_snapshot()
     node = deployment.node(1)
     node.boot()
@@ -32,11 +32,11 @@ def test_a_node_of_another_zone_makes_a_copy_that_goes_with_it(deployment: Deplo
     )
     assert (copy["VolumeType"], copy["Size"], copy["Iops"], copy["Throughput"]) == ("gp3", 80, 4000, 300)
     assert copy["VolumeInitializationRate"] == 300
-    assert {"Key": "trainstack:snapshots", "Value": DEPLOYMENT} not in copy["Tags"], "the schedule may not snapshot it"
+    assert {"Key": "trainstack:snapshots", "Value": DEPLOYMENT} not in copy["Tags"], "the schedule must not snapshot it"
     assert [link["InstanceId"] for link in copy["Attachments"]] == [node.instance_id]
     assert node.is_mounted and not node.system.ran("mkfs.xfs")
     event = node.event()
-    assert (event["outcome"], event["volume_id"], event["snapshot_id"]) == ("made", copy["VolumeId"], newest)
+    assert (event["outcome"], event["volume_id"], event["snapshot_id"]) == ("created", copy["VolumeId"], newest)
     assert event["message"] is None
 
     again = deployment.node(1, node.instance_id)
@@ -47,7 +47,7 @@ def test_a_node_of_another_zone_makes_a_copy_that_goes_with_it(deployment: Deplo
     assert deployment.copies() == []
 
 
-def test_a_node_that_is_killed_after_any_call_ends_up_with_one_copy(deployment: Deployment) -> None:
+def test_node_killed_after_any_call_has_exactly_one_copy(deployment: Deployment) -> None:
     deployment.scheduled_snapshot()
     calls, was_killed = 0, True
     while was_killed:
@@ -63,11 +63,11 @@ def test_a_node_that_is_killed_after_any_call_ends_up_with_one_copy(deployment: 
         assert link["InstanceId"] == node.instance_id
         deployment.terminate(node)
         assert deployment.copies() == []
-    assert calls > 6, "finds, asks for the snapshot and the original, makes, waits, attaches, lets it go"
+    assert calls > 6, "find, describe snapshot and original, create, wait, attach, modify"
 
 
-def test_an_answer_that_was_lost_makes_no_second_copy(deployment: Deployment) -> None:
-    """EC2 may not list yet what it has just made."""
+def test_lost_answer_creates_no_second_copy(deployment: Deployment) -> None:
+    """EC2 may not list a new volume yet."""
     deployment.scheduled_snapshot()
     node = deployment.node(1, calls=4)
     with pytest.raises(Killed):
@@ -88,75 +88,75 @@ def test_an_answer_that_was_lost_makes_no_second_copy(deployment: Deployment) ->
     deployment.terminate(hidden)
 
 
-def test_a_free_copy_is_taken_and_one_in_use_is_left(deployment: Deployment) -> None:
+def test_available_copy_is_reused_and_attached_copy_is_not(deployment: Deployment) -> None:
     deployment.scheduled_snapshot()
-    gone = deployment.node(1, calls=4)
+    killed = deployment.node(1, calls=4)
     with pytest.raises(Killed):
-        gone.boot()
-    deployment.terminate(gone)
+        killed.boot()
+    deployment.terminate(killed)
     (free,) = deployment.copies()
     first, second = deployment.node(1), deployment.node(1)
     first.boot()
     assert (first.event()["outcome"], first.event()["volume_id"]) == ("found", free["VolumeId"])
     second.boot()
-    assert second.event()["outcome"] == "without"
-    assert "another machine" in second.event()["message"] and "S3" in second.event()["remedy"]
+    assert second.event()["outcome"] == "none"
+    assert "another instance" in second.event()["message"] and "S3" in second.event()["remedy"]
     elsewhere = deployment.node(2)
     elsewhere.boot()
-    assert elsewhere.event()["outcome"] == "made"
+    assert elsewhere.event()["outcome"] == "created"
     deployment.terminate(first, second, elsewhere)
     assert deployment.copies() == []
 
 
-def test_without_a_snapshot_the_node_goes_without(deployment: Deployment) -> None:
+def test_node_runs_without_a_copy_if_there_is_no_snapshot(deployment: Deployment) -> None:
     node = deployment.node(1)
     node.boot()
-    assert node.event()["outcome"] == "without"
+    assert node.event()["outcome"] == "none"
     assert f"no completed snapshot of {deployment.volume_id}" in node.event()["message"]
     assert node.event()["remedy"] and deployment.copies() == [] and not node.is_mounted
     deployment.terminate(node)
 
 
 @pytest.mark.parametrize(
-    ("sid", "outcome", "words"),
+    ("sid", "outcome", "text"),
     [
-        ("FindVolumes", "without", "DescribeVolumes"),
-        ("FindSnapshots", "without", "DescribeSnapshots"),
-        ("ReadSnapshots", "without", "EC2 makes no volume of snap-"),
-        ("MakeCopies", "without", "EC2 makes no volume of snap-"),
-        ("TagWhatIsMade", "without", "EC2 makes no volume of snap-"),
-        ("UseCopies", "without", "cannot be attached"),
-        ("AttachToNodes", "without", "cannot be attached"),
-        ("LetCopyGoWithNode", "stays", "is paid for"),
+        ("FindVolumes", "none", "DescribeVolumes"),
+        ("FindSnapshots", "none", "DescribeSnapshots"),
+        ("ReadSnapshots", "none", "cannot create a volume from snap-"),
+        ("CreateCopies", "none", "cannot create a volume from snap-"),
+        ("TagOnCreate", "none", "cannot create a volume from snap-"),
+        ("UseCopies", "none", "cannot attach"),
+        ("AttachToNodes", "none", "cannot attach"),
+        ("DeleteCopyOnTermination", "retained", "still be billed"),
     ],
 )
-def test_a_refused_call_costs_the_copy_alone(deployment: Deployment, sid: str, outcome: str, words: str) -> None:
+def test_denied_call_only_prevents_the_copy(deployment: Deployment, sid: str, outcome: str, text: str) -> None:
     deployment.scheduled_snapshot()
     deployment.grant(without=sid)
     node = deployment.node(1)
     node.boot()
-    told = node.events("checkpoint_copy")
-    assert told[0]["outcome"] == outcome
-    assert words in told[0]["message"] and told[0]["remedy"]
-    assert len([event for event in told if event["message"]]) == 1, "one event says what is wrong"
-    assert node.is_mounted == (outcome == "stays")
+    events = node.events("checkpoint_copy")
+    assert events[0]["outcome"] == outcome
+    assert text in events[0]["message"] and events[0]["remedy"]
+    assert len([event for event in events if event["message"]]) == 1, "one event describes the problem"
+    assert node.is_mounted == (outcome == "retained")
     deployment.terminate(node)
     for copy in deployment.copies():
         deployment.ec2.delete_volume(VolumeId=copy["VolumeId"])
 
 
-def test_a_copy_without_a_file_system_is_said_and_goes_with_the_machine_all_the_same(deployment: Deployment) -> None:
+def test_copy_without_a_file_system_is_reported_and_deleted_with_the_instance(deployment: Deployment) -> None:
     deployment.scheduled_snapshot()
     node = deployment.node(1)
     node.system.kind = None
     node.boot()
-    assert node.event()["outcome"] == "without" and "is blank, and should hold data" in node.event()["message"]
+    assert node.event()["outcome"] == "none" and "is blank, expected data" in node.event()["message"]
     assert not node.system.ran("mkfs.xfs")
     deployment.terminate(node)
     assert deployment.copies() == []
 
 
-def test_a_node_changes_no_other_node(deployment: Deployment) -> None:
+def test_node_cannot_modify_another_node(deployment: Deployment) -> None:
     one, other = deployment.node(1), deployment.node(1)
     with pytest.raises(ClientError, match="ec2:ModifyInstanceAttribute"):
         deployment.client(one.instance_id).modify_instance_attribute(
@@ -165,7 +165,7 @@ def test_a_node_changes_no_other_node(deployment: Deployment) -> None:
     deployment.terminate(one, other)
 
 
-def test_a_volume_that_never_comes_to_be_is_waited_for_with_a_bound(deployment: Deployment) -> None:
+def test_wait_for_a_new_volume_has_a_limit(deployment: Deployment) -> None:
     deployment.scheduled_snapshot()
     node = deployment.node(1)
     client = node.context.aws.client("ec2")
@@ -179,40 +179,40 @@ def test_a_volume_that_never_comes_to_be_is_waited_for_with_a_bound(deployment: 
 
     client.describe_volumes = creating
     node.boot()
-    assert node.event()["outcome"] == "without"
-    assert "is not made: creating" in node.event()["message"]
+    assert node.event()["outcome"] == "none"
+    assert "is not available: creating" in node.event()["message"]
     assert node.system.slept == 60
     deployment.terminate(node)
     (copy,) = deployment.copies()
     deployment.ec2.delete_volume(VolumeId=copy["VolumeId"])
 
 
-def test_a_leaving_node_takes_a_snapshot_when_it_helps(deployment: Deployment) -> None:
+def test_leaving_node_takes_a_snapshot_if_needed(deployment: Deployment) -> None:
     scheduled = deployment.scheduled_snapshot()
     home = deployment.node(0)
     home.boot()
     home.save(hours_ago=1)
-    told = home.leave()
-    assert (told["outcome"], told["snapshot_id"]) == ("not_needed", scheduled)
-    deployment.an_hour_passes()
+    event = home.leave()
+    assert (event["outcome"], event["snapshot_id"]) == ("not_needed", scheduled)
+    deployment.age_snapshots()
     home.save()
-    told = home.leave()
-    assert (told["outcome"], told["volume_id"], told["message"]) == ("taken", deployment.volume_id, None)
+    event = home.leave()
+    assert (event["outcome"], event["volume_id"], event["message"]) == ("created", deployment.volume_id, None)
     deployment.terminate(home)
 
     away = deployment.node(1)
     away.boot()
-    assert away.event()["snapshot_id"] == told["snapshot_id"], "restore finds it as it does scheduled ones"
+    assert away.event()["snapshot_id"] == event["snapshot_id"], "restore uses it like a scheduled snapshot"
     assert away.leave()["outcome"] == "not_needed", "nothing was saved here"
     taken = []
     for _ in range(KEPT + 1):
-        deployment.an_hour_passes()
+        deployment.age_snapshots()
         away.save()
         event = away.leave()
-        assert (event["outcome"], event["volume_id"]) == ("taken", away.event()["volume_id"])
+        assert (event["outcome"], event["volume_id"]) == ("created", away.event()["volume_id"])
         taken.append(event["snapshot_id"])
     left = [one["SnapshotId"] for one in deployment.snapshots()]
-    assert left == [scheduled, *taken[-KEPT:]], "the schedule's own are not ours to remove"
+    assert left == [scheduled, *taken[-KEPT:]], "a node must not delete snapshots of the schedule"
     deployment.terminate(away)
     assert [one["SnapshotId"] for one in deployment.snapshots()] == left
 
@@ -220,23 +220,23 @@ def test_a_leaving_node_takes_a_snapshot_when_it_helps(deployment: Deployment) -
 @pytest.mark.parametrize(
     ("sid", "outcome"),
     [
-        ("FindSnapshots", "refused"),
-        ("SnapshotVolume", "refused"),
-        ("TakeSnapshots", "refused"),
-        ("TagWhatIsMade", "refused"),
-        ("RemoveOwnSnapshots", "taken"),
+        ("FindSnapshots", "failed"),
+        ("SnapshotVolume", "failed"),
+        ("TakeSnapshots", "failed"),
+        ("TagOnCreate", "failed"),
+        ("DeleteOwnSnapshots", "created"),
     ],
 )
-def test_a_refused_snapshot_is_one_event(deployment: Deployment, sid: str, outcome: str) -> None:
+def test_denied_snapshot_is_a_single_event(deployment: Deployment, sid: str, outcome: str) -> None:
     node = deployment.node(0)
     node.boot()
     for _ in range(KEPT):
         node.save()
-        assert node.leave()["outcome"] == "taken"
-        deployment.an_hour_passes()
+        assert node.leave()["outcome"] == "created"
+        deployment.age_snapshots()
     deployment.grant(without=sid)
     node.save()
-    told = node.leave()
-    assert told["outcome"] == outcome
-    assert "not authorized" in told["message"] and told["remedy"]
+    event = node.leave()
+    assert event["outcome"] == outcome
+    assert "not authorized" in event["message"] and event["remedy"]
     deployment.terminate(node)

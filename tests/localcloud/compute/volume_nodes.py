@@ -1,6 +1,6 @@
-"""Nodes with a checkpoint volume, and with the rights of the node role and no others.
+"""Nodes with a checkpoint volume and exactly the permissions of the node role.
 
-EC2 and IAM are the embedded cloud's; of the machine only its disks are made up.
+EC2 and IAM are the embedded cloud's; only the disks of the instances are simulated.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from moto.backends import get_backend
 
+from bootstrap.boot_steps.volumes import Volumes
+from bootstrap.context import Context
 from bootstrap.documents import NodeDocument
-from bootstrap.events import EventLog
+from bootstrap.events.log import EventLog
 from bootstrap.layout import Layout
-from bootstrap.plan import Context
-from bootstrap.steps.volumes import Volumes
 from bootstrap.supervise.volume_snapshot import VolumeSnapshot
-from stacks.config import load
-from stacks.constructs.node_role import NodeRole
+from stacks.constructs.nodes.node_role import NodeRole
+from stacks.loading import load
 from tests.bootstrap.test_documents import node
 from tests.bootstrap.test_volumes import Machine
 from tests.localcloud.compute.conftest import REGION, ZONES, Cloud
@@ -45,7 +45,7 @@ def tags(**values: str) -> list[dict[str, str]]:
 
 
 def resolved(value: Any) -> Any:
-    """Return a part of a template with the partition filled in."""
+    """Return a part of a template with the partition substituted."""
     if isinstance(value, dict):
         if value.keys() == {"Fn::Join"}:
             return "".join(resolved(part) for part in value["Fn::Join"][1])
@@ -58,7 +58,7 @@ def resolved(value: Any) -> Any:
 
 @cache
 def node_statements() -> str:
-    """Return the statements of the node role, as JSON, for a checkpoint volume that is copied: VOLUME."""
+    """Return the statements of the node role as JSON, for the copied checkpoint volume VOLUME."""
     app = cdk.App()
     stack = cdk.Stack(app, "Role", env=cdk.Environment(account=ACCOUNT, region=REGION))
     NodeRole(
@@ -67,6 +67,7 @@ def node_statements() -> str:
         config=load(ROOT / "config" / f"{DEPLOYMENT}.yaml"),
         datasets=s3.Bucket.from_bucket_name(stack, "Datasets", "datasets"),
         checkpoints=s3.Bucket.from_bucket_name(stack, "Checkpoints", "checkpoints"),
+        control=s3.Bucket.from_bucket_name(stack, "Control", "control"),
         key=kms.Key.from_key_arn(stack, "Key", KEY),
         volume_ids=[VOLUME],
         copied_volume_id=VOLUME,
@@ -77,11 +78,11 @@ def node_statements() -> str:
 
 
 class Killed(BaseException):
-    """The machine ends here."""
+    """The instance is killed."""
 
 
 class Calls:
-    """An EC2 client that ends the machine when it has made so many calls, before it hears of the last."""
+    """An EC2 client that kills the instance after a number of calls, before it gets the last answer."""
 
     def __init__(self, client: Any, calls: int | None) -> None:
         self._client = client
@@ -100,7 +101,7 @@ class Calls:
 
 
 class Disks(Machine):
-    """A machine that sees what EC2 attached to it; all of it holds an xfs file system."""
+    """A machine with the volumes that EC2 attached to it, each with an XFS file system."""
 
     def __init__(self, ec2: Any, instance_id: str) -> None:
         super().__init__()
@@ -122,7 +123,7 @@ class Disks(Machine):
 
 
 class Deployment:
-    """A checkpoint volume in the first zone, the role of its nodes, and nodes."""
+    """A checkpoint volume in the first zone, the role of its nodes, and its nodes."""
 
     def __init__(self, cloud: Cloud, folder: Path) -> None:
         self.cloud, self.ec2, self._folder = cloud, cloud.ec2, folder
@@ -149,7 +150,7 @@ class Deployment:
         self._nodes = 0
 
     def grant(self, *, without: str | None = None) -> None:
-        """Give the role its statements; all, or all but one."""
+        """Give the role its statements, optionally without one of them."""
         assert without is None or without in {one["Sid"] for one in self._statements}
         document = {"Version": "2012-10-17", "Statement": [one for one in self._statements if one["Sid"] != without]}
         self.cloud.client("iam").put_role_policy(
@@ -157,7 +158,7 @@ class Deployment:
         )
 
     def scheduled_snapshot(self) -> str:
-        """Return a snapshot as the schedule takes it."""
+        """Take a snapshot in the way of the schedule; return its ID."""
         return str(
             self.ec2.create_snapshot(
                 VolumeId=self.volume_id,
@@ -167,7 +168,7 @@ class Deployment:
             )["SnapshotId"]
         )
 
-    def an_hour_passes(self) -> None:
+    def age_snapshots(self) -> None:
         """Make every snapshot an hour older."""
         for snapshot in get_backend("ec2")[ACCOUNT][REGION].snapshots.values():
             snapshot.start_time -= timedelta(hours=1)
@@ -184,7 +185,7 @@ class Deployment:
         return sorted(found["Snapshots"], key=lambda one: one["StartTime"])
 
     def node(self, zone: int, instance_id: str | None = None, *, calls: int | None = None) -> Node:
-        """Return a node in a zone; one of an instance that is there is that instance after a reboot."""
+        """Return a new node in a zone, or with `instance_id` that instance after a reboot."""
         if instance_id is None:
             (instance_id,) = self.cloud.run(
                 SubnetId=self.cloud.subnets[zone],
@@ -195,7 +196,7 @@ class Deployment:
         return Node(self, instance_id, ZONES[zone], self._folder / f"n{self._nodes}", calls)
 
     def client(self, instance_id: str) -> Any:
-        """Return EC2 as an instance sees it."""
+        """Return an EC2 client with the role of an instance."""
         session = self.cloud.identity.issue(
             self._role_arn, instance_id, trusted_service="ec2.amazonaws.com", duration_seconds=900
         )
@@ -215,7 +216,7 @@ class Deployment:
 
 
 class Node:
-    """One boot of a machine."""
+    """One boot of an instance."""
 
     def __init__(self, deployment: Deployment, instance_id: str, zone: str, folder: Path, calls: int | None) -> None:
         self.instance_id, self.mount = instance_id, folder / "mnt"
@@ -233,7 +234,7 @@ class Node:
         }
         document = NodeDocument.from_json({**node(), "deployment": DEPLOYMENT, "volumes": [volume]})
         client = Calls(deployment.client(instance_id), calls)
-        aws: Any = SimpleNamespace(client=lambda service, impatient=False: client)
+        aws: Any = SimpleNamespace(client=lambda service, patience="normal": client)
         unused: Any = None
         layout = Layout(folder)
         self.context = Context(self.system, layout, document, aws, unused, EventLog(self.system, layout.events))
@@ -245,17 +246,17 @@ class Node:
         Volumes().verify(self.context)
 
     def save(self, hours_ago: float = 0) -> None:
-        """Leave what a save leaves on the volume."""
+        """Write the file that a save leaves on the volume."""
         unix_seconds = time.time() - hours_ago * HOUR_SECONDS + 1
-        record = self.mount / "runs/run-1/checkpoints/near/rank-00000.json"
+        record = self.mount / "runs/single-node-8-gpu/run-1/checkpoints/local/rank-00000.json"
         record.parent.mkdir(parents=True, exist_ok=True)
         record.write_text("{}")
         os.utime(record, (unix_seconds, unix_seconds))
 
     def leave(self) -> dict[str, Any]:
-        """Take the snapshot that a leaving node takes; return its event."""
+        """Take the snapshot of a leaving node; return its event."""
         snapshot = VolumeSnapshot(self.context)
-        snapshot.begin()
+        snapshot.start()
         snapshot.finish()
         return self.event("checkpoint_snapshot")
 

@@ -1,4 +1,4 @@
-"""The command line of the local cloud as a person's terminal runs it, and what then runs on this machine."""
+"""Runs the CLI of the embedded cloud and finds the cloud's processes on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import boto3
 import psutil
 
-from localcloud.state import MARKER
+from localcloud.state import MARKER, mark_of
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_SECONDS = 90.0
@@ -68,11 +68,11 @@ class Cli:
         )
 
     def processes(self) -> list[psutil.Process]:
-        """Return what carries the cloud's mark: found here by itself, not by the code under test."""
+        """Return the processes marked as the cloud's, found independently of the code under test."""
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get(MARKER) == str(self.state):
+                if process.environ().get(MARKER) == mark_of(self.state):
                     found.append(process)
             except psutil.Error:
                 continue
@@ -82,7 +82,7 @@ class Cli:
         return sum(process.name() == "sleep" for process in self.processes())
 
     def run_instances(self, count: int = 1) -> list[str]:
-        """Start machines with two sleeping processes, one of them in a session of its own; return their ids."""
+        """Launch instances with two sleeping processes, one of them in its own session; return their IDs."""
         ec2 = self.client("ec2")
         vpc = ec2.create_vpc(CidrBlock="127.64.0.0/16")["Vpc"]["VpcId"]
         subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="127.64.0.0/20")["Subnet"]["SubnetId"]
@@ -100,7 +100,7 @@ class Cli:
         return [instance["InstanceId"] for instance in launched["Instances"]]
 
     def invoke_function(self) -> int:
-        """Make a function and call it; return the process that answered and is kept for the next call."""
+        """Create and invoke a function; return the ID of its process, which stays alive for the next call."""
         document = {"Version": "2012-10-17", "Statement": [TRUST]}
         iam = self.client("iam")
         role = iam.create_role(RoleName="f", AssumeRolePolicyDocument=json.dumps(document))["Role"]["Arn"]

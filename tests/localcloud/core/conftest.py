@@ -1,4 +1,4 @@
-"""A whole local cloud for the tests of its core."""
+"""An embedded cloud, and clients signed by roles."""
 
 from __future__ import annotations
 

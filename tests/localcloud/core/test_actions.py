@@ -1,4 +1,4 @@
-"""What each call needs, so that a well-scoped statement is enough and a wrong one is not."""
+"""Required IAM actions and resources of API calls."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def call(service: str, operation: str, **parameters: object) -> Call:
         (call("ecr", "DescribeRegistry"), [("ecr:DescribeRegistry", "*")]),
     ],
 )
-def test_needed(made: Call, expected: list[tuple[str, str]]) -> None:
+def test_required_accesses(made: Call, expected: list[tuple[str, str]]) -> None:
     assert [(access.action, access.resource) for access in accesses(made)] == expected
 
 
@@ -151,12 +151,12 @@ def test_list_prefix_is_a_condition_key() -> None:
     assert access.context["s3:prefix"] == ["runs/"]
 
 
-def test_creating_a_function_needs_to_pass_its_role() -> None:
+def test_creating_a_function_requires_pass_role() -> None:
     needed = accesses(call("lambda", "CreateFunction", FunctionName="f", Role="arn:role"))
     assert ("iam:PassRole", "arn:role") in [(access.action, access.resource) for access in needed]
 
 
-def test_a_spot_fleet_needs_each_way_to_launch_and_the_right_to_pass_its_role():
+def test_spot_fleet_requires_access_for_every_override_and_pass_role():
     ways = [{"InstanceType": "g5.xlarge", "SubnetId": "subnet-1, subnet-2"}, {"InstanceType": "p5.48xlarge"}]
     config = {
         "IamFleetRole": "arn:aws:iam::123456789012:role/fleet",
@@ -174,3 +174,24 @@ def test_a_spot_fleet_needs_each_way_to_launch_and_the_right_to_pass_its_role():
     }  # fmt: skip
     (passed,) = [one for one in needed if one.action == "iam:PassRole"]
     assert passed.context == {"iam:passedtoservice": ["spotfleet.amazonaws.com"]}
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        ("PutObject", "true"),
+        ("CompleteMultipartUpload", "true"),
+        ("CreateMultipartUpload", "false"),
+        ("UploadPart", "false"),
+    ],
+)
+def test_creation_of_an_object_is_a_condition_key(operation: str, expected: str) -> None:
+    """Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes-enforce.html (2026-11)."""
+    (access,) = accesses(call("s3", operation, Bucket="b", Key="k"))
+    assert access.action == "s3:PutObject"
+    assert access.context["s3:objectcreationoperation"] == [expected]
+
+
+def test_header_of_a_conditional_completion_is_a_condition_key() -> None:
+    (access,) = accesses(call("s3", "CompleteMultipartUpload", Bucket="b", Key="k", IfNoneMatch="*"))
+    assert access.context["s3:if-none-match"] == ["*"]

@@ -1,4 +1,4 @@
-"""The gateway as SDKs and tools meet it: identity, rights, S3 bodies, errors."""
+"""The gateway with SDKs and tools: identity, permissions, S3 bodies and errors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def refused(code: str) -> pytest.RaisesExc:
     return pytest.RaisesExc(ClientError, check=lambda error: error.response["Error"]["Code"] == code)
 
 
-def test_who_am_i(cloud: LocalCloud) -> None:
+def test_get_caller_identity(cloud: LocalCloud) -> None:
     assert cloud.clients.client("sts").get_caller_identity()["Arn"] == "arn:aws:iam::123456789012:root"
     arn = make_role(cloud, "whoami")
     expected = "arn:aws:sts::123456789012:assumed-role/whoami/test"
     assert as_role(cloud, arn, "sts").get_caller_identity()["Arn"] == expected
 
 
-def test_unknown_key_and_expired_session(cloud: LocalCloud) -> None:
+def test_unknown_key_and_expired_session_are_rejected(cloud: LocalCloud) -> None:
     stranger = boto3.client(
         "sts",
         endpoint_url=cloud.endpoint_url,
@@ -44,13 +44,13 @@ def test_unknown_key_and_expired_session(cloud: LocalCloud) -> None:
         client_of(cloud, session, "sts").get_caller_identity()
 
 
-def test_trust_policy_is_asked(cloud: LocalCloud) -> None:
+def test_trust_policy_is_enforced(cloud: LocalCloud) -> None:
     arn = make_role(cloud, "trusts-ec2")
     with pytest.raises(ApiError, match="lambda.amazonaws.com is not authorized to perform: sts:AssumeRole"):
         cloud.identity.issue(arn, "s", trusted_service="lambda.amazonaws.com", duration_seconds=900)
 
 
-def test_scoped_rights_allow_and_everything_else_is_refused_and_recorded(cloud: LocalCloud) -> None:
+def test_calls_outside_the_scoped_permissions_are_denied_and_recorded(cloud: LocalCloud) -> None:
     root = cloud.clients.client("s3")
     root.create_bucket(Bucket="scoped")
     root.put_object(Bucket="scoped", Key="runs/1", Body=b"one")
@@ -87,7 +87,7 @@ def test_call_without_a_resource_has_no_resource_tags(cloud: LocalCloud) -> None
     assert as_role(cloud, arn, "autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"] == []
 
 
-def test_permissions_boundary_limits(cloud: LocalCloud) -> None:
+def test_permissions_boundary_is_enforced(cloud: LocalCloud) -> None:
     iam = cloud.clients.client("iam")
     document = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "logs:*", "Resource": "*"}]}
     boundary = iam.create_policy(PolicyName="edge", PolicyDocument=json.dumps(document))["Policy"]["Arn"]
@@ -99,7 +99,7 @@ def test_permissions_boundary_limits(cloud: LocalCloud) -> None:
     as_role(cloud, arn, "logs").describe_log_groups()
 
 
-def test_bucket_key_is_needed_for_encrypted_objects(cloud: LocalCloud) -> None:
+def test_encrypted_objects_require_access_to_the_bucket_key(cloud: LocalCloud) -> None:
     key = cloud.clients.client("kms").create_key()["KeyMetadata"]["Arn"]
     root = cloud.clients.client("s3")
     root.create_bucket(Bucket="sealed")
@@ -118,7 +118,7 @@ def test_bucket_key_is_needed_for_encrypted_objects(cloud: LocalCloud) -> None:
     allowed.put_object(Bucket="sealed", Key="k2", Body=b"y")
 
 
-def test_tls_only_bucket_policy_does_not_shut_out_tls(cloud: LocalCloud) -> None:
+def test_tls_only_bucket_policy_admits_calls(cloud: LocalCloud) -> None:
     root = cloud.clients.client("s3")
     root.create_bucket(Bucket="tlsonly")
     deny = {
@@ -151,7 +151,7 @@ def test_presigned_url(cloud: LocalCloud) -> None:
 
 
 @pytest.mark.parametrize("tool", ["aws", "s5cmd"])
-def test_tools_move_large_objects_whole(cloud: LocalCloud, tool: str, tmp_path: Path) -> None:
+def test_tools_transfer_large_objects(cloud: LocalCloud, tool: str, tmp_path: Path) -> None:
     cloud.clients.client("s3").create_bucket(Bucket=f"tool-{tool}")
     source, back = tmp_path / "source", tmp_path / "back"
     source.write_bytes(os.urandom(20 << 20))
@@ -172,6 +172,6 @@ def test_tools_move_large_objects_whole(cloud: LocalCloud, tool: str, tmp_path: 
     assert back.read_bytes() == source.read_bytes()
 
 
-def test_operation_that_nobody_answers_is_an_error(cloud: LocalCloud) -> None:
+def test_cloudformation_operation_not_emulated_is_an_error(cloud: LocalCloud) -> None:
     with pytest.raises(ClientError):
         cloud.clients.client("cloudformation").list_types()

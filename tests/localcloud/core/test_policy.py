@@ -1,4 +1,4 @@
-"""IAM evaluation: statements, conditions, principals."""
+"""IAM policy evaluation: statements, conditions and principals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,16 @@ def test_resource_policy_principal(principal: object, expected: str) -> None:
     assert verdict([policy], Access("sts:AssumeRole", "r", {}), {}, ROLE) == expected
 
 
-def test_trust_of_a_service() -> None:
+@pytest.mark.parametrize(
+    ("principal", "expected"),
+    [({"AWS": ROLE.role_arn}, "silent"), ({"AWS": "arn:aws:iam::123456789012:role/other"}, "deny")],
+)
+def test_not_principal_excludes_the_named_principals(principal: object, expected: str) -> None:
+    policy = document("Deny", Action="sts:AssumeRole", NotPrincipal=principal)
+    assert verdict([policy], Access("sts:AssumeRole", "r", {}), {}, ROLE) == expected
+
+
+def test_trust_policy_of_a_service() -> None:
     policy = document(Action="sts:AssumeRole", Principal={"Service": "ec2.amazonaws.com"})
     access = Access("sts:AssumeRole", "r", {})
     assert verdict([policy], access, {}, Principal("ec2.amazonaws.com", "1", "service")) == "allow"
@@ -81,6 +90,8 @@ def test_trust_of_a_service() -> None:
         ({"Bool": {"aws:SecureTransport": "true"}}, {"aws:securetransport": ["true"]}, True),
         ({"Null": {"aws:RequestTag/x": "true"}}, {}, True),
         ({"Null": {"aws:RequestTag/x": "true"}}, {"aws:requesttag/x": ["1"]}, False),
+        ({"Null": {"s3:if-none-match": "false"}}, {"s3:if-none-match": ["*"]}, True),
+        ({"Null": {"s3:if-none-match": "false"}}, {}, False),
         ({"NumericLessThan": {"s3:max-keys": "10"}}, {"s3:max-keys": ["9"]}, True),
         ({"NumericLessThan": {"s3:max-keys": "10"}}, {"s3:max-keys": ["10"]}, False),
         ({"IpAddress": {"aws:SourceIp": "127.0.0.0/8"}}, {"aws:sourceip": ["127.0.0.1"]}, True),
@@ -98,7 +109,7 @@ def test_condition(condition: dict[str, dict[str, object]], context: dict[str, l
     assert conditions_hold(condition, context) is expected
 
 
-def test_unknown_operator_is_an_error_not_a_grant() -> None:
+def test_unknown_condition_operator_is_an_error() -> None:
     with pytest.raises(UnknownOperator, match="StringSounds"):
         conditions_hold({"StringSounds": {"a:x": "1"}}, {"a:x": ["1"]})
 
@@ -111,11 +122,27 @@ def test_policy_variables_are_replaced_and_unknown_ones_match_nothing() -> None:
     assert verdict([policy], access, {}, None) == "silent"
 
 
-def test_brackets_are_plain_characters_in_patterns() -> None:
+def test_brackets_are_literal_in_patterns() -> None:
     assert wildcard_match("a[b]*", "a[b]c")
     assert not wildcard_match("a[b]*", "abc")
 
 
-def test_arn_patterns_do_not_cross_the_first_colons() -> None:
+def test_arn_wildcards_do_not_match_the_first_colons() -> None:
     assert arn_match("arn:aws:s3:::*", "arn:aws:s3:::b/x:y")
     assert not arn_match("arn:aws:*:b", "arn:aws:s3:::b")
+
+
+def test_user_id_of_an_instance_is_one_segment_of_a_key() -> None:
+    """A role on an instance has aws:userid `role-id:ec2-instance-id`.
+
+    Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_variables.html (2026-11).
+    """
+    policy = document(Action="s3:PutObject", Resource="arn:aws:s3:::b/nodes/${aws:userid}/*")
+    context = {"aws:userid": ["AROA123:i-1"]}
+
+    def found(key: str) -> str:
+        return verdict([policy], Access("s3:PutObject", f"arn:aws:s3:::b/{key}", {}), context, None)
+
+    assert found("nodes/AROA123:i-1/shim.log") == "allow"
+    assert found("nodes/AROA123:i-2/shim.log") == "silent"
+    assert found("nodes/i-1/shim.log") == "silent"

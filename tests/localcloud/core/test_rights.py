@@ -1,4 +1,4 @@
-"""Rights of roles against stored resources: launches, tags, passed roles, and policies of the resources themselves."""
+"""Permissions of roles on stored resources: launches, tags, passed roles and resource policies."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def refused(code: str, words: str = "") -> pytest.RaisesExc:
     return pytest.RaisesExc(ClientError, check=fits)
 
 
-ALL_OF_A_LAUNCH = {
+LAUNCH_PERMISSIONS = {
     "Action": "ec2:RunInstances",
     "Resource": [*(f"{EC2}:{kind}/*" for kind in ("instance", "volume", "network-interface", "subnet"))]
     + ["arn:aws:ec2:us-east-1::image/*"],
 }
 
 
-def needed(cloud: LocalCloud, role_arn: str, service: str, call: str, **arguments: Any) -> str:
-    """Return what a call lacks: the action and resource that its refusal names."""
+def missing_access(cloud: LocalCloud, role_arn: str, service: str, call: str, **arguments: Any) -> str:
+    """Return the missing action and resource of a denied call."""
     with pytest.raises(ClientError) as caught:
         getattr(as_role(cloud, role_arn, service), call)(**arguments)
     message: str = caught.value.response["Error"]["Message"]
@@ -38,7 +38,7 @@ def needed(cloud: LocalCloud, role_arn: str, service: str, call: str, **argument
     return message.split("perform: ", 1)[1].split(" because ", 1)[0].replace(" on resource:", "")
 
 
-def test_a_launch_needs_every_kind_of_resource_and_its_role(cloud: LocalCloud) -> None:
+def test_launch_requires_access_to_every_resource_and_pass_role(cloud: LocalCloud) -> None:
     iam = cloud.clients.client("iam")
     node = make_role(cloud, "launched-node")
     iam.create_instance_profile(InstanceProfileName="launched")
@@ -51,19 +51,19 @@ def test_a_launch_needs_every_kind_of_resource_and_its_role(cloud: LocalCloud) -
         "TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "b"}]}],
     }
     none = make_role(cloud, "launch-none", {"Action": "ec2:RunInstances", "Resource": f"{EC2}:instance/*"})
-    assert needed(cloud, none, "ec2", "run_instances", **launch) == f"ec2:RunInstances {EC2}:volume/*"
-    untagged = make_role(cloud, "launch-untagged", ALL_OF_A_LAUNCH)
-    assert needed(cloud, untagged, "ec2", "run_instances", **launch) == f"ec2:CreateTags {EC2}:instance/*"
+    assert missing_access(cloud, none, "ec2", "run_instances", **launch) == f"ec2:RunInstances {EC2}:volume/*"
+    untagged = make_role(cloud, "launch-untagged", LAUNCH_PERMISSIONS)
+    assert missing_access(cloud, untagged, "ec2", "run_instances", **launch) == f"ec2:CreateTags {EC2}:instance/*"
     at_launch = {"StringEquals": {"ec2:CreateAction": "RunInstances"}}
     tag = {"Action": "ec2:CreateTags", "Resource": f"{EC2}:instance/*", "Condition": at_launch}
-    passing_none = make_role(cloud, "launch-passing-none", ALL_OF_A_LAUNCH, tag)
-    assert needed(cloud, passing_none, "ec2", "run_instances", **launch) == f"iam:PassRole {node}"
-    assert needed(cloud, passing_none, "ec2", "create_tags", Resources=["i-12345678"], Tags=[{"Key": "a"}]) == (
+    passing_none = make_role(cloud, "launch-passing-none", LAUNCH_PERMISSIONS, tag)
+    assert missing_access(cloud, passing_none, "ec2", "run_instances", **launch) == f"iam:PassRole {node}"
+    assert missing_access(cloud, passing_none, "ec2", "create_tags", Resources=["i-12345678"], Tags=[{"Key": "a"}]) == (
         f"ec2:CreateTags {EC2}:instance/i-12345678"
     )
 
 
-def test_a_group_of_a_template_needs_to_launch_and_to_pass_the_role(cloud: LocalCloud) -> None:
+def test_group_with_a_template_requires_run_instances_and_pass_role(cloud: LocalCloud) -> None:
     iam, ec2 = cloud.clients.client("iam"), cloud.clients.client("ec2")
     node = make_role(cloud, "grouped-node")
     iam.create_instance_profile(InstanceProfileName="grouped")
@@ -79,14 +79,14 @@ def test_a_group_of_a_template_needs_to_launch_and_to_pass_the_role(cloud: Local
     }
     create = {"Action": "autoscaling:*", "Resource": "*"}
     only_create = make_role(cloud, "group-create", create)
-    lacking = needed(cloud, only_create, "autoscaling", "create_auto_scaling_group", **group)
+    lacking = missing_access(cloud, only_create, "autoscaling", "create_auto_scaling_group", **group)
     assert lacking == f"ec2:RunInstances {EC2}:instance/*"
     no_role = make_role(cloud, "group-launch", create, {"Action": "ec2:RunInstances", "Resource": "*"})
-    lacking = needed(cloud, no_role, "autoscaling", "create_auto_scaling_group", **group)
+    lacking = missing_access(cloud, no_role, "autoscaling", "create_auto_scaling_group", **group)
     assert lacking == f"iam:PassRole {node}"
 
 
-def test_tags_of_resources_are_conditions(cloud: LocalCloud) -> None:
+def test_resource_tags_are_condition_keys(cloud: LocalCloud) -> None:
     ec2 = cloud.clients.client("ec2")
     mine, other = (ec2.create_vpc(CidrBlock="10.8.0.0/16")["Vpc"]["VpcId"] for _ in range(2))
     ec2.create_tags(Resources=[mine], Tags=[{"Key": "team", "Value": "red"}])
@@ -98,7 +98,7 @@ def test_tags_of_resources_are_conditions(cloud: LocalCloud) -> None:
     role.delete_vpc(VpcId=mine)
 
 
-def test_bucket_policy_grants_to_a_role_and_denies_over_its_rights(cloud: LocalCloud) -> None:
+def test_bucket_policy_grants_to_a_role_and_its_deny_wins(cloud: LocalCloud) -> None:
     root = cloud.clients.client("s3")
     root.create_bucket(Bucket="policed")
     root.put_object(Bucket="policed", Key="open/k", Body=b"x")
@@ -114,11 +114,13 @@ def test_bucket_policy_grants_to_a_role_and_denies_over_its_rights(cloud: LocalC
         s3.get_object(Bucket="policed", Key="shut/k")
 
 
-def test_key_policy_must_admit_what_a_role_may(cloud: LocalCloud) -> None:
+def test_key_policy_must_also_allow(cloud: LocalCloud) -> None:
     kms = cloud.clients.client("kms")
+    make_role(cloud, "other", {"Action": "kms:Encrypt", "Resource": "*"})
     only_other = {"Effect": "Allow", "Principal": {"AWS": f"arn:aws:iam::{ACCOUNT}:role/other"}}
     closed_policy = {"Version": "2012-10-17", "Statement": [{**only_other, "Action": "kms:*", "Resource": "*"}]}
-    closed = kms.create_key(Policy=json.dumps(closed_policy))["KeyMetadata"]["Arn"]
+    closed = kms.create_key(Policy=json.dumps(closed_policy), BypassPolicyLockoutSafetyCheck=True)
+    closed = closed["KeyMetadata"]["Arn"]
     opened = kms.create_key()["KeyMetadata"]["Arn"]
     kms.create_alias(AliasName="alias/opened", TargetKeyId=opened)
     role = as_role(cloud, make_role(cloud, "encrypts", {"Action": "kms:Encrypt", "Resource": "*"}), "kms")
@@ -127,7 +129,7 @@ def test_key_policy_must_admit_what_a_role_may(cloud: LocalCloud) -> None:
         role.encrypt(KeyId=closed, Plaintext=b"x")
 
 
-def test_own_key_of_an_upload_is_judged_like_the_buckets(cloud: LocalCloud) -> None:
+def test_key_of_an_upload_is_authorised(cloud: LocalCloud) -> None:
     kms, root = cloud.clients.client("kms"), cloud.clients.client("s3")
     first, second = (kms.create_key()["KeyMetadata"]["Arn"] for _ in range(2))
     root.create_bucket(Bucket="ownkeys")
@@ -145,7 +147,7 @@ def test_own_key_of_an_upload_is_judged_like_the_buckets(cloud: LocalCloud) -> N
         s3.get_object(Bucket="ownkeys", Key="2")
 
 
-def test_usage_lists_what_a_role_used(cloud: LocalCloud) -> None:
+def test_usage_lists_the_actions_of_a_role(cloud: LocalCloud) -> None:
     rights = {"Action": ["ec2:DescribeVpcs", "ec2:DescribeSubnets"], "Resource": "*"}
     arn = make_role(cloud, "frugal", rights)
     as_role(cloud, arn, "ec2").describe_vpcs()
@@ -153,7 +155,7 @@ def test_usage_lists_what_a_role_used(cloud: LocalCloud) -> None:
     assert used == {"ec2:DescribeVpcs"}
 
 
-def test_a_statement_is_needed_where_no_other_allows_the_access(cloud: LocalCloud) -> None:
+def test_statement_is_needed_if_no_other_allows_the_access(cloud: LocalCloud) -> None:
     bucket = "arn:aws:s3:::needy"
     cloud.clients.client("s3").create_bucket(Bucket="needy")
     arn = make_role(
@@ -170,7 +172,7 @@ def test_a_statement_is_needed_where_no_other_allows_the_access(cloud: LocalClou
     assert [key[1:] for key, _ in cloud.authority.needs() if key[0] == arn] == [("Keep", "s3:PutObject")]
 
 
-def test_a_statement_beside_a_bucket_policy_that_grants_the_same_is_not_needed(cloud: LocalCloud) -> None:
+def test_statement_is_not_needed_if_a_bucket_policy_allows_the_access(cloud: LocalCloud) -> None:
     root = cloud.clients.client("s3")
     root.create_bucket(Bucket="granted")
     bucket = "arn:aws:s3:::granted"

@@ -1,4 +1,4 @@
-"""Role sessions: who may start one, what limits it, when it ends; users' keys; signatures."""
+"""Role sessions: trust, session policies, duration and expiry; keys of users; signatures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def credentials_of(answer: dict[str, Any]) -> Credentials:
     return Credentials(c["AccessKeyId"], c["SecretAccessKey"], c["SessionToken"], c["Expiration"].timestamp())
 
 
-def test_external_id_is_asked_for(cloud: LocalCloud) -> None:
+def test_external_id_is_required(cloud: LocalCloud) -> None:
     condition = {"StringEquals": {"sts:ExternalId": "secret-word"}}
     trust = {"Action": "sts:AssumeRole", "Principal": {"AWS": ACCOUNT}, "Condition": condition}
     arn = role_trusting(cloud, "external", trust)
@@ -54,7 +54,7 @@ def test_external_id_is_asked_for(cloud: LocalCloud) -> None:
     assert found["AssumedRoleUser"]["Arn"] == f"arn:aws:sts::{ACCOUNT}:assumed-role/external/one"
 
 
-def test_tags_need_their_own_permission_and_count_as_principal_tags(cloud: LocalCloud) -> None:
+def test_session_tags_require_permission_and_are_principal_tags(cloud: LocalCloud) -> None:
     untagged = role_trusting(cloud, "untagged", {"Action": "sts:AssumeRole", "Principal": {"AWS": ACCOUNT}})
     sts = cloud.clients.client("sts")
     tags = [{"Key": "team", "Value": "red"}]
@@ -73,7 +73,7 @@ def test_tags_need_their_own_permission_and_count_as_principal_tags(cloud: Local
         ssm.get_parameter(Name="/blue/x")
 
 
-def test_session_policy_limits_the_role(cloud: LocalCloud) -> None:
+def test_session_policy_is_enforced(cloud: LocalCloud) -> None:
     trust = {"Action": "sts:AssumeRole", "Principal": {"AWS": ACCOUNT}}
     arn = role_trusting(cloud, "broad", trust, {"Action": "*", "Resource": "*"})
     only = {"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}
@@ -95,14 +95,14 @@ def test_session_policy_limits_the_role(cloud: LocalCloud) -> None:
         ({"RoleSessionName": "not a name"}, "RoleSessionName 'not a name'"),
     ],
 )
-def test_wrong_sessions_are_refused_in_words(cloud: LocalCloud, arguments: dict[str, Any], words: str) -> None:
+def test_invalid_session_parameters_are_rejected(cloud: LocalCloud, arguments: dict[str, Any], words: str) -> None:
     name = f"limits-{len(words)}"
     arn = role_trusting(cloud, name, {"Action": "sts:AssumeRole", "Principal": {"AWS": ACCOUNT}})
     with refused("ValidationError", words):
         cloud.clients.client("sts").assume_role(**{"RoleArn": arn, "RoleSessionName": "fine", **arguments})
 
 
-def test_a_role_assumes_another_for_an_hour_when_both_sides_say_so(cloud: LocalCloud) -> None:
+def test_role_chaining_requires_both_policies_and_lasts_at_most_an_hour(cloud: LocalCloud) -> None:
     second = f"arn:aws:iam::{ACCOUNT}:role/second"
     first = make_role(cloud, "first", {"Action": "sts:AssumeRole", "Resource": second})
     stranger = make_role(cloud, "stranger")
@@ -119,7 +119,7 @@ def test_a_role_assumes_another_for_an_hour_when_both_sides_say_so(cloud: LocalC
         sts.assume_role(RoleArn=third, RoleSessionName="chained")
 
 
-def test_sessions_end_with_their_role(cloud: LocalCloud) -> None:
+def test_sessions_of_a_deleted_role_are_invalid(cloud: LocalCloud) -> None:
     sts = as_role(cloud, make_role(cloud, "shortlived"), "sts")
     sts.get_caller_identity()
     cloud.clients.client("iam").delete_role(RoleName="shortlived")
@@ -127,7 +127,7 @@ def test_sessions_end_with_their_role(cloud: LocalCloud) -> None:
         sts.get_caller_identity()
 
 
-def test_user_keys_carry_the_rights_of_user_and_groups(cloud: LocalCloud) -> None:
+def test_user_keys_have_the_permissions_of_user_and_groups(cloud: LocalCloud) -> None:
     iam = cloud.clients.client("iam")
     iam.create_user(UserName="ada")
     iam.create_group(GroupName="readers")
@@ -147,7 +147,7 @@ def test_user_keys_carry_the_rights_of_user_and_groups(cloud: LocalCloud) -> Non
         ec2.describe_vpcs()
 
 
-def test_wrong_secret_is_refused(cloud: LocalCloud) -> None:
+def test_wrong_secret_key_is_rejected(cloud: LocalCloud) -> None:
     arn = make_role(cloud, "forged")
     real = cloud.identity.issue(arn, "s", trusted_service="ec2.amazonaws.com", duration_seconds=900)
     forged = Credentials(real.access_key_id, "guess", real.session_token, real.expires_unix_seconds)
@@ -166,7 +166,7 @@ def test_wrong_secret_is_refused(cloud: LocalCloud) -> None:
         ("iam", "list_roles", "InvalidClientTokenId"),
     ],
 )
-def test_unknown_keys_are_refused_in_each_services_own_words(
+def test_unknown_keys_return_the_error_code_of_each_service(
     cloud: LocalCloud, service: str, call: str, code: str
 ) -> None:
     stranger = Credentials("AKIASTRANGER00000000", "x", "y", 0)
@@ -189,7 +189,7 @@ def test_presigned_urls_expire_and_cannot_be_changed(cloud: LocalCloud) -> None:
     assert b"Request has expired" in caught.value.read()
 
 
-def test_expiry_is_what_the_session_says(cloud: LocalCloud) -> None:
+def test_session_expires_after_its_duration(cloud: LocalCloud) -> None:
     arn = make_role(cloud, "timed")
     session = cloud.identity.issue(arn, "s", trusted_service="ec2.amazonaws.com", duration_seconds=900)
     assert 890 < session.expires_unix_seconds - time.time() <= 900

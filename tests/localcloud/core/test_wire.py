@@ -1,4 +1,4 @@
-"""Requests as they come over the wire: bodies that stream, keys that need encoding, hosts, answers, faults."""
+"""HTTP requests: streamed bodies, encoded keys, virtual hosts, observers and internal errors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from botocore.exceptions import ClientError
 from localcloud.api import ApiError, Call, Handler, Observer
 from localcloud.cloud import LocalCloud
 from localcloud.gateway import Gateway
-from localcloud.identity import ROOT_ACCESS_KEY_ID
+from localcloud.iam.identity import ROOT_ACCESS_KEY_ID
+from localcloud.tokens import TOKEN_HEADER
 from tests.localcloud.core.conftest import as_role, make_role
 
 
 class Recorder:
-    """An own service that answers some operations and watches others."""
+    """Service that handles some operations and observes others."""
 
     name = "ssm"
 
@@ -58,7 +59,7 @@ class Recorder:
         return {"Entities": [{"Id": call.principal.arn}]}
 
     def _fail(self, call: Call) -> Mapping[str, Any]:
-        raise KeyError("a fault of ours")
+        raise KeyError("internal error")
 
     def _refuse(self, call: Call) -> Mapping[str, Any]:
         raise ApiError("OpsItemNotFoundException", 'no <such> "item"')
@@ -83,16 +84,16 @@ def refused(code: str, words: str = "") -> pytest.RaisesExc:
     return pytest.RaisesExc(ClientError, check=fits)
 
 
-def test_own_service_answers_and_its_errors_arrive_as_they_are(cloud: LocalCloud, recorder: Recorder) -> None:
+def test_local_service_returns_results_and_errors(cloud: LocalCloud, recorder: Recorder) -> None:
     ssm = cloud.clients.client("ssm")
     assert ssm.get_inventory()["Entities"][0]["Id"].endswith(":root")
     with refused("OpsItemNotFoundException", 'no <such> "item"'):
         ssm.get_ops_item(OpsItemId="x")
-    with refused("InternalFailure", "a fault of ours"):
+    with refused("InternalFailure", "internal error"):
         ssm.get_inventory_schema()
 
 
-def test_observers_are_told_the_answer_but_never_a_body(cloud: LocalCloud, recorder: Recorder) -> None:
+def test_observers_receive_the_output_without_a_body(cloud: LocalCloud, recorder: Recorder) -> None:
     recorder.seen.clear()
     s3 = cloud.clients.client("s3")
     s3.create_bucket(Bucket="watched")
@@ -101,12 +102,12 @@ def test_observers_are_told_the_answer_but_never_a_body(cloud: LocalCloud, recor
     version = cloud.clients.client("ssm").put_parameter(Name="/watched", Value="v", Type="String")["Version"]
     url = cloud.clients.client("sqs").create_queue(QueueName="watched")["QueueUrl"]
     vpc = cloud.clients.client("ec2").create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
-    told = dict(recorder.seen)
-    assert told["PutObject"]["ETag"] == '"8d777f385d3dfec8815d20f7496026dc"'
-    assert "data" not in repr(told["GetObject"].get("Body", b""))
-    assert told["PutParameter"]["Version"] == version
-    assert told["CreateQueue"]["QueueUrl"] == url
-    assert told["CreateVpc"]["Vpc"]["VpcId"] == vpc
+    seen = dict(recorder.seen)
+    assert seen["PutObject"]["ETag"] == '"8d777f385d3dfec8815d20f7496026dc"'
+    assert "data" not in repr(seen["GetObject"].get("Body", b""))
+    assert seen["PutParameter"]["Version"] == version
+    assert seen["CreateQueue"]["QueueUrl"] == url
+    assert seen["CreateVpc"]["Vpc"]["VpcId"] == vpc
     with refused("ParameterAlreadyExists"):
         cloud.clients.client("ssm").put_parameter(Name="/watched", Value="v", Type="String")
     assert [operation for operation, _ in recorder.seen].count("PutParameter") == 1
@@ -114,25 +115,34 @@ def test_observers_are_told_the_answer_but_never_a_body(cloud: LocalCloud, recor
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/x-www-form-urlencoded"])
 def test_unsigned_path_reaches_the_service(cloud: LocalCloud, recorder: Recorder, content_type: str) -> None:
-    url = f"{cloud.endpoint_url}/_localcloud/ssm/echo?a=1"
-    request = urllib.request.Request(url, data=b'{"x": "1"}', headers={"Content-Type": content_type})
+    url, token = f"{cloud.endpoint_url}/_localcloud/ssm/echo?a=1", {TOKEN_HEADER: cloud.control_token}
+    request = urllib.request.Request(url, data=b'{"x": "1"}', headers={"Content-Type": content_type, **token})
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert answer.read() == b'POST echo?a=1 {"x": "1"}'
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"{cloud.endpoint_url}/_localcloud/ssm/nothing", timeout=10)
+        request = urllib.request.Request(f"{cloud.endpoint_url}/_localcloud/ssm/nothing", headers=token)
+        urllib.request.urlopen(request, timeout=10)
 
 
 @pytest.mark.parametrize(
-    ("service", "call", "operation"),
+    ("service", "call", "parameters", "operation"),
     [
-        ("codeconnections", "list_connections", "codeconnections:ListConnections"),
-        ("ec2", "describe_capacity_blocks", "ec2:DescribeCapacityBlocks"),
-        ("lambda", "get_account_settings", "lambda:GetAccountSettings"),
+        ("codeconnections", "list_connections", {}, "codeconnections:ListConnections"),
+        ("ec2", "describe_capacity_blocks", {}, "ec2:DescribeCapacityBlocks"),
+        ("lambda", "get_function_recursion_config", {"FunctionName": "f"}, "lambda:GetFunctionRecursionConfig"),
+        # moto has these, but they would have no effect.
+        ("lambda", "publish_layer_version", {"LayerName": "l", "Content": {}}, "lambda:PublishLayerVersion"),
+        (
+            *("lambda", "put_function_event_invoke_config", {"FunctionName": "f"}),
+            "lambda:PutFunctionEventInvokeConfig",
+        ),
     ],
 )
-def test_what_nobody_answers_is_named_and_recorded(cloud: LocalCloud, service: str, call: str, operation: str) -> None:
+def test_operation_not_implemented_is_returned_and_recorded(
+    cloud: LocalCloud, service: str, call: str, parameters: dict[str, Any], operation: str
+) -> None:
     with refused("NotImplemented", operation):
-        getattr(cloud.clients.client(service), call)()
+        getattr(cloud.clients.client(service), call)(**parameters)
     lines = (cloud.state_directory / "records.jsonl").read_text().splitlines()
     assert operation in [one["operation"] for one in map(json.loads, lines) if one["kind"] == "not_implemented"]
 
@@ -141,7 +151,7 @@ def test_what_nobody_answers_is_named_and_recorded(cloud: LocalCloud, service: s
     ("service", "call"),
     [("elbv2", "describe_load_balancers"), ("efs", "describe_file_systems"), ("cloudwatch", "describe_alarms")],
 )
-def test_services_that_sign_under_another_name_are_found(cloud: LocalCloud, service: str, call: str) -> None:
+def test_services_with_another_signing_name_are_found(cloud: LocalCloud, service: str, call: str) -> None:
     assert getattr(cloud.clients.client(service), call)()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
@@ -173,7 +183,7 @@ def test_bucket_in_the_host(cloud: LocalCloud) -> None:
     sent_to = []
 
     def to_loopback(request: Any, **_: Any) -> None:
-        # *.localhost is not in every resolver: the name goes in the Host header, the packets to 127.0.0.1.
+        # Not every resolver knows *.localhost: the name goes into the Host header, the connection to 127.0.0.1.
         sent_to.append(urlsplit(request.url).netloc)
         request.headers["Host"] = sent_to[-1]
         request.url = request.url.replace(f"hosted.localhost:{port}", f"127.0.0.1:{port}")
@@ -185,7 +195,7 @@ def test_bucket_in_the_host(cloud: LocalCloud) -> None:
 
 
 def put_raw(cloud: LocalCloud, path: str, headers: Mapping[str, str], body: bytes, chunk_bytes: int | None) -> int:
-    """PUT with a signed header and a body of one's own making; return the status."""
+    """PUT a body with a signed header and return the status."""
     request = AWSRequest("PUT", cloud.endpoint_url + path, headers=dict(headers))
     request.context["checksum"] = {"request_algorithm": {"in": "trailer"}}
     S3SigV4Auth(Keys(ROOT_ACCESS_KEY_ID, cloud.identity.root_secret), "s3", "us-east-1").add_auth(request)
@@ -231,6 +241,7 @@ def test_chunked_body_with_a_trailing_checksum(cloud: LocalCloud, size: int, tra
 
 def test_chunked_transfer_of_parameters(cloud: LocalCloud, recorder: Recorder) -> None:
     connection = http.client.HTTPConnection(urlsplit(cloud.endpoint_url).netloc, timeout=20)
-    connection.request("POST", "/_localcloud/ssm/echo", iter([b"a", b"b" * 70_000]), encode_chunked=True)
+    token = {TOKEN_HEADER: cloud.control_token}
+    connection.request("POST", "/_localcloud/ssm/echo", iter([b"a", b"b" * 70_000]), token, encode_chunked=True)
     answer = connection.getresponse()
     assert answer.read() == b"POST echo a" + b"b" * 70_000

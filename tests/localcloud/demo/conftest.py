@@ -1,4 +1,4 @@
-"""A made-up run: two nodes, one taken in the middle, a third that replaces it."""
+"""A synthetic run: two nodes, one of which is interrupted and replaced by a third."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 START = 1_800_000_000.0
-TAKEN_AT_STEP = 140
+INTERRUPTED_AT_STEP = 140
 STEPS = 300
 PRICES = {
     "date": "2026-11-20",
@@ -75,15 +75,21 @@ def steps(instance: str, first: int, last: int, at: float, *, resumed: int | Non
     return events
 
 
-def story(
-    *, notice_seconds: float | None = 120.0, resumed_from: int = TAKEN_AT_STEP
+def versioned(event: dict[str, Any]) -> dict[str, Any]:
+    """Add the schema version to an event and to its trainer record."""
+    record = {"record": {"schema_version": 2, **event["record"]}} if "record" in event else {}
+    return {"schema_version": 2, **event, **record}
+
+
+def synthetic_run(
+    *, notice_seconds: float | None = 120.0, resumed_from: int = INTERRUPTED_AT_STEP
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return events and records of the run; without notice the resume is from an earlier checkpoint."""
+    """Return events and records of the run; without notice it resumes from an earlier checkpoint."""
     a, b, c = "i-0aaa1111bbbb2222c", "i-0bbb3333cccc4444d", "i-0ccc5555dddd6666e"
     first = START + 14.0
-    taken = first + TAKEN_AT_STEP * 0.22 + 0.05
-    second = taken + 21.5
-    events = [*boot(a, START + 1.5), *boot(b, START + 2.0), *boot(c, taken + 3.0)]
+    lost_at = first + INTERRUPTED_AT_STEP * 0.22 + 0.05
+    second = lost_at + 21.5
+    events = [*boot(a, START + 1.5), *boot(b, START + 2.0), *boot(c, lost_at + 3.0)]
     last = second + (STEPS - resumed_from) * 0.22
 
     def event(kind: str, instance: str, at: float, **more: Any) -> None:
@@ -91,12 +97,20 @@ def story(
 
     for rank, instance in enumerate((a, b)):
         event("generation_started", instance, first - 1, generation=1, rank=rank, world_size=2, members=[a, b])
-    events.extend(steps(a, 1, TAKEN_AT_STEP, first, resumed=None))
+    events.extend(steps(a, 1, INTERRUPTED_AT_STEP, first, resumed=None))
     if notice_seconds is not None:
-        event("interruption_notice", b, taken + 0.3, action="terminate", reclaim_unix_seconds=taken + 120)
-        event("generation_ended", b, taken + 1.5, generation=1, outcome="stopped", step=TAKEN_AT_STEP, message="")
-        event("node_leaving", b, taken + 2.0, reason="interrupted, saved")
-    event("generation_ended", a, taken + 1.5, generation=1, outcome="lost_peer", step=None, message="")
+        event("interruption_notice", b, lost_at + 0.3, action="terminate", reclaim_unix_seconds=lost_at + 120)
+        event(
+            "generation_ended",
+            b,
+            lost_at + 1.5,
+            generation=1,
+            outcome="stopped",
+            step=INTERRUPTED_AT_STEP,
+            message="",
+        )
+        event("node_leaving", b, lost_at + 2.0, reason="interrupted, saved")
+    event("generation_ended", a, lost_at + 1.5, generation=1, outcome="lost_peer", step=None, message="")
     for rank, instance in enumerate((a, c)):
         event("generation_started", instance, second - 1, generation=2, rank=rank, world_size=2, members=[a, c])
         event("generation_ended", instance, last + 1, generation=2, outcome="finished", step=STEPS, message="")
@@ -113,26 +127,28 @@ def story(
     records = [
         launched(a, START, "c7i.xlarge", "us-east-1a"),
         launched(b, START + 0.4, "c7i.xlarge", "us-east-1a"),
-        {"kind": "interruption", "unix_seconds": taken, "instance_id": b, "notice_seconds": notice_seconds},
-        launched(c, taken + 1.0, "c6i.xlarge", "us-east-1a"),
+        {"kind": "interruption", "unix_seconds": lost_at, "instance_id": b, "notice_seconds": notice_seconds},
+        launched(c, lost_at + 1.0, "c6i.xlarge", "us-east-1a"),
         ended(
-            b, taken + 4.0, "Client.InstanceInitiatedShutdown" if notice_seconds else "Server.SpotInstanceTermination"
+            b,
+            lost_at + 4.0,
+            "Client.InstanceInitiatedShutdown" if notice_seconds else "Server.SpotInstanceTermination",
         ),
-        {"kind": "event_delivered", "unix_seconds": taken + 0.1, "rule": "r", "target": "t"},
+        {"kind": "event_delivered", "unix_seconds": lost_at + 0.1, "rule": "r", "target": "t"},
         ended(a, last + 6, "Client.UserInitiatedShutdown"),
         ended(c, last + 6, "Client.UserInitiatedShutdown"),
     ]
-    return {"events": events, "records": records}
+    return {"events": [versioned(one) for one in events], "records": records}
 
 
 @pytest.fixture
 def with_notice() -> dict[str, list[dict[str, Any]]]:
-    return story()
+    return synthetic_run()
 
 
 @pytest.fixture
 def without_notice() -> dict[str, list[dict[str, Any]]]:
-    return story(notice_seconds=None, resumed_from=120)
+    return synthetic_run(notice_seconds=None, resumed_from=120)
 
 
 @pytest.fixture

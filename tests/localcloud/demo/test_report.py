@@ -1,4 +1,4 @@
-"""The report's figures, from a made-up run whose answers are known."""
+"""The report's figures for a synthetic run with known results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUIRED = (
 )
 
 
-def test_a_run_with_notice_loses_nothing(with_notice: Any, deployment: Any, prices: Any) -> None:
+def test_run_with_notice_loses_no_steps(with_notice: Any, deployment: Any, prices: Any) -> None:
     report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
     assert set(REQUIRED.split()) <= report.keys()
     assert json.loads(json.dumps(report)) == report
@@ -27,47 +27,47 @@ def test_a_run_with_notice_loses_nothing(with_notice: Any, deployment: Any, pric
     assert report["train_loss_first"] > 8 > 2.5 > report["train_loss_last"]
     assert report["validation_loss_last"] < report["validation_loss_unigram"] == 6.31
     assert 17_600 < report["tokens_per_second"] < 19_400
-    assert report["verdict"].startswith("Trained all 300 steps through a spot interruption, no step lost, 22 seconds")
+    assert report["verdict"].startswith("Trained all 300 steps with 1 spot interruption: no steps lost, 22 seconds of")
     assert report["deployed_stacks"] == deployment["deployed_stacks"]
     (interruption,) = report["interruptions"]
     assert (interruption["notice_seconds"], interruption["step"]) == (120.0, 140)
 
 
-def test_instances_tell_their_life(with_notice: Any, deployment: Any, prices: Any) -> None:
+def test_instances_have_their_lifetime(with_notice: Any, deployment: Any, prices: Any) -> None:
     report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
-    taken = report["instances"][1]
-    assert set(taken) == {"id", "type", "market", "zone", "launched", "ended", "reason"}
-    assert (taken["market"], taken["zone"], taken["type"]) == ("spot", "us-east-1a", "c7i.xlarge")
-    assert taken["reason"] == "Client.InstanceInitiatedShutdown" and taken["ended"] > taken["launched"]
+    lost = report["instances"][1]
+    assert set(lost) == {"id", "type", "market", "zone", "launched", "ended", "reason"}
+    assert (lost["market"], lost["zone"], lost["type"]) == ("spot", "us-east-1a", "c7i.xlarge")
+    assert lost["reason"] == "Client.InstanceInitiatedShutdown" and lost["ended"] > lost["launched"]
 
 
-def test_a_run_without_notice_counts_the_steps_trained_twice(without_notice: Any, deployment: Any, prices: Any) -> None:
+def test_run_without_notice_counts_lost_steps(without_notice: Any, deployment: Any, prices: Any) -> None:
     report = build_report(without_notice["events"], without_notice["records"], deployment, prices)
     assert (report["steps_lost"], report["resumed_from_step"]) == (20, 120)
     assert report["resumes"][0]["highest_step_before"] == 140
     assert report["problems"] == []
     assert report["interruptions"][0]["notice_seconds"] is None
-    assert "20 steps trained twice" in report["verdict"]
+    assert "20 steps lost" in report["verdict"]
 
 
-def test_steps_that_were_trained_after_the_last_log_line_count(with_notice: Any, deployment: Any, prices: Any) -> None:
+def test_steps_after_the_last_step_record_count(with_notice: Any, deployment: Any, prices: Any) -> None:
     events = [e for e in with_notice["events"] if not is_late(e)]
     report = build_report(events, with_notice["records"], deployment, prices)
     assert report["resumes"][0]["highest_step_before"] == 140  # from generation_ended
     assert report["steps_lost"] == 0
 
 
-def test_a_start_from_scratch_after_a_loss_loses_everything(with_notice: Any, deployment: Any, prices: Any) -> None:
+def test_start_from_scratch_loses_all_steps(with_notice: Any, deployment: Any, prices: Any) -> None:
     events = [dict(event) for event in with_notice["events"]]
     for event in events:
         if event.get("record", {}).get("resumed_from_step") == 140:
             event["record"] = {**event["record"], "resumed_from_step": None}
     report = build_report(events, with_notice["records"], deployment, prices)
     assert report["steps_lost"] == 140
-    assert any("trained twice although every loss" in problem for problem in report["problems"])
+    assert "140 steps lost even though every interruption had a notice" in report["problems"]
 
 
-def test_costs_are_lifetimes_at_dated_prices(with_notice: Any, deployment: Any, prices: Any) -> None:
+def test_costs_are_lifetimes_times_prices(with_notice: Any, deployment: Any, prices: Any) -> None:
     report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
     spot = demand = 0.0
     for instance in report["instances"]:
@@ -82,89 +82,99 @@ def test_costs_are_lifetimes_at_dated_prices(with_notice: Any, deployment: Any, 
     assert min(lived) < 60 and report["costs"]["lines"][1]["cost_usd"] == pytest.approx(0.0714 / 60, abs=1e-6)
 
 
-def test_an_on_demand_instance_costs_its_on_demand_price(with_notice: Any, deployment: Any, prices: Any) -> None:
+def test_on_demand_instance_has_its_on_demand_price(with_notice: Any, deployment: Any, prices: Any) -> None:
     records = [{**r, "market": "on-demand"} if r["kind"] == "instance_launched" else r for r in with_notice["records"]]
     report = build_report(with_notice["events"], records, deployment, prices)
     assert report["cost_spot_usd"] == report["cost_on_demand_usd"] > 0
     assert report["costs"]["saved_usd"] == 0
 
 
-def test_boot_steps_are_medians_in_order(with_notice: Any, deployment: Any, prices: Any) -> None:
+def test_boot_steps_are_medians_in_start_order(with_notice: Any, deployment: Any, prices: Any) -> None:
     report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
     assert report["boot_steps_seconds"]["python_env"] == 5.2
     assert list(report["boot_steps_seconds"])[:2] == ["identity", "instance_checks"]
 
 
-def test_the_timeline_holds_boot_generations_and_marks(with_notice: Any, deployment: Any, prices: Any) -> None:
+def test_timeline_has_boot_steps_generations_and_marks(with_notice: Any, deployment: Any, prices: Any) -> None:
     report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
-    first, taken, replacement = report["timeline"]
+    first, lost, replacement = report["timeline"]
     generations = [[s["generation"] for s in row["spans"] if s["kind"] == "generation"] for row in report["timeline"]]
     assert generations == [[1, 2], [1], [2]]
-    assert [span["outcome"] for span in taken["spans"]][-1] == "stopped"
-    assert [mark["kind"] for mark in taken["marks"]] == ["interruption", "interruption_notice", "node_leaving"]
+    assert [span["outcome"] for span in lost["spans"]][-1] == "stopped"
+    assert [mark["kind"] for mark in lost["marks"]] == ["interruption", "interruption_notice", "node_leaving"]
     assert sum(span["kind"] == "boot_step" for span in replacement["spans"]) == 5
     assert first["marks"][-1]["kind"] == "run_finished"
 
 
-def test_a_generation_that_is_cut_off_lasts_until_its_instance_is_gone(
-    without_notice: Any, deployment: Any, prices: Any
-) -> None:
+def test_aborted_generation_ends_with_its_instance(without_notice: Any, deployment: Any, prices: Any) -> None:
     report = build_report(without_notice["events"], without_notice["records"], deployment, prices)
-    taken = report["timeline"][1]
-    assert taken["spans"][-1]["outcome"] is None and taken["spans"][-1]["ended"] == taken["ended"]
+    lost = report["timeline"][1]
+    assert lost["spans"][-1]["outcome"] is None and lost["spans"][-1]["ended"] == lost["ended"]
 
 
-def test_nothing_at_all_gives_a_report_of_problems(deployment: Any) -> None:
+def test_report_without_input_has_problems(deployment: Any) -> None:
     report = build_report([], [], {}, {})
     assert set(REQUIRED.split()) <= report.keys()
-    assert report["succeeded"] is False and report["verdict"] == "No training step was recorded."
+    assert report["succeeded"] is False and report["verdict"] == "No training steps were recorded."
     assert report["cost_spot_usd"] is None and report["train_loss_first"] is None
     text = "\n".join(report["problems"])
-    assert "no training step" in text and "no instance was launched" in text and "price table is empty" in text
+    assert "no training steps" in text and "no instances were launched" in text and "price table is empty" in text
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "text"),
     [
         (lambda s, d, p: d["iam_denied_calls"].append({"action": "s3:PutObject"}), "1 call denied by IAM"),
         (lambda s, d, p: d["unsupported_resources"].append("AWS::DLM::LifecyclePolicy"), "AWS::DLM::LifecyclePolicy"),
-        (lambda s, d, p: p["hourly"].pop("c6i.xlarge"), "no spot price of c6i.xlarge"),
+        (lambda s, d, p: p["hourly"].pop("c6i.xlarge"), "no spot price for c6i.xlarge"),
         (lambda s, d, p: s["records"].pop(), "still running at the end: i-0ccc5555dddd6666e"),
-        (lambda s, d, p: s["events"].append({"event": "boot_started"}), "1 event left out: no unix_seconds"),
+        (
+            lambda s, d, p: s["events"].append({"event": "boot_started", "schema_version": 2}),
+            "1 event ignored: no unix_seconds",
+        ),
+        (
+            lambda s, d, p: s["events"].extend(2 * [{"event": "boot_started", "unix_seconds": 1.0}]),
+            "2 events ignored: event boot_started has schema_version 1, expected 2",
+        ),
+        (
+            lambda s, d, p: next(e for e in s["events"] if "record" in e)["record"].update(schema_version=3),
+            "1 event ignored: record start has schema_version 3, expected 2",
+        ),
         (
             lambda s, d, p: s["events"].append(
                 {
                     "event": "boot_failed",
+                    "schema_version": 2,
                     "unix_seconds": 1.0,
                     "instance_id": "i-1",
                     "step": "staging",
                     "message": "full",
                 }
             ),
-            "i-1: boot step staging: full",
+            "i-1: boot step staging failed: full",
         ),
         (
             lambda s, d, p: s["records"].insert(
                 0, {"kind": "event_refused", "unix_seconds": 1.0, "rule": "r", "reason": "not admitted"}
             ),
-            "r: an event was not delivered: not admitted",
+            "r: cannot deliver an event: not admitted",
         ),
         (
             lambda s, d, p: s["records"].insert(
                 0, {"kind": "function_failed", "unix_seconds": 1.0, "function": "f", "error_message": "boom"}
             ),
-            "function f: boom",
+            "function f failed: boom",
         ),
         (lambda s, d, p: s.update(events=[e for e in s["events"] if not finishes(e)]), "did not finish: last step 300"),
-        (lambda s, d, p: s.update(events=[raise_loss(e) for e in s["events"]]), "has learned nothing yet"),
+        (lambda s, d, p: s.update(events=[raise_loss(e) for e in s["events"]]), "has not learned anything yet"),
     ],
 )
-def test_what_went_wrong_is_named(with_notice: Any, deployment: Any, prices: Any, change: Any, words: str) -> None:
+def test_each_problem_is_reported(with_notice: Any, deployment: Any, prices: Any, change: Any, text: str) -> None:
     deployment = json.loads(json.dumps(deployment))
     prices = json.loads(json.dumps(prices))
     change(with_notice, deployment, prices)
     report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
-    assert words in "\n".join(report["problems"])
+    assert text in "\n".join(report["problems"])
     assert report["succeeded"] is False
 
 

@@ -1,4 +1,4 @@
-"""The page: one file, well formed, with every figure in it."""
+"""The HTML page: a single well-formed file with all figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOID = {"meta", "br", "line", "rect", "circle", "path", "polyline"}
 
 
 class Outline(HTMLParser):
-    """Checks that elements close in order; keeps attributes and titles."""
+    """Checks that elements are properly nested; collects attributes and titles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def page(with_notice: Any, deployment: Any, prices: Any) -> str:
     return render_html(build_report(with_notice["events"], with_notice["records"], deployment, prices))
 
 
-def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
+def test_page_is_well_formed_without_external_resources(page: str) -> None:
     parsed = outline(page)
     names = {name for _, name, _ in parsed.attributes}
     assert not names & {"src", "href", "onclick", "onload"}
@@ -63,12 +63,12 @@ def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_the_page_says_verdict_figures_and_marks(page: str) -> None:
-    assert "<h1>Trained all 300 steps through a spot interruption" in page
+def test_page_has_verdict_figures_and_marks(page: str) -> None:
+    assert "<h1>Trained all 300 steps with 1 spot interruption" in page
     assert "unigram 6.31" in page and "interruption \u00b7 120 s notice" in page
-    assert "22 s without training" in page
-    assert "Prices of 2026-11-20" in page and "saved</span>" in page
-    assert "No call was denied" in page
+    assert "22 s of downtime" in page
+    assert "Prices as of 2026-11-20" in page and "saved</span>" in page
+    assert "No calls were denied" in page
     assert page.count("<svg") == 3
 
 
@@ -76,18 +76,18 @@ def test_bars_have_hover_titles(page: str) -> None:
     titles = outline(page).titles
     assert any(re.match(r"boot: python_env, 5\.2 s \(done\)", title) for title in titles)
     assert any(title.startswith("generation 1, rank 1 of 2: ") and title.endswith(", stopped") for title in titles)
-    assert any("interruption, 120 s of notice" in title for title in titles)
+    assert any("interruption, 120 s notice" in title for title in titles)
     assert any(title.startswith("step 20: validation loss") for title in titles)
 
 
-def test_the_coordinates_are_inside_the_drawings(page: str) -> None:
+def test_coordinates_are_inside_the_charts(page: str) -> None:
     for _, name, value in outline(page).attributes:
         if name in ("x", "x1", "x2", "cx"):
             assert -1 <= float(value) <= 1001, value
         assert "nan" not in value.lower().split() and "inf" not in value.lower().split()
 
 
-def test_text_of_the_cloud_is_escaped(with_notice: Any, deployment: Any, prices: Any) -> None:
+def test_input_text_is_escaped(with_notice: Any, deployment: Any, prices: Any) -> None:
     deployment["iam_denied_calls"] = [{"principal": "<b>", "action": "s3:*", "resource": "a&b"}]
     with_notice["records"][0]["zone"] = "<script>"
     page = render_html(build_report(with_notice["events"], with_notice["records"], deployment, prices))
@@ -96,7 +96,7 @@ def test_text_of_the_cloud_is_escaped(with_notice: Any, deployment: Any, prices:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 5, 40, 200])
-def test_a_run_cut_off_anywhere_still_makes_a_page(with_notice: Any, deployment: Any, kept: int) -> None:
+def test_incomplete_run_has_a_page(with_notice: Any, deployment: Any, kept: int) -> None:
     events = sorted(with_notice["events"], key=lambda event: event["unix_seconds"])[:kept]
     report = build_report(events, with_notice["records"][: kept // 40], deployment, {})
     outline(render_html(report))
@@ -107,7 +107,7 @@ def test_a_run_cut_off_anywhere_still_makes_a_page(with_notice: Any, deployment:
     ("low", "high", "expected"),
     [(0, 300, [0, 50, 100, 150, 200, 250, 300]), (2.1, 8.4, [4, 6, 8]), (0, 0, [0]), (0, 0.011, None)],
 )
-def test_ticks_are_round_and_inside(low: float, high: float, expected: Any) -> None:
+def test_ticks_are_round_and_in_range(low: float, high: float, expected: Any) -> None:
     found = ticks(low, high)
     assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
     assert expected is None or found == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""A moto server in this process, with the seams that the gateway has in the real cloud: clients, sessions, calls."""
+"""A moto server in this process, with stand-ins for the gateway's clients, role sessions and calls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from typing import Any
 import boto3
 import pytest
 
-from benchmarks.local_moto import local_moto
+from benchmarks.servers.local_moto import local_moto
 from localcloud.api import ApiError, Call, Credentials, Principal
-from localcloud.functions import FunctionService, LocalEventBus
+from localcloud.events.bus import LocalEventBus
+from localcloud.functions.service import FunctionService
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
@@ -36,14 +37,14 @@ def _made(service: str, endpoint_url: str, region: str) -> Any:
 
 
 def moto_client(service: str, endpoint_url: str, region: str) -> Any:
-    """Return the process's one client of a service: making one costs more than most calls, and is not thread-safe."""
+    """Return the shared client of a service; creating one is slower than most calls, and not thread-safe."""
     with _making:
         return _made(service, endpoint_url, region)
 
 
 @dataclass
 class MotoClients:
-    """api.Clients whose every client is moto."""
+    """api.Clients with moto clients only."""
 
     endpoint_url: str
     region: str = REGION
@@ -58,7 +59,7 @@ class MotoClients:
 
 @dataclass
 class FakeIssuer:
-    """api.CredentialIssuer that remembers whom it served."""
+    """api.CredentialIssuer that records the issued sessions."""
 
     lifetime_seconds: float = 3600.0
     refused_roles: set[str] = field(default_factory=set)
@@ -80,7 +81,7 @@ class Cloud:
     functions: FunctionService
 
     def call(self, operation: str, **parameters: Any) -> Mapping[str, Any]:
-        """Answer a Lambda call as the gateway would: the own service first, then moto."""
+        """Answer a Lambda call like the gateway: by the service if it has a handler, otherwise by moto."""
         handler = self.functions.operations().get(operation)
         if handler is None:
             name = "".join(f"_{c.lower()}" if c.isupper() else c for c in operation).lstrip("_")
@@ -103,7 +104,7 @@ class Cloud:
             return f"arn:aws:iam::{ACCOUNT}:role/{name}"
 
     def create(self, name: str, source: str, **settings: Any) -> str:
-        """Create a function from the source of its one module; returns its ARN."""
+        """Create a function from the source of its only module; return its ARN."""
         parameters = {
             "FunctionName": name,
             "Runtime": "python3.11",
@@ -126,7 +127,7 @@ class Cloud:
 
 
 def package(source: str, **files: str) -> bytes:
-    """Return a zip file with main.py and `files` (double underscore for a dot)."""
+    """Return a zip file with main.py and `files` (a double underscore replaces a dot)."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("main.py", source)
@@ -136,14 +137,14 @@ def package(source: str, **files: str) -> bytes:
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_seconds: float = 90.0) -> Any:
-    """Return the first true value of `condition`, looked at until the deadline."""
+    """Poll `condition` until the deadline; return its first true value."""
     deadline = time.monotonic() + deadline_seconds
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return value
         time.sleep(0.02)
-    raise AssertionError(f"{what}: not within {deadline_seconds} s")
+    raise AssertionError(f"waited {deadline_seconds} s for {what}")
 
 
 @pytest.fixture(scope="session", name="package")

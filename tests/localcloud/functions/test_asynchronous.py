@@ -1,4 +1,4 @@
-"""Events nobody waits for: retries, giving up, destinations; concurrency; logs; the end of the cloud."""
+"""Asynchronous invocations: retries, concurrency, logs, and shutdown of the cloud."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_an_event_is_accepted_at_once_and_retried_twice_under_one_request_id(cloud) -> None:
+def test_event_is_retried_twice_with_the_same_request_id(cloud) -> None:
     cloud.create("counting", COUNTING)
     path = cloud.state / "attempts"
     result = cloud.functions.invoke("counting", {"path": str(path), "failures": 99}, invocation_type="Event")
     assert (result.status_code, result.payload) == (202, b"")
-    failed = cloud.wait_for(lambda: cloud.records("function_failed"), "the event is given up")
+    failed = cloud.wait_for(lambda: cloud.records("function_failed"), "the event to be dropped")
     assert lines(path) == [result.request_id] * 3
     assert failed[0]["attempts"] == 3 and failed[0]["error_message"] == "not yet"
 
@@ -54,50 +54,11 @@ def test_retries_end_with_success(cloud) -> None:
     path = cloud.state / "attempts"
     cloud.functions.invoke("counting", {"path": str(path), "failures": 1}, invocation_type="Event")
     cloud.wait_for(lambda: len(lines(path)) == 2, "the second attempt")
-    cloud.wait_for(lambda: cloud.log("counting").count("REPORT ") == 2, "the second attempt ends")
+    cloud.wait_for(lambda: cloud.log("counting").count("REPORT ") == 2, "the end of the second attempt")
     assert cloud.records("function_failed") == []
 
 
-def test_the_event_invoke_configuration_bounds_the_retries(cloud) -> None:
-    cloud.create("counting", COUNTING)
-    cloud.call("PutFunctionEventInvokeConfig", FunctionName="counting", MaximumRetryAttempts=1)
-    cloud.call("UpdateFunctionEventInvokeConfig", FunctionName="counting", MaximumRetryAttempts=0)
-    config = cloud.call("GetFunctionEventInvokeConfig", FunctionName="counting")
-    assert config["MaximumRetryAttempts"] == 0 and config["FunctionArn"].endswith(":counting:$LATEST")
-    path = cloud.state / "attempts"
-    cloud.functions.invoke("counting", {"path": str(path), "failures": 99}, invocation_type="Event")
-    assert cloud.wait_for(lambda: cloud.records("function_failed"), "given up")[0]["attempts"] == 1
-    cloud.call("DeleteFunctionEventInvokeConfig", FunctionName="counting")
-    with pytest.raises(ApiError) as refusal:
-        cloud.call("GetFunctionEventInvokeConfig", FunctionName="counting")
-    assert refusal.value.code == "ResourceNotFoundException"
-
-
-def test_a_failed_event_goes_to_its_destination_and_its_dead_letter_queue(cloud) -> None:
-    sqs = cloud.clients.direct("sqs")
-    urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("failures", "dead")]
-    arns = [f"arn:aws:sqs:us-east-1:123456789012:{name}" for name in ("failures", "dead")]
-    cloud.create("failing", "def handler(e, c):\n    raise ValueError('no')\n", DeadLetterConfig={"TargetArn": arns[1]})
-    cloud.call(
-        "PutFunctionEventInvokeConfig",
-        FunctionName="failing",
-        MaximumRetryAttempts=0,
-        DestinationConfig={"OnFailure": {"Destination": arns[0]}},
-    )
-    cloud.functions.invoke("failing", {"n": 1}, invocation_type="Event")
-
-    def message(url: str) -> Any:
-        found = sqs.receive_message(QueueUrl=url).get("Messages")
-        return json.loads(found[0]["Body"]) if found else None
-
-    record = cloud.wait_for(lambda: message(urls[0]), "the destination gets a record")
-    assert record["requestContext"]["condition"] == "RetriesExhausted"
-    assert record["requestPayload"] == {"n": 1}
-    assert record["responsePayload"]["errorMessage"] == "no"
-    assert cloud.wait_for(lambda: message(urls[1]), "the dead-letter queue gets the event") == {"n": 1}
-
-
-def test_reserved_concurrency_is_kept_and_a_call_above_it_throttled(cloud) -> None:
+def test_calls_above_reserved_concurrency_are_throttled(cloud) -> None:
     cloud.create("waiting", WAITING)
     cloud.call("PutFunctionConcurrency", FunctionName="waiting", ReservedConcurrentExecutions=1)
     started, release = cloud.state / "started", cloud.state / "release"
@@ -106,19 +67,19 @@ def test_reserved_concurrency_is_kept_and_a_call_above_it_throttled(cloud) -> No
     caller = threading.Thread(target=lambda: answers.append(cloud.functions.invoke("waiting", event)))
     caller.start()
     try:
-        cloud.wait_for(started.exists, "the first invocation runs")
+        cloud.wait_for(started.exists, "the first invocation to start")
         with pytest.raises(ApiError) as refusal:
             cloud.functions.invoke("waiting", event)
         assert (refusal.value.code, refusal.value.status) == ("TooManyRequestsException", 429)
-        cloud.functions.invoke("waiting", event, invocation_type="Event")  # waits for its turn
+        cloud.functions.invoke("waiting", event, invocation_type="Event")  # queued
     finally:
         release.touch()
         caller.join(20)
     assert answers[0].function_error is None
-    cloud.wait_for(lambda: len(started.read_text()) == 2, "the event had its turn")
+    cloud.wait_for(lambda: len(started.read_text()) == 2, "the queued event to start")
 
 
-def test_invocations_at_the_same_time_have_processes_of_their_own(cloud) -> None:
+def test_concurrent_invocations_have_separate_processes(cloud) -> None:
     cloud.create("waiting", WAITING)
     started, release = cloud.state / "started", cloud.state / "release"
     event = {"started": str(started), "release": str(release)}
@@ -130,7 +91,7 @@ def test_invocations_at_the_same_time_have_processes_of_their_own(cloud) -> None
     for caller in callers:
         caller.start()
     try:
-        cloud.wait_for(lambda: started.exists() and len(started.read_text()) == 2, "both run")
+        cloud.wait_for(lambda: started.exists() and len(started.read_text()) == 2, "both to start")
     finally:
         release.touch()
         for caller in callers:
@@ -138,7 +99,7 @@ def test_invocations_at_the_same_time_have_processes_of_their_own(cloud) -> None
     assert len(set(pids)) == 2
 
 
-def test_output_reaches_cloudwatch_logs_through_the_functions_role(cloud) -> None:
+def test_output_is_sent_to_cloudwatch_logs_with_the_functions_role(cloud) -> None:
     cloud.create("talking", "import logging\ndef handler(e, c):\n    print('one')\n    logging.error('two')\n")
     cloud.functions.invoke("talking", {})
     assert cloud.functions.flush_logs()
@@ -151,7 +112,7 @@ def test_output_reaches_cloudwatch_logs_through_the_functions_role(cloud) -> Non
     assert cloud.log("talking").splitlines() == messages
 
 
-def test_a_chosen_log_group_is_used(cloud) -> None:
+def test_custom_log_group_is_used(cloud) -> None:
     cloud.create("grouped", "def handler(e, c):\n    return c.log_group_name\n", LoggingConfig={"LogGroup": "/mine"})
     assert json.loads(cloud.functions.invoke("grouped", {}).payload) == "/mine"
     assert cloud.functions.flush_logs()
@@ -160,7 +121,7 @@ def test_a_chosen_log_group_is_used(cloud) -> None:
     assert configuration["LoggingConfig"]["LogGroup"] == "/mine"
 
 
-def test_the_json_log_format(cloud) -> None:
+def test_json_log_format(cloud) -> None:
     source = """
 import logging
 def handler(event, context):
@@ -177,7 +138,7 @@ def handler(event, context):
     assert (report["type"], report["record"]["status"]) == ("platform.report", "error")
 
 
-def test_a_function_that_may_not_write_logs_runs_all_the_same(cloud, monkeypatch) -> None:
+def test_function_without_permission_to_write_logs_still_runs(cloud, monkeypatch) -> None:
     class Refusing:
         class exceptions:
             ResourceNotFoundException = KeyError
@@ -186,28 +147,28 @@ def test_a_function_that_may_not_write_logs_runs_all_the_same(cloud, monkeypatch
             raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "CreateLogStream")
 
     monkeypatch.setattr("localcloud.functions.sessions.RoleSessions.client", lambda *_: Refusing())
-    cloud.create("silent", "def handler(e, c):\n    print('said')\n    return 1\n")
+    cloud.create("silent", "def handler(e, c):\n    print('printed')\n    return 1\n")
     assert json.loads(cloud.functions.invoke("silent", {}).payload) == 1
     assert cloud.functions.flush_logs()
-    assert "said" in cloud.log("silent")
+    assert "printed" in cloud.log("silent")
     assert cloud.clients.direct("logs").describe_log_groups()["logGroups"] == []
 
 
-def test_deleting_a_function_ends_its_processes(cloud) -> None:
-    cloud.create("gone", "import os\ndef handler(e, c):\n    return os.getpid()\n")
-    pid = json.loads(cloud.functions.invoke("gone", {}).payload)
-    cloud.call("DeleteFunction", FunctionName="gone")
-    cloud.wait_for(lambda: not psutil.pid_exists(pid), "the process ends")
+def test_deletion_of_a_function_ends_its_processes(cloud) -> None:
+    cloud.create("deleted", "import os\ndef handler(e, c):\n    return os.getpid()\n")
+    pid = json.loads(cloud.functions.invoke("deleted", {}).payload)
+    cloud.call("DeleteFunction", FunctionName="deleted")
+    cloud.wait_for(lambda: not psutil.pid_exists(pid), "the process to end")
     with pytest.raises(ApiError):
-        cloud.functions.invoke("gone", {})
+        cloud.functions.invoke("deleted", {})
 
 
-def test_closing_ends_running_functions(cloud) -> None:
+def test_close_ends_running_functions(cloud) -> None:
     cloud.create("waiting", WAITING)
     started = cloud.state / "started"
     event = {"started": str(started), "release": str(cloud.state / "never")}
     cloud.functions.invoke("waiting", event, invocation_type="Event")
-    cloud.wait_for(started.exists, "it runs")
+    cloud.wait_for(started.exists, "the function to start")
     pids = [pid for found in json.loads(cloud.functions.http("GET", "processes", b"")[1]).values() for pid in found]
     cloud.functions.close()
     assert pids and not any(psutil.pid_exists(pid) for pid in pids)
@@ -220,7 +181,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from moto.server import ThreadedMotoServer
 from conftest import Cloud, FakeIssuer, MotoClients
-from localcloud.functions import FunctionService
+from localcloud.functions.service import FunctionService
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 host, port = server.get_host_and_port()
@@ -240,7 +201,7 @@ def handler(event, context):
 """
 
 
-def test_killing_the_cloud_leaves_no_function_process(cloud) -> None:
+def test_no_function_process_outlives_a_killed_cloud(cloud) -> None:
     here = Path(__file__).parent
     daemon = subprocess.Popen(
         [sys.executable, "-c", DAEMON, str(here), str(cloud.state)],
@@ -253,13 +214,13 @@ def test_killing_the_cloud_leaves_no_function_process(cloud) -> None:
         daemon.stdin.write(BUSY.encode())
         daemon.stdin.close()
         path = cloud.state / "pids"
-        cloud.wait_for(path.exists, "the function runs")
+        cloud.wait_for(path.exists, "the function to start")
         pids = json.loads(path.read_text())
         assert all(psutil.pid_exists(pid) for pid in pids)
     finally:
         daemon.send_signal(signal.SIGKILL)
         daemon.wait()
-    cloud.wait_for(lambda: not any(alive(pid) for pid in pids), "runtime and its child end")
+    cloud.wait_for(lambda: not any(alive(pid) for pid in pids), "the runtime and its child to end")
 
 
 def alive(pid: int) -> bool:
@@ -269,7 +230,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_ended_processes_leave_no_descriptor_and_no_scratch_folder(cloud) -> None:
+def test_ended_processes_leave_no_descriptors_or_scratch_folders(cloud) -> None:
     cloud.create("exits", "import os\ndef handler(e, c):\n    os._exit(1)\n")
     cloud.functions.invoke("exits", {})
     before = num_pipes()

@@ -1,4 +1,4 @@
-"""Functions and rules in the whole local cloud: through the gateway, under enforced roles."""
+"""Functions and rules in a complete embedded cloud, through the gateway and with enforced roles."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Setting:
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    moto_api_backend.reset()  # moto's records outlive a cloud within one process
+    moto_api_backend.reset()  # moto's records outlive a cloud in the same process
     made = Setting(tmp_path_factory.mktemp("cloud"))
     s3 = made.client("s3")
     s3.create_bucket(Bucket="data")
@@ -79,7 +79,7 @@ def reader(setting: Setting, package: Any) -> str:
     return setting.function("reader", package(READER), setting.role("reader-role", allowed, LOGS))
 
 
-def test_a_function_may_do_what_its_role_allows(setting: Setting, reader: str) -> None:
+def test_function_can_make_calls_allowed_by_its_role(setting: Setting, reader: str) -> None:
     answer = setting.client("lambda").invoke(FunctionName=reader, Payload=b'{"key": "open/a"}', LogType="Tail")
     assert answer["StatusCode"] == 200 and "FunctionError" not in answer
     result = json.loads(answer["Payload"].read())
@@ -87,42 +87,42 @@ def test_a_function_may_do_what_its_role_allows(setting: Setting, reader: str) -
     assert "reads open/a" in base64.b64decode(answer["LogResult"]).decode()
 
 
-def test_a_call_that_its_role_does_not_allow_is_refused(setting: Setting, reader: str) -> None:
+def test_call_not_allowed_by_the_role_is_denied(setting: Setting, reader: str) -> None:
     answer = setting.client("lambda").invoke(FunctionName="reader", Payload=b'{"key": "closed/b"}')
     error = json.loads(answer["Payload"].read())
     assert answer["FunctionError"] == "Unhandled"
     assert "AccessDenied" in error["errorMessage"] and "s3:GetObject" in error["errorMessage"]
 
 
-def test_output_is_in_cloudwatch_logs_only_if_the_role_may_write_it(
+def test_output_is_in_cloudwatch_logs_only_if_the_role_allows_it(
     setting: Setting, package: Any, eventually: Any
 ) -> None:
-    source = "def handler(event, context):\n    print('said')\n"
+    source = "def handler(event, context):\n    print('printed')\n"
     for name, statements in (("loud", [LOGS]), ("silent", [])):
         setting.function(name, package(source), setting.role(f"{name}-role", *statements))
         answer = setting.client("lambda").invoke(FunctionName=name)
         assert "FunctionError" not in answer
-        assert "said" in (setting.state / "functions" / f"{name}.log").read_text()
+        assert "printed" in (setting.state / "functions" / f"{name}.log").read_text()
     logs = setting.client("logs")
 
     def lines(group: str) -> list[str]:
         groups = logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]
         return [e["message"] for e in logs.filter_log_events(logGroupName=group)["events"]] if groups else []
 
-    eventually(lambda: "said" in lines("/aws/lambda/loud"), "the loud function's output")
+    eventually(lambda: "printed" in lines("/aws/lambda/loud"), "the loud function's output")
     denied = setting.state / "calls.jsonl"
     eventually(lambda: denied.exists() and "silent-role" in denied.read_text(), "the silent function's denial")
     assert lines("/aws/lambda/silent") == []
 
 
-def test_a_role_for_another_service_is_refused_at_creation(setting: Setting, package: Any) -> None:
+def test_role_that_trusts_another_service_is_refused_at_creation(setting: Setting, package: Any) -> None:
     trust = json.loads(json.dumps(TRUST).replace("lambda.amazonaws.com", "ec2.amazonaws.com"))
     role = setting.role("machine-role", trust=trust)
     with pytest.raises(setting.client("lambda").exceptions.InvalidParameterValueException, match="cannot be assumed"):
         setting.function("never", package("def handler(e, c): ..."), role)
 
 
-def test_calls_to_parameter_store_and_s3_wake_a_function(setting: Setting, package: Any, eventually: Any) -> None:
+def test_calls_of_parameter_store_and_s3_invoke_a_function(setting: Setting, package: Any, eventually: Any) -> None:
     out = setting.state / "woken"
     source = (
         "import json\ndef handler(event, context):\n"

@@ -1,4 +1,4 @@
-"""A cloud to make resources in: moto in this process, and things that resources lean on."""
+"""moto in this process, resources that other resources depend on, and a check of a resource's lifecycle."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ TRUST = {
 
 
 SCHEMAS = Path(cfnlint.__file__).parent / "data" / "schemas"
-# Read-only properties that the provider does not answer; the reason.
+# Read-only properties missing from the provider's attributes, with the reason.
 UNANSWERED = {
-    "AWS::EC2::VPC": {"VpcEncryptionControl": "not emulated, and refused as a property"},
+    "AWS::EC2::VPC": {"VpcEncryptionControl": "not emulated; rejected as a property"},
     "AWS::EC2::Subnet": {"BlockPublicAccessStates": "VPC block public access is not emulated"},
     "AWS::EC2::NatGateway": dict.fromkeys(
-        ("AutoProvisionZones", "AutoScalingIps", "RouteTableId"), "of regional gateways, whose properties are refused"
+        ("AutoProvisionZones", "AutoScalingIps", "RouteTableId"), "regional NAT gateways are not emulated"
     ),
     "AWS::S3::Bucket": dict.fromkeys(
-        ("MetadataConfiguration", "MetadataTableConfiguration"), "not emulated, and refused as a property"
+        ("MetadataConfiguration", "MetadataTableConfiguration"), "not emulated; rejected as a property"
     ),
-    "AWS::Lambda::Function": {"SnapStartResponse": "moto takes no snapshots"},
-    "AWS::DynamoDB::Table": {"StreamArn": "only of a table with a stream"},
+    "AWS::Lambda::Function": {"SnapStartResponse": "moto does not emulate SnapStart"},
     "AWS::IAM::ManagedPolicy": {"PermissionsBoundaryUsageCount": "moto does not count boundaries"},
 }
 # Documented for Fn::GetAtt in the template reference, though the schema does not list them as read-only.
@@ -50,7 +49,6 @@ DOCUMENTED = {
     "AWS::EC2::VPC": {"CidrBlock"},
     "AWS::EC2::Subnet": {"AvailabilityZone", "AvailabilityZoneId", "CidrBlock", "VpcId"},
     "AWS::EC2::SecurityGroup": {"VpcId"},
-    "AWS::EC2::Instance": {"AvailabilityZone"},
     "AWS::SSM::Parameter": {"Type", "Value"},
     "AWS::SNS::Topic": {"TopicName"},
     "AWS::SQS::Queue": {"QueueName"},
@@ -70,7 +68,7 @@ def read_only(type_name: str) -> set[str]:
 
 
 def attribute_names(type_name: str) -> set[str]:
-    """Return the attributes that a provider has to answer."""
+    """Return the attributes that a provider must return."""
     return (read_only(type_name) - set(UNANSWERED.get(type_name, {}))) | DOCUMENTED.get(type_name, set())
 
 
@@ -84,13 +82,13 @@ STATEMENT = {"Effect": "Allow", "Action": "s3:Get*", "Resource": "*"}
 
 @dataclass(frozen=True)
 class Context(ResourceContext):
-    """A context whose policies (UpdatePolicy, CreationPolicy) a test can give."""
+    """Context with policies (UpdatePolicy, CreationPolicy) set by a test."""
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Scripted:
-    """A client whose answers a test writes, for calls that moto lacks; the inputs are checked as boto3 does."""
+    """Client with responses written by a test, for operations missing from moto; validates inputs as boto3 does."""
 
     def __init__(self, service: str, answers: Mapping[str, Callable[..., Any]]) -> None:
         real = boto3.client(service)
@@ -115,7 +113,7 @@ class Scripted:
 
 
 class Boto:
-    """Gives boto3 clients, or those that a test put in their place."""
+    """Returns boto3 clients, or the replacements of a test."""
 
     def __init__(self, **replaced: Any) -> None:
         self._replaced = replaced
@@ -153,19 +151,19 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    # Making a client costs more than most calls.
+    # Creating a client takes longer than most calls.
     monkeypatch.setattr(boto3, "client", _cached_client)
     with mock_aws(config={"lambda": {"use_docker": False}}):
         yield
 
 
-@cache  # every account of moto has the same hundreds of images: to list them takes a second
+@cache  # listing moto's images takes one second; they are the same in every account
 def an_image() -> str:
     return str(boto3.client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
 
 
 class World:
-    """Things that resources lean on, made when first asked for."""
+    """Resources that other resources depend on, created on first use."""
 
     def __init__(self) -> None:
         self.ec2 = boto3.client("ec2")
@@ -216,10 +214,6 @@ class World:
             f"instance{index}", lambda: run(MinCount=1, MaxCount=1, **where)["Instances"][0]["InstanceId"]
         )
 
-    def volume(self, index: int = 0) -> str:
-        make = self.ec2.create_volume
-        return self._once(f"volume{index}", lambda: make(AvailabilityZone="us-east-1a", Size=8)["VolumeId"])
-
     @property
     def template(self) -> str:
         data = {"ImageId": self.image, "InstanceType": "t3.micro"}
@@ -243,11 +237,6 @@ class World:
         document = json.dumps({"Version": "2012-10-17", "Statement": [STATEMENT]})
         name = f"policy{index}"
         return self._once(name, lambda: make(PolicyName=name, PolicyDocument=document)["Policy"]["Arn"])
-
-    def profile(self, index: int = 0) -> str:
-        make = boto3.client("iam").create_instance_profile
-        name = f"profile{index}"
-        return self._once(name, lambda: make(InstanceProfileName=name)["InstanceProfile"]["InstanceProfileName"])
 
     def key(self, index: int = 0) -> str:
         return self._once(f"key{index}", lambda: boto3.client("kms").create_key()["KeyMetadata"]["KeyId"])
@@ -280,20 +269,6 @@ class World:
             return "/for/tests"
 
         return self._once("log group", make)
-
-    @property
-    def scaling_group(self) -> str:
-        def make() -> str:
-            boto3.client("autoscaling").create_auto_scaling_group(
-                AutoScalingGroupName="for-tests",
-                MinSize=0,
-                MaxSize=2,
-                VPCZoneIdentifier=self.subnet(),
-                LaunchTemplate={"LaunchTemplateId": self.template, "Version": "1"},
-            )
-            return "for-tests"
-
-        return self._once("scaling group", make)
 
 
 @pytest.fixture
@@ -333,10 +308,14 @@ def check_lifecycle(
     unchanged: Mapping[str, str] | None = None,
     clients: Any = None,
 ) -> None:
-    """Live a resource's whole life.
+    """Create, update and delete a resource.
 
-    `changes`: properties to set (None drops one), how to look, and what is to be seen. Every property that the
-    provider says it can change must be in one of them, or in `unchanged` with the reason.
+    Args:
+        changes: Properties to set (None removes one), a function that reads the result, and the expected result.
+            Every updatable property of the provider must be in one of them, or in `unchanged`.
+        ref: Regular expression of the physical ID.
+        tags: Returns the tags of a physical ID.
+        unchanged: Updatable properties that the changes do not cover, with the reason.
     """
     provider = registry()[type_name]
     where = context(clients=clients)

@@ -1,4 +1,4 @@
-"""Auto Scaling types in moto, and what an update policy does, against written answers."""
+"""Auto Scaling groups in moto, and their update policies against scripted responses."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NOT_KEPT = dict.fromkeys(
     + ("DesiredCapacityType", "InstanceLifecyclePolicy", "InstanceMaintenancePolicy", "MaxInstanceLifetime")
     + ("ServiceLinkedRoleARN", "DefaultInstanceWarmup", "LaunchConfigurationName", "DeletionProtection")
     + ("AvailabilityZones", "Cooldown", "CapacityRebalance", "PlacementGroup"),
-    "moto does not keep it; the calls are checked against written answers below",
+    "moto does not store it; a test below checks the calls against scripted responses",
 )
 
 
@@ -125,108 +125,17 @@ def test_group(lifecycle: Lifecycle, world: Any) -> None:
     )
 
 
-def test_hook(lifecycle: Lifecycle, world: Any) -> None:
-    def hook(*names: str) -> Callable[[str], Any]:
-        def look(_: str) -> Any:
-            found = scaling("describe_lifecycle_hooks", AutoScalingGroupName=world.scaling_group)["LifecycleHooks"][0]
-            return tuple(found.get(name) for name in names)
-
-        return look
-
-    lifecycle(
-        "AWS::AutoScaling::LifecycleHook",
-        {"AutoScalingGroupName": world.scaling_group, **HOOK},
-        (
-            {"HeartbeatTimeout": 60, "DefaultResult": "ABANDON", "NotificationMetadata": "m"},
-            hook("HeartbeatTimeout", "DefaultResult"),
-            (60, "ABANDON"),
-        ),
-        (
-            {"LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING"},
-            hook("LifecycleTransition"),
-            ("autoscaling:EC2_INSTANCE_LAUNCHING",),
-        ),
-        ref="drain",
-        unchanged={"NotificationTargetARN": "moto does not keep it", "RoleARN": "moto does not keep it"},
-    )
-
-
-def test_scheduled_action(lifecycle: Lifecycle, world: Any) -> None:
-    def action(*names: str) -> Callable[[str], Any]:
-        def look(name: str) -> Any:
-            found = scaling("describe_scheduled_actions", ScheduledActionNames=[name])["ScheduledUpdateGroupActions"][0]
-            return tuple(str(found.get(key)) for key in names)
-
-        return look
-
-    lifecycle(
-        "AWS::AutoScaling::ScheduledAction",
-        {"AutoScalingGroupName": world.scaling_group, "MinSize": "0", "Recurrence": "0 6 * * *"},
-        (
-            {"MinSize": 1, "MaxSize": 2, "DesiredCapacity": "1"},
-            action("MinSize", "MaxSize", "DesiredCapacity"),
-            ("1", "2", "1"),
-        ),
-        ({"Recurrence": "0 7 * * *"}, action("Recurrence"), ("0 7 * * *",)),
-        (
-            {"StartTime": "2027-01-01T00:00:00Z", "EndTime": "2027-02-01T00:00:00Z"},
-            action("StartTime"),
-            ("2027-01-01 00:00:00+00:00",),
-        ),
-        ref=r"Demo-Thing-\w+",
-        unchanged={"TimeZone": "moto does not keep it"},
-    )
-
-
-def test_scaling_policy(lifecycle: Lifecycle, world: Any) -> None:
-    def policy(*names: str) -> Callable[[str], Any]:
-        def look(_: str) -> Any:
-            found = scaling("describe_policies", AutoScalingGroupName=world.scaling_group)["ScalingPolicies"][0]
-            return tuple(found.get(name) for name in names)
-
-        return look
-
-    metric = {"PredefinedMetricType": "ASGAverageCPUUtilization"}
-    tracking = {"PredefinedMetricSpecification": metric, "TargetValue": "50"}
-    provider = registry()["AWS::AutoScaling::ScalingPolicy"]
-    lifecycle(
-        "AWS::AutoScaling::ScalingPolicy",
-        {"AutoScalingGroupName": world.scaling_group, "AdjustmentType": "ChangeInCapacity", "ScalingAdjustment": "1"},
-        ({"ScalingAdjustment": 2, "Cooldown": "60"}, policy("ScalingAdjustment", "Cooldown"), (2, 60)),
-        (
-            {
-                "PolicyType": "TargetTrackingScaling",
-                "TargetTrackingConfiguration": tracking,
-                "AdjustmentType": None,
-                "ScalingAdjustment": None,
-                "Cooldown": None,
-            },
-            lambda arn: policy("TargetTrackingConfiguration")(arn)[0]["TargetValue"],
-            50.0,
-        ),
-        ref=r"arn:aws:autoscaling:.*policyName/Demo-Thing-\w+",
-        unchanged=dict.fromkeys(provider.updatable - {"PolicyType"}, "one call puts the whole policy"),
-    )
-
-
 class Group:
-    """A group of two instances that replaces what is ended or refreshed; what a test needs of Auto Scaling."""
+    """Group of two instances with scripted instance refreshes."""
 
     def __init__(self, *, refresh: str = "Successful") -> None:
         self.instances = ["i-1", "i-2"]
         self.refresh = refresh
-        self.made = 2
 
     def describe(self, **_: Any) -> Any:
         instances = [{"InstanceId": i, "LifecycleState": "InService"} for i in self.instances]
         group = {"AutoScalingGroupName": "g", "AutoScalingGroupARN": "arn:g", "DesiredCapacity": 2}
         return {"AutoScalingGroups": [{**group, "Instances": instances}]}
-
-    def end(self, **arguments: Any) -> Any:
-        assert arguments["ShouldDecrementDesiredCapacity"] is False
-        self.made += 1
-        self.instances = [i for i in self.instances if i != arguments["InstanceId"]] + [f"i-{self.made}"]
-        return {}
 
     def refreshes(self, **arguments: Any) -> Any:
         assert arguments["InstanceRefreshIds"] == ["r-1"]
@@ -239,9 +148,6 @@ class Group:
             "create_or_update_tags": lambda **_: {},
             "start_instance_refresh": lambda **_: {"InstanceRefreshId": "r-1"},
             "describe_instance_refreshes": self.refreshes,
-            "terminate_instance_in_auto_scaling_group": self.end,
-            "suspend_processes": lambda **_: {},
-            "resume_processes": lambda **_: {},
         }
 
 
@@ -260,7 +166,7 @@ def update(scripted: Any, boto: Any, context: Any) -> Callable[..., Any]:
     return run
 
 
-def test_without_a_policy_running_instances_stay(update: Any) -> None:
+def test_no_policy_keeps_running_instances(update: Any) -> None:
     assert set(update({}).names()) == {
         "update_auto_scaling_group",
         "create_or_update_tags",
@@ -268,7 +174,7 @@ def test_without_a_policy_running_instances_stay(update: Any) -> None:
     }
 
 
-def test_a_new_template_version_starts_a_refresh_and_waits_for_it(update: Any) -> None:
+def test_new_template_version_starts_a_refresh_and_waits_for_it(update: Any) -> None:
     preferences = {"MinHealthyPercentage": "0", "SkipMatching": "true"}
     client = update({"AutoScalingInstanceRefresh": {"Strategy": "Rolling", "Preferences": preferences}})
     started = dict(client.calls)["start_instance_refresh"]
@@ -286,34 +192,19 @@ def test_other_changes_start_no_refresh(update: Any) -> None:
     assert "start_instance_refresh" not in client.names()
 
 
-def test_an_empty_group_needs_no_refresh(update: Any) -> None:
+def test_empty_group_starts_no_refresh(update: Any) -> None:
     group = Group()
     group.instances = []
     client = update({"AutoScalingInstanceRefresh": {"Strategy": "Rolling"}}, group=group)
     assert "start_instance_refresh" not in client.names()
 
 
-def test_a_failed_refresh_fails_the_update(update: Any) -> None:
+def test_failed_refresh_fails_the_update(update: Any) -> None:
     with pytest.raises(ResourceFailure, match="r-1 of g: Failed: because"):
         update({"AutoScalingInstanceRefresh": {"Strategy": "Rolling"}}, group=Group(refresh="Failed"))
 
 
-def test_a_rolling_update_replaces_batch_by_batch_with_processes_suspended(update: Any) -> None:
-    group = Group()
-    policy = {"MaxBatchSize": "1", "MinInstancesInService": 1, "SuspendProcesses": ["AZRebalance"]}
-    client = update({"AutoScalingRollingUpdate": policy}, group=group)
-    assert group.instances == ["i-3", "i-4"]
-    names = [name for name in client.names() if not name.startswith("describe")]
-    ended = "terminate_instance_in_auto_scaling_group"
-    assert names[1:5] == ["suspend_processes", ended, ended, "resume_processes"]
-
-
-def test_a_rolling_update_that_may_touch_nothing_is_refused(update: Any) -> None:
-    with pytest.raises(ResourceFailure, match="MinInstancesInService 2 leaves none of 2"):
-        update({"AutoScalingRollingUpdate": {"MinInstancesInService": 2}})
-
-
-def test_unmodified_sizes_are_left_to_who_sizes_the_group(update: Any) -> None:
+def test_unmodified_sizes_are_not_sent_if_the_policy_ignores_them(update: Any) -> None:
     policy = {"AutoScalingScheduledAction": {"IgnoreUnmodifiedGroupSizeProperties": "true"}}
     sent = dict(update(policy, new={**NEW, "MaxSize": 4}).calls)["update_auto_scaling_group"]
     assert (sent.get("MinSize"), sent["MaxSize"]) == (None, 4)
@@ -323,19 +214,25 @@ def test_unmodified_sizes_are_left_to_who_sizes_the_group(update: Any) -> None:
 @pytest.mark.parametrize(
     ("policy", "problem"),
     [
-        ({"AutoScalingReplacingUpdate": {"WillReplace": True}}, "wants a new group"),
-        ({"AutoScalingRollingUpdate": {"WaitOnResourceSignals": True}}, "counts no signals"),
-        ({"AutoScalingRollingUpdate": {"PauseTime": "PT5M"}}, "cannot do PauseTime"),
-        ({"AutoScalingRollingUpdate": {}, "AutoScalingInstanceRefresh": {"Strategy": "Rolling"}}, "exclude each other"),
-        ({"AutoScalingRefresh": {}}, "unknown AutoScalingRefresh"),
+        (
+            {"AutoScalingReplacingUpdate": {"WillReplace": True}},
+            "with AutoScalingReplacingUpdate cannot be updated in place",
+        ),
+        ({"AutoScalingRollingUpdate": {}}, "not emulated: AutoScalingRollingUpdate"),
     ],
 )
-def test_what_the_policy_cannot_do_is_refused(policy: Any, problem: str, update: Any) -> None:
+def test_unsupported_policies_fail_the_update(policy: Any, problem: str, update: Any) -> None:
     with pytest.raises(ResourceFailure, match=problem):
         update(policy)
 
 
-def test_every_setting_of_a_group_reaches_the_service(update: Any) -> None:
+def test_creation_policy_with_signals_fails(context: Any) -> None:
+    where = context(attributes={"CreationPolicy": {"ResourceSignal": {"Count": 1}}})
+    with pytest.raises(ResourceFailure, match="ResourceSignal: signals are not emulated"):
+        registry()[GROUP].create(where, OLD)
+
+
+def test_all_settings_reach_the_service(update: Any) -> None:
     settings: dict[str, Any] = {
         "AvailabilityZones": ["us-east-1a"],
         "AvailabilityZoneDistribution": {"CapacityDistributionStrategy": "balanced-only"},
@@ -359,7 +256,7 @@ def test_every_setting_of_a_group_reaches_the_service(update: Any) -> None:
     assert sent == {"AutoScalingGroupName": "g", **OLD, **settings, "DefaultCooldown": 60}
 
 
-def test_dropped_settings_go_back_to_their_defaults_or_are_refused(update: Any) -> None:
+def test_removed_settings_return_to_defaults_or_fail(update: Any) -> None:
     extra = {"PlacementGroup": "pg", "MaxInstanceLifetime": 86400, "DefaultInstanceWarmup": 60, "Cooldown": 60}
     sent = dict(update({}, old={**OLD, **extra}, new=OLD).calls)["update_auto_scaling_group"]
     assert sent == {
@@ -370,11 +267,11 @@ def test_dropped_settings_go_back_to_their_defaults_or_are_refused(update: Any) 
         "MaxInstanceLifetime": 0,
         "DefaultInstanceWarmup": -1,
     }
-    with pytest.raises(ResourceFailure, match="CapacityReservationSpecification cannot be dropped"):
+    with pytest.raises(ResourceFailure, match="cannot be removed in place: CapacityReservationSpecification"):
         update({}, old={**OLD, "CapacityReservationSpecification": {}}, new=OLD)
 
 
-def test_creation_waits_for_the_instances_that_the_template_asks_for(scripted: Any, boto: Any, context: Any) -> None:
+def test_creation_waits_for_the_desired_capacity(scripted: Any, boto: Any, context: Any) -> None:
     group = Group()
     group.instances = []
     looks = iter(range(100))

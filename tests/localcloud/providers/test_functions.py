@@ -1,4 +1,4 @@
-"""Lambda, EventBridge and Scheduler types, made, changed and removed in moto."""
+"""Lambda and EventBridge resource types, created, updated and deleted in moto."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def test_function(lifecycle: Lifecycle, world: Any) -> None:
         found: str = call("lambda", "get_function_configuration", FunctionName=name)["CodeSha256"]
         return found
 
-    other = boto3.client("s3").put_object(Bucket=world.bucket(), Key="other.zip", Body=b"PK\x05\x06" + bytes(18))
-    assert other
+    boto3.client("s3").put_object(Bucket=world.bucket(), Key="other.zip", Body=b"PK\x05\x06" + bytes(18))
     seen: dict[str, str] = {}
     lifecycle(
         "AWS::Lambda::Function",
@@ -70,12 +69,12 @@ def test_function(lifecycle: Lifecycle, world: Any) -> None:
         unchanged=dict.fromkeys(
             ("Architectures", "DeadLetterConfig", "EphemeralStorage", "FileSystemConfigs", "ImageConfig", "KmsKeyArn")
             + ("Layers", "LoggingConfig", "SnapStart", "TracingConfig", "VpcConfig"),
-            "moto does not keep its change; the call is checked against a written answer below",
+            "moto does not store its change; a test below checks the call against scripted responses",
         ),
     )
 
 
-def test_every_setting_of_a_function_reaches_the_service(scripted: Any, boto: Any, context: Any) -> None:
+def test_all_settings_of_a_function_reach_the_service(scripted: Any, boto: Any, context: Any) -> None:
     state = {"FunctionArn": "arn", "State": "Active", "LastUpdateStatus": "Successful"}
     client = scripted(
         "lambda",
@@ -113,7 +112,7 @@ def test_every_setting_of_a_function_reaches_the_service(scripted: Any, boto: An
     assert client.names().count("update_function_code") == 1
 
 
-def test_a_function_that_does_not_start_fails_with_its_reason(scripted: Any, boto: Any, context: Any) -> None:
+def test_function_in_state_failed_raises_the_reason(scripted: Any, boto: Any, context: Any) -> None:
     failed = {"State": "Failed", "StateReason": "no network", "FunctionArn": "arn"}
     client = scripted(
         "lambda",
@@ -131,41 +130,13 @@ def test_a_function_that_does_not_start_fails_with_its_reason(scripted: Any, bot
     assert client.names()[-1] == "delete_function"
 
 
-def test_inline_source_is_packed_as_index(world: Any, context: Any) -> None:
+def test_inline_code_is_packed_as_index(world: Any, context: Any) -> None:
     properties = {"Code": {"ZipFile": "x = 1\n"}, "Role": world.role_arn(), "Handler": "index.handler"}
     provider = registry()["AWS::Lambda::Function"]
     made = provider.create(context(), {**properties, "Runtime": "python3.13"})
     assert made.attributes["Arn"].endswith(f":function:{made.physical_id}")
-    with pytest.raises(ResourceFailure, match="inline source is for python and nodejs, not java21"):
+    with pytest.raises(ResourceFailure, match="inline code requires a python or nodejs runtime, found java21"):
         provider.create(context("Other"), {**properties, "Runtime": "java21"})
-
-
-def test_version(lifecycle: Lifecycle, world: Any) -> None:
-    name = world.function()
-    lifecycle("AWS::Lambda::Version", {"FunctionName": name}, ref=rf"arn:aws:lambda:us-east-1:\d+:function:{name}:1")
-
-
-def test_alias(lifecycle: Lifecycle, world: Any) -> None:
-    name = world.function()
-    for text in ("one", "two"):
-        call("lambda", "publish_version", FunctionName=name, Description=text)
-        call("lambda", "update_function_code", FunctionName=name, S3Bucket=world.bucket(), S3Key="code.zip")
-
-    def alias(*names: str) -> Callable[[str], Any]:
-        def look(_: str) -> Any:
-            found = call("lambda", "get_alias", FunctionName=name, Name="live")
-            return tuple(found.get(key) for key in names)
-
-        return look
-
-    weights = {"AdditionalVersionWeights": [{"FunctionVersion": "1", "FunctionWeight": "0.1"}]}
-    lifecycle(
-        "AWS::Lambda::Alias",
-        {"FunctionName": name, "Name": "live", "FunctionVersion": "1"},
-        ({"FunctionVersion": "$LATEST", "Description": "d"}, alias("FunctionVersion", "Description"), ("$LATEST", "d")),
-        ({"RoutingConfig": weights}, alias("RoutingConfig"), ({"AdditionalVersionWeights": {"1": 0.1}},)),
-        ref=rf"arn:aws:lambda:us-east-1:\d+:function:{name}:live",
-    )
 
 
 def test_permission(lifecycle: Lifecycle, world: Any) -> None:
@@ -182,30 +153,26 @@ def test_permission(lifecycle: Lifecycle, world: Any) -> None:
     )
 
 
-def test_event_invoke_config(lifecycle: Lifecycle, world: Any) -> None:
-    def config(*names: str) -> Callable[[str], Any]:
-        def look(_: str) -> Any:
-            found = call("lambda", "get_function_event_invoke_config", FunctionName="fn")
-            return tuple(found.get(key) for key in names)
+def test_event_source_mapping(lifecycle: Lifecycle, world: Any) -> None:
+    def mapping(identity: str) -> Any:
+        return call("lambda", "get_event_source_mapping", UUID=identity)
 
-        return look
-
-    target = {"OnFailure": {"Destination": "arn:aws:sqs:us-east-1:123456789012:dead"}}
+    call("sqs", "create_queue", QueueName="q", Attributes={"VisibilityTimeout": "60"})
     lifecycle(
-        "AWS::Lambda::EventInvokeConfig",
-        {"FunctionName": world.function(), "Qualifier": "$LATEST", "MaximumRetryAttempts": "0"},
-        ({}, config("MaximumRetryAttempts"), (0,)),
-        ({"MaximumEventAgeInSeconds": 60, "MaximumRetryAttempts": 1}, config("MaximumRetryAttempts"), (1,)),
-        ({"DestinationConfig": target}, lambda i: config("DestinationConfig")(i)[0]["OnFailure"], target["OnFailure"]),
-        ref=r"fn\|\$LATEST",
-    )
-
-
-def test_layer_version(lifecycle: Lifecycle, world: Any) -> None:
-    lifecycle(
-        "AWS::Lambda::LayerVersion",
-        {"Content": {"S3Bucket": world.bucket(), "S3Key": "code.zip"}, "CompatibleRuntimes": ["python3.13"]},
-        ref=r"arn:aws:lambda:us-east-1:\d+:layer:Demo-Thing-\w+:1",
+        "AWS::Lambda::EventSourceMapping",
+        {
+            "FunctionName": world.function(),
+            "EventSourceArn": "arn:aws:sqs:us-east-1:123456789012:q",
+            "BatchSize": "5",
+        },
+        ({"BatchSize": "3"}, lambda i: mapping(i)["BatchSize"], 3),
+        ({"Enabled": False}, lambda i: mapping(i)["State"], "Disabled"),
+        ref=r"[0-9a-f-]{36}",
+        unchanged={
+            "FunctionName": "moto keeps the first function",
+            "MaximumBatchingWindowInSeconds": "moto does not store it",
+            "Tags": "moto does not store tags of mappings",
+        },
     )
 
 
@@ -245,55 +212,20 @@ def test_rule(bus: str | None, lifecycle: Lifecycle, world: Any) -> None:
         ({"Tags": None}, lambda i: set(tags(i)), {"team", "aws:cloudformation:stack-name"}),
         ref=rf"{bus}\|Demo-Thing-\w+" if bus else r"Demo-Thing-\w+",
         tags=tags,
-        unchanged={"ScheduleExpression": "of the default bus only"} if bus else {},
+        unchanged={"ScheduleExpression": "only valid on the default bus"} if bus else {},
     )
 
 
-def test_a_rule_of_that_name_is_refused(context: Any) -> None:
+def test_existing_rule_fails_the_creation(context: Any) -> None:
     call("events", "put_rule", Name="taken", ScheduleExpression="rate(1 minute)")
     with pytest.raises(ResourceFailure, match="identifier 'taken' already exists"):
         registry()["AWS::Events::Rule"].create(context(), {"Name": "taken", "ScheduleExpression": "rate(2 minutes)"})
 
 
-def test_targets_that_the_service_refuses_fail_the_rule(scripted: Any, boto: Any, context: Any) -> None:
+def test_rejected_targets_fail_the_update(scripted: Any, boto: Any, context: Any) -> None:
     refused = {"FailedEntries": [{"TargetId": "T", "ErrorMessage": "no such function", "ErrorCode": "x"}]}
     client = scripted("events", {"put_targets": lambda **_: refused})
     old: dict[str, Any] = {"Name": "r"}
     new = {**old, "Targets": [{"Id": "T", "Arn": "arn:aws:lambda:us-east-1:1:function:f"}]}
     with pytest.raises(ResourceFailure, match="target T: no such function"):
         registry()["AWS::Events::Rule"].update(context(clients=boto(events=client)), "r", old, new)
-
-
-def test_schedule(lifecycle: Lifecycle, world: Any) -> None:
-    def schedule(*names: str) -> Callable[[str], Any]:
-        def look(name: str) -> Any:
-            found = call("scheduler", "get_schedule", Name=name)
-            return tuple(found.get(key) for key in names)
-
-        return look
-
-    target = {"Arn": "arn:aws:lambda:us-east-1:123456789012:function:f", "RoleArn": world.role_arn(), "Input": "{}"}
-    dates = {"StartDate": "2027-01-01T00:00:00Z", "EndDate": "2027-02-01T00:00:00Z"}
-    lifecycle(
-        "AWS::Scheduler::Schedule",
-        {"ScheduleExpression": "rate(1 minute)", "FlexibleTimeWindow": {"Mode": "OFF"}, "Target": target},
-        ({"ScheduleExpression": "rate(2 minutes)"}, schedule("ScheduleExpression"), ("rate(2 minutes)",)),
-        ({"State": "DISABLED", "Description": "d"}, schedule("State", "Description"), ("DISABLED", "d")),
-        ({"ScheduleExpressionTimezone": "UTC"}, schedule("ScheduleExpressionTimezone"), ("UTC",)),
-        (
-            {"FlexibleTimeWindow": {"Mode": "FLEXIBLE", "MaximumWindowInMinutes": "5"}},
-            lambda n: schedule("FlexibleTimeWindow")(n)[0]["MaximumWindowInMinutes"],
-            5,
-        ),
-        ({"Target": {**target, "Input": '{"a": 1}'}}, lambda n: schedule("Target")(n)[0]["Input"], '{"a": 1}'),
-        (dates, lambda n: schedule("StartDate")(n)[0].year, 2027),
-        ({"KmsKeyArn": "arn:aws:kms:us-east-1:1:key/k"}, schedule("KmsKeyArn"), ("arn:aws:kms:us-east-1:1:key/k",)),
-        ref=r"Demo-Thing-\w+",
-        unchanged={"GroupName": "refused, see below"},
-    )
-
-
-def test_a_schedule_stays_in_its_group(context: Any) -> None:
-    old = {"ScheduleExpression": "rate(1 minute)", "GroupName": "a"}
-    with pytest.raises(ResourceFailure, match="GroupName cannot change"):
-        registry()["AWS::Scheduler::Schedule"].update(context(), "s", old, {**old, "GroupName": "b"})

@@ -1,4 +1,4 @@
-"""IAM types, made, changed and removed in moto."""
+"""IAM resource types, created, updated and deleted in moto."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trust(service: str) -> dict[str, Any]:
     return {"Version": "2012-10-17", "Statement": [statement]}
 
 
-def test_a_roll_back_takes_off_a_policy_that_never_came_on(context: Callable[..., Any]) -> None:
+def test_update_detaches_a_policy_that_is_not_attached(context: Callable[..., Any]) -> None:
     provider, plain = registry()["AWS::IAM::Role"], {"AssumeRolePolicyDocument": trust("ec2.amazonaws.com")}
     made = provider.create(context(), plain)
     missing = plain | {"ManagedPolicyArns": ["arn:aws:iam::aws:policy/NoSuchPolicy"]}
@@ -90,7 +90,7 @@ def test_role(lifecycle: Lifecycle, world: Any) -> None:
     )
 
 
-def test_a_policy_of_somebody_else_keeps_the_role(context: Any) -> None:
+def test_role_with_other_policies_is_not_deleted(context: Any) -> None:
     provider = registry()["AWS::IAM::Role"]
     properties = {"AssumeRolePolicyDocument": trust("ec2.amazonaws.com"), "RoleName": "kept"}
     provider.create(context(), properties)
@@ -99,7 +99,7 @@ def test_a_policy_of_somebody_else_keeps_the_role(context: Any) -> None:
         provider.delete(context(), "kept", properties)
 
 
-def test_a_role_that_cannot_be_finished_is_removed(context: Any, world: Any) -> None:
+def test_partially_created_role_is_deleted(context: Any, world: Any) -> None:
     read = world.managed_policy()
     properties = {
         "AssumeRolePolicyDocument": trust("ec2.amazonaws.com"),
@@ -142,7 +142,7 @@ def test_inline_policy(lifecycle: Lifecycle, world: Any) -> None:
     )
 
 
-def test_an_inline_policy_wants_somebody(context: Any) -> None:
+def test_inline_policy_requires_a_principal(context: Any) -> None:
     with pytest.raises(ResourceFailure, match="at least one of Roles, Users, Groups"):
         registry()["AWS::IAM::Policy"].create(context(), {"PolicyName": "p", "PolicyDocument": document("s3:Get")})
 
@@ -212,7 +212,7 @@ def test_oidc_provider(lifecycle: Lifecycle) -> None:
         ({"Tags": None}, lambda arn: set(tags(arn)), {"team"}),
         ref=r"arn:aws:iam::123456789012:oidc-provider/token\.actions\.githubusercontent\.com",
         tags=tags,
-        unchanged={"ClientIdList": "moto has no calls for it; the test below writes their answers"},
+        unchanged={"ClientIdList": "moto has no operations for it; a test below scripts their responses"},
     )
 
 
@@ -226,7 +226,7 @@ def test_service_linked_role(lifecycle: Lifecycle, context: Any) -> None:
     )
 
 
-def test_audiences_are_exchanged_one_by_one(scripted: Any, boto: Any, context: Any) -> None:
+def test_audiences_are_added_and_removed(scripted: Any, boto: Any, context: Any) -> None:
     arn = "arn:aws:iam::123456789012:oidc-provider/example.com"
     described = {"Url": "example.com", "ClientIDList": []}
     iam_client = scripted(

@@ -1,4 +1,4 @@
-"""EC2's network types, made, changed and removed in moto."""
+"""EC2 network types, created, updated and deleted in moto."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_route_table(lifecycle: Lifecycle, world: Any) -> None:
 
 def test_route(lifecycle: Lifecycle, world: Any) -> None:
     table = world.route_table()
-    same_call = "moto wants a resource of each kind of target; the call is the same"
+    same_call = "moto requires a resource of each target type; the call is the same"
     others = registry()["AWS::EC2::Route"].updatable - {"GatewayId"}
 
     def gateway(_: str) -> str:
@@ -93,7 +93,7 @@ def test_route(lifecycle: Lifecycle, world: Any) -> None:
     )
 
 
-def test_a_route_has_one_destination(world: Any, context: Any) -> None:
+def test_route_requires_one_destination(world: Any, context: Any) -> None:
     properties = {"RouteTableId": world.route_table(), "GatewayId": world.gateway()}
     with pytest.raises(ResourceFailure, match="exactly one of DestinationCidrBlock"):
         registry()["AWS::EC2::Route"].create(context(), properties)
@@ -159,10 +159,10 @@ def endpoint(identity: str) -> dict[str, Any]:
     return found
 
 
-MOTO_KEEPS = {
-    "PrivateDnsEnabled": "moto's ModifyVpcEndpoint does not keep it",
-    "IpAddressType": "moto's ModifyVpcEndpoint does not keep it",
-    "DnsOptions": "moto's ModifyVpcEndpoint does not keep it",
+NOT_STORED = {
+    "PrivateDnsEnabled": "moto's ModifyVpcEndpoint does not store it",
+    "IpAddressType": "moto's ModifyVpcEndpoint does not store it",
+    "DnsOptions": "moto's ModifyVpcEndpoint does not store it",
 }
 
 
@@ -182,15 +182,15 @@ def test_gateway_endpoint(lifecycle: Lifecycle, world: Any) -> None:
         ref=r"vpce-\w+",
         tags=tags,
         unchanged={
-            **MOTO_KEEPS,
-            "RouteTableIds": "tested apart: moto cannot delete the endpoint afterwards",
-            "SubnetIds": "of an interface endpoint",
-            "SecurityGroupIds": "of an interface endpoint",
+            **NOT_STORED,
+            "RouteTableIds": "tested separately: moto cannot delete the endpoint afterwards",
+            "SubnetIds": "only interface endpoints have it",
+            "SecurityGroupIds": "only interface endpoints have it",
         },
     )
 
 
-def test_gateway_endpoint_moves_to_other_route_tables(world: Any, context: Any) -> None:
+def test_gateway_endpoint_changes_its_route_tables(world: Any, context: Any) -> None:
     old = {
         "VpcId": world.vpc,
         "ServiceName": "com.amazonaws.us-east-1.s3",
@@ -226,10 +226,10 @@ def test_interface_endpoint(lifecycle: Lifecycle, world: Any) -> None:
         ),
         ref=r"vpce-\w+",
         unchanged={
-            **MOTO_KEEPS,
-            "RouteTableIds": "of a gateway",
-            "PolicyDocument": "tested there",
-            "Tags": "tested there",
+            **NOT_STORED,
+            "RouteTableIds": "only gateway endpoints have it",
+            "PolicyDocument": "tested with the gateway endpoint",
+            "Tags": "tested with the gateway endpoint",
         },
     )
 
@@ -251,10 +251,6 @@ def test_flow_log(lifecycle: Lifecycle, world: Any) -> None:
         ref=r"fl-\w+",
         tags=tags,
     )
-
-
-def test_network_acl(lifecycle: Lifecycle, world: Any) -> None:
-    lifecycle("AWS::EC2::NetworkAcl", {"VpcId": world.vpc, **TAGGED}, RETAGGED, ref=r"acl-\w+", tags=tags)
 
 
 def rules(group: str, direction: str) -> set[tuple[str, Any, str]]:
@@ -290,14 +286,14 @@ def test_security_group(lifecycle: Lifecycle, world: Any) -> None:
     )
 
 
-def test_own_egress_replaces_the_default_on_creation(world: Any, context: Any) -> None:
+def test_template_egress_replaces_the_default_at_creation(world: Any, context: Any) -> None:
     closed = {"IpProtocol": "icmp", "FromPort": 252, "ToPort": 86, "CidrIp": "255.255.255.255/32"}
     properties = {"GroupDescription": "closed", "VpcId": world.vpc, "SecurityGroupEgress": [closed]}
     made = registry()["AWS::EC2::SecurityGroup"].create(context(), properties)
     assert rules(made.physical_id, "egress") == {("icmp", 252, "255.255.255.255/32")}
 
 
-def test_inline_change_leaves_rules_of_other_resources(world: Any, context: Any) -> None:
+def test_inline_changes_keep_the_rules_of_other_resources(world: Any, context: Any) -> None:
     group = registry()["AWS::EC2::SecurityGroup"]
     old = {"GroupDescription": "d", "VpcId": world.vpc}
     made = group.create(context(), old)
@@ -321,7 +317,7 @@ def test_security_group_rule(direction: str, lifecycle: Lifecycle, world: Any) -
         f"AWS::EC2::SecurityGroup{direction}",
         {"GroupId": world.group(), "IpProtocol": "-1", other_side: world.group(1)},
         ref=r"sgr-\w+",
-        unchanged={"Description": "moto keeps no description of a group pair; the next case does"},
+        unchanged={"Description": "moto does not store the description of a group pair; the next case checks it"},
     )
     lifecycle(
         f"AWS::EC2::SecurityGroup{direction}",
@@ -336,10 +332,10 @@ def test_security_group_rule(direction: str, lifecycle: Lifecycle, world: Any) -
     [
         ({"IpProtocol": "tcp"}, "exactly one of CidrIp"),
         ({"IpProtocol": "tcp", "CidrIp": "10.0.0.0/8", "CidrIpv6": "::/0"}, "exactly one of CidrIp"),
-        ({"IpProtocol": "tcp", "CidrIp": "10.0.0.0/8", "Port": 1}, "unknown Port"),
+        ({"IpProtocol": "tcp", "CidrIp": "10.0.0.0/8", "Port": 1}, "unknown keys: Port"),
     ],
 )
-def test_a_wrong_rule_is_refused_and_nothing_stays(rule: Any, problem: str, world: Any, context: Any) -> None:
+def test_invalid_rule_fails_and_deletes_the_group(rule: Any, problem: str, world: Any, context: Any) -> None:
     properties = {"GroupDescription": "d", "GroupName": "wrong", "VpcId": world.vpc, "SecurityGroupIngress": [rule]}
     with pytest.raises(ResourceFailure, match=problem):
         registry()["AWS::EC2::SecurityGroup"].create(context(), properties)

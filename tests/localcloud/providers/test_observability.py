@@ -1,4 +1,4 @@
-"""Logs, CloudWatch, SNS, SQS, DynamoDB and Budgets types, made, changed and removed in moto."""
+"""Logs, CloudWatch, SNS, SQS and Budgets resource types, created, updated and deleted in moto."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_log_group(lifecycle: Lifecycle) -> None:
     )
 
 
-def test_log_group_arn_ends_as_cloudformation_has_it(context: Any) -> None:
+def test_log_group_arn_ends_as_in_cloudformation(context: Any) -> None:
     made = registry()["AWS::Logs::LogGroup"].create(context(), {"LogGroupName": "/a"})
     assert made.attributes["Arn"] == "arn:aws:logs:us-east-1:123456789012:log-group:/a:*"
 
@@ -66,19 +66,6 @@ def test_metric_filter(lifecycle: Lifecycle, world: Any) -> None:
             {"run": "$.run"},
         ),
         ref=r"Demo-Thing-\w+",
-    )
-
-
-def test_logs_resource_policy(lifecycle: Lifecycle) -> None:
-    def document(name: str) -> Any:
-        policies = call("logs", "describe_resource_policies")["resourcePolicies"]
-        return next(json.loads(p["policyDocument"])["Id"] for p in policies if p["policyName"] == name)
-
-    lifecycle(
-        "AWS::Logs::ResourcePolicy",
-        {"PolicyName": "p", "PolicyDocument": '{"Id": "one"}'},
-        ({"PolicyDocument": {"Id": "two"}}, document, "two"),
-        ref="p",
     )
 
 
@@ -128,7 +115,7 @@ def test_alarm(lifecycle: Lifecycle, world: Any) -> None:
         ({"Tags": None}, lambda n: set(tags(n)), KEPT),
         ref=r"Demo-Thing-\w+",
         tags=tags,
-        unchanged=dict.fromkeys(provider.updatable, "one call puts the whole alarm"),
+        unchanged=dict.fromkeys(provider.updatable, "one call replaces the alarm"),
     )
 
 
@@ -149,7 +136,7 @@ def test_dashboard(lifecycle: Lifecycle) -> None:
         "AWS::CloudWatch::Dashboard",
         {"DashboardName": "demo", "DashboardBody": '{"widgets": []}'},
         ({"DashboardBody": '{"widgets": [1]}'}, body, {"widgets": [1]}),
-        ({"Tags": [{"Key": "team", "Value": "ml"}]}, body, {"widgets": [1]}),  # moto keeps no tags of dashboards
+        ({"Tags": [{"Key": "team", "Value": "ml"}]}, body, {"widgets": [1]}),  # moto does not store tags of dashboards
         ref="demo",
     )
 
@@ -181,7 +168,7 @@ def test_topic(lifecycle: Lifecycle, world: Any) -> None:
         tags=tags,
         unchanged=dict.fromkeys(
             ("ContentBasedDeduplication", "FifoThroughputScope", "ArchivePolicy", "SignatureVersion", "TracingConfig"),
-            "moto does not keep it; each attribute has one call",
+            "moto does not store it; every attribute is set by its own call",
         ),
     )
 
@@ -233,7 +220,7 @@ def test_subscription(lifecycle: Lifecycle, world: Any) -> None:
         ({"RedrivePolicy": dead}, lambda a: json.loads(attributes("RedrivePolicy")(a)[0]), dead),
         ({"FilterPolicyScope": "MessageBody"}, attributes("FilterPolicyScope"), ("MessageBody",)),
         ref=rf"{world.topic()}:[\w-]+",
-        unchanged={"DeliveryPolicy": "of http endpoints", "SubscriptionRoleArn": "of firehose; the call is the same"},
+        unchanged={"DeliveryPolicy": "for http endpoints only", "SubscriptionRoleArn": "for firehose only"},
     )
 
 
@@ -297,70 +284,6 @@ def test_queue_policy(lifecycle: Lifecycle, world: Any) -> None:
     )
 
 
-def test_table(lifecycle: Lifecycle) -> None:
-    def table(*names: str) -> Callable[[str], Any]:
-        def look(name: str) -> Any:
-            found = call("dynamodb", "describe_table", TableName=name)["Table"]
-            return tuple(found.get(key) for key in names)
-
-        return look
-
-    def tags(name: str) -> dict[str, str]:
-        return pairs(call("dynamodb", "list_tags_of_resource", ResourceArn=table("TableArn")(name)[0])["Tags"])
-
-    def expiry(name: str) -> Any:
-        return call("dynamodb", "describe_time_to_live", TableName=name)["TimeToLiveDescription"]["TimeToLiveStatus"]
-
-    def recovery(name: str) -> Any:
-        found = call("dynamodb", "describe_continuous_backups", TableName=name)["ContinuousBackupsDescription"]
-        return found["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"]
-
-    lifecycle(
-        "AWS::DynamoDB::Table",
-        {
-            "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
-            "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
-            "BillingMode": "PAY_PER_REQUEST",
-            "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": "true"},
-            **TAGGED,
-        },
-        ({}, recovery, "ENABLED"),
-        ({"PointInTimeRecoverySpecification": None}, recovery, "DISABLED"),
-        ({"TimeToLiveSpecification": {"AttributeName": "until", "Enabled": True}}, expiry, "ENABLED"),
-        ({"TimeToLiveSpecification": None}, expiry, "DISABLED"),
-        (
-            {
-                "BillingMode": "PROVISIONED",
-                "ProvisionedThroughput": {"ReadCapacityUnits": "2", "WriteCapacityUnits": 1},
-            },
-            lambda n: table("ProvisionedThroughput")(n)[0]["ReadCapacityUnits"],
-            2,
-        ),
-        ({"DeletionProtectionEnabled": True}, table("DeletionProtectionEnabled"), (True,)),
-        ({"DeletionProtectionEnabled": None}, table("DeletionProtectionEnabled"), (False,)),
-        ({"Tags": None}, lambda n: set(tags(n)), {"team"}),
-        ref=r"Demo-Thing-\w+",
-        tags=tags,
-        unchanged={
-            "StreamSpecification": "tested below, for its attribute",
-            "SSESpecification": "moto's UpdateTable does not keep it",
-        },
-    )
-
-
-def test_a_table_with_a_stream_answers_its_arn(context: Any) -> None:
-    provider = registry()["AWS::DynamoDB::Table"]
-    old = {
-        "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
-        "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
-        "BillingMode": "PAY_PER_REQUEST",
-    }
-    made = provider.create(context(), old)
-    assert "StreamArn" not in made.attributes
-    new = {**old, "StreamSpecification": {"StreamViewType": "NEW_IMAGE"}}
-    assert "/stream/" in provider.update(context(), made.physical_id, old, new).attributes["StreamArn"]
-
-
 BUDGET = {
     "BudgetName": "demo",
     "BudgetType": "COST",
@@ -380,13 +303,13 @@ def test_budget(lifecycle: Lifecycle) -> None:
         },
         ref="demo",
         unchanged={
-            "Budget": "moto has no UpdateBudget; see below",
-            "ResourceTags": "moto has no TagResource of budgets",
+            "Budget": "moto has no UpdateBudget; a test below checks it",
+            "ResourceTags": "moto has no TagResource for budgets",
         },
     )
 
 
-def test_a_changed_budget_is_sent_whole(scripted: Any, boto: Any, context: Any) -> None:
+def test_changed_budget_is_sent_completely(scripted: Any, boto: Any, context: Any) -> None:
     answers = {"update_budget": lambda **_: {}, "describe_budget": lambda **_: {"Budget": BUDGET}}
     client = scripted("budgets", answers)
     limit = {"Amount": "200", "Unit": "USD"}

@@ -1,4 +1,4 @@
-"""Template values become API inputs: names in the API's case, scalars of its types, unknown settings refused."""
+"""Conversion of template values to API inputs: names in the API's case, scalar types, unknown settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from botocore.exceptions import ClientError
 
 from localcloud.cloudformation.provider import ResourceFailure
 from localcloud.cloudformation.providers import registry
-from localcloud.cloudformation.providers.shapes import dig, fitted
-from localcloud.cloudformation.providers.tagging import form_of, tag_map
-from localcloud.cloudformation.providers.waiting import wait_for
+from localcloud.cloudformation.providers.base.shapes import get_path, to_input
+from localcloud.cloudformation.providers.base.tagging import tag_map, tags_for_call
+from localcloud.cloudformation.providers.base.waiting import wait_for
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ from localcloud.cloudformation.providers.waiting import wait_for
         ),
     ],
 )
-def test_values_fit(service: str, operation: str, given: Any, expected: Any, cloud: None) -> None:
-    assert fitted(boto3.client(service), operation, given) == expected
+def test_values_are_converted(service: str, operation: str, given: Any, expected: Any, cloud: None) -> None:
+    assert to_input(boto3.client(service), operation, given) == expected
 
 
-def test_all_misfits_are_named_at_once_with_their_paths(cloud: None) -> None:
+def test_reports_each_invalid_value_with_its_path(cloud: None) -> None:
     wrong = {
         "MinCount": "many",
         "Nonsense": 1,
@@ -54,33 +54,33 @@ def test_all_misfits_are_named_at_once_with_their_paths(cloud: None) -> None:
         "SubnetId": "subnet-1",
     }
     with pytest.raises(ResourceFailure) as failure:
-        fitted(boto3.client("ec2"), "run_instances", wrong)
+        to_input(boto3.client("ec2"), "run_instances", wrong)
     assert str(failure.value) == (
-        "RunInstances does not take: MinCount: 'many' where an integer is wanted; Nonsense: no such setting; "
-        "Monitoring.Enabled: 'perhaps' where a boolean is wanted; "
-        "NetworkInterfaces[0].Groups: 'sg-1' where a list is wanted; NetworkInterfaces[1].Device: no such setting"
+        "RunInstances: invalid input: MinCount: expected integer, found 'many'; Nonsense: unknown setting; "
+        "Monitoring.Enabled: expected boolean, found 'perhaps'; "
+        "NetworkInterfaces[0].Groups: expected list, found 'sg-1'; NetworkInterfaces[1].Device: unknown setting"
     )
 
 
-def test_a_whole_number_is_not_cut_from_a_fraction(cloud: None) -> None:
-    with pytest.raises(ResourceFailure, match="Size: 8.5 where an integer is wanted"):
-        fitted(boto3.client("ec2"), "create_volume", {"Size": 8.5})
+def test_fraction_is_not_truncated_to_an_integer(cloud: None) -> None:
+    with pytest.raises(ResourceFailure, match="Size: expected integer, found 8.5"):
+        to_input(boto3.client("ec2"), "create_volume", {"Size": 8.5})
 
 
 @pytest.mark.parametrize(
     ("path", "expected"), [("a.0.b", 1), ("a.1.b", None), ("a.0.c", None), ("a.0.b.c", None), ("x", None)]
 )
-def test_dig(path: str, expected: Any) -> None:
-    assert dig({"a": [{"b": 1}]}, path) == expected
+def test_get_path(path: str, expected: Any) -> None:
+    assert get_path({"a": [{"b": 1}]}, path) == expected
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [{"Key": "a", "Value": 1}]])
-def test_tags_have_two_forms(value: Any) -> None:
+def test_tag_map_reads_both_forms(value: Any) -> None:
     assert tag_map(value) == {"a": "1"}
 
 
-def test_a_tag_has_nothing_else() -> None:
-    with pytest.raises(ResourceFailure, match="Tags: unknown Color"):
+def test_tag_with_another_field_fails() -> None:
+    with pytest.raises(ResourceFailure, match="Tags: unknown fields: Color"):
         tag_map([{"Key": "a", "Value": "1", "Color": "red"}])
 
 
@@ -92,20 +92,20 @@ def test_a_tag_has_nothing_else() -> None:
         ("iam", "create_role", "Tags", [{"Key": "a", "Value": "1"}]),
     ],
 )
-def test_tags_take_the_form_of_the_call(
+def test_tags_have_the_form_of_the_call(
     service: str, operation: str, parameter: str, expected: Any, cloud: None
 ) -> None:
-    assert form_of(boto3.client(service), operation, parameter, {"a": "1"}) == expected
+    assert tags_for_call(boto3.client(service), operation, parameter, {"a": "1"}) == expected
 
 
-def test_a_wait_ends_in_words() -> None:
+def test_wait_returns_the_value_or_names_the_awaited_state() -> None:
     answers = iter([None, False, 3])
     assert wait_for(lambda: next(answers), "three", poll_seconds=0) == 3
-    with pytest.raises(ResourceFailure, match="the thing: not within 0 seconds"):
+    with pytest.raises(ResourceFailure, match="timed out after 0 seconds waiting for the thing"):
         wait_for(lambda: None, "the thing", timeout_seconds=0)
 
 
-def test_registry_is_of_types_by_name() -> None:
+def test_registry_maps_type_names_to_providers() -> None:
     found = registry()
     assert all(name == provider.type_name for name, provider in found.items())
     assert {"AWS::EC2::VPC", "AWS::IAM::Role", "AWS::S3::Bucket", "AWS::AutoScaling::AutoScalingGroup"} <= set(found)
@@ -113,10 +113,10 @@ def test_registry_is_of_types_by_name() -> None:
 
 @pytest.fixture
 def refusing(scripted: Any, boto: Any, context: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a context whose role can be made but not finished, and, if so told, not removed."""
+    """Return a function that returns a context in which policies cannot be attached to roles."""
 
     def refuse(**_: Any) -> Any:
-        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "you may not"}}, "AttachRolePolicy")
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "not allowed"}}, "AttachRolePolicy")
 
     def make(*, removable: bool) -> Any:
         answers = {
@@ -134,20 +134,22 @@ def refusing(scripted: Any, boto: Any, context: Callable[..., Any]) -> Callable[
 ROLE = {"AssumeRolePolicyDocument": {}, "ManagedPolicyArns": ["arn:aws:iam::123456789012:policy/p"]}
 
 
-def test_what_fails_half_way_is_removed_and_the_cause_passes_through(refusing: Callable[..., Any]) -> None:
+def test_partial_creation_is_deleted_and_raises_the_cause(refusing: Callable[..., Any]) -> None:
     where, client = refusing(removable=True)
-    with pytest.raises(ClientError, match="you may not"):
+    with pytest.raises(ClientError, match="not allowed"):
         registry()["AWS::IAM::Role"].create(where, ROLE)
     assert client.names()[-1] == "delete_role"
 
 
-def test_what_cannot_be_removed_is_said_with_the_cause(refusing: Callable[..., Any]) -> None:
+def test_failed_deletion_is_reported_with_the_cause(refusing: Callable[..., Any]) -> None:
     where, _ = refusing(removable=False)
-    with pytest.raises(ResourceFailure, match=r"you may not; and removing the half-made Demo-Thing-\w+ failed"):
+    with pytest.raises(
+        ResourceFailure, match=r"not allowed; deleting the partially created Demo-Thing-\w+ also failed"
+    ):
         registry()["AWS::IAM::Role"].create(where, ROLE)
 
 
-def test_a_refused_delete_is_not_taken_for_gone(refusing: Callable[..., Any]) -> None:
+def test_access_denied_on_delete_is_raised(refusing: Callable[..., Any]) -> None:
     where, _ = refusing(removable=False)
     with pytest.raises(ClientError, match="AccessDenied"):
         registry()["AWS::IAM::Role"].delete(where, "r", ROLE)

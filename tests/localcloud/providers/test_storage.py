@@ -1,4 +1,4 @@
-"""S3, KMS, Parameter Store and ECR types, made, changed and removed in moto."""
+"""S3, KMS, Parameter Store and ECR resource types, created, updated and deleted in moto."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bucket_tags(bucket: str) -> dict[str, str]:
 
 
 def setting(operation: str, *path: str) -> Callable[[str], Any]:
-    """Return what the bucket answers to `operation`, or the error code when it has no such setting."""
+    """Return a function that reads a bucket's setting, or the error code if it is not set."""
 
     def look(bucket: str) -> Any:
         try:
@@ -62,7 +62,7 @@ BLOCKED = dict.fromkeys(("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAc
 
 
 def event_bridge(bucket: str) -> Any:
-    """Return the bucket's EventBridge setting, which moto keeps but does not tell."""
+    """Return the bucket's EventBridge setting, which moto stores but does not return."""
     return s3_backends["123456789012"]["aws"].buckets[bucket].notification_configuration.event_bridge
 
 
@@ -163,7 +163,7 @@ def test_bucket(lifecycle: Lifecycle, world: Any) -> None:
         ({"Tags": None}, lambda bucket: set(bucket_tags(bucket)), {"team"}),
         ref=r"demo-thing-[0-9a-f]{12}",
         tags=bucket_tags,
-        unchanged={"LoggingConfiguration": "tested apart: it needs a bucket that admits the log service"},
+        unchanged={"LoggingConfiguration": "tested separately: it needs a bucket that admits the log service"},
     )
 
 
@@ -178,13 +178,13 @@ def test_bucket_logging(context: Any, world: Any) -> None:
     assert status(made.physical_id) is None
 
 
-def test_a_bucket_of_that_name_is_refused(context: Any, world: Any) -> None:
+def test_existing_bucket_fails_the_creation(context: Any, world: Any) -> None:
     with pytest.raises(ResourceFailure, match=r"'AWS::S3::Bucket' with identifier 'for-tests-0' already exists"):
         registry()["AWS::S3::Bucket"].create(context(), {"BucketName": world.bucket()})
     assert s3("head_bucket", Bucket=world.bucket())
 
 
-def test_a_bucket_with_objects_is_not_deleted(context: Any, world: Any) -> None:
+def test_bucket_with_objects_is_not_deleted(context: Any, world: Any) -> None:
     with pytest.raises(boto3.client("s3").exceptions.ClientError, match="BucketNotEmpty"):
         registry()["AWS::S3::Bucket"].delete(context(), world.bucket(), {"BucketName": world.bucket()})
 
@@ -199,7 +199,7 @@ def test_a_bucket_with_objects_is_not_deleted(context: Any, world: Any) -> None:
         ({"NotificationConfiguration": {"EmailConfigurations": []}}, "EmailConfigurations"),
     ],
 )
-def test_an_unknown_nested_setting_is_refused_and_no_bucket_stays(properties: Any, named: str, context: Any) -> None:
+def test_unknown_nested_setting_fails_and_deletes_the_bucket(properties: Any, named: str, context: Any) -> None:
     with pytest.raises(ResourceFailure, match=named):
         registry()["AWS::S3::Bucket"].create(context(), properties)
     assert s3("list_buckets")["Buckets"] == []
@@ -262,8 +262,8 @@ def test_key(lifecycle: Lifecycle) -> None:
         ref=r"[0-9a-f-]{36}",
         tags=tags,
         unchanged={
-            "BypassPolicyLockoutSafetyCheck": "a switch of the calls, not a property of the key",
-            "RotationPeriodInDays": "moto keeps no rotation period",
+            "BypassPolicyLockoutSafetyCheck": "a parameter of the calls, not a property of the key",
+            "RotationPeriodInDays": "moto does not store a rotation period",
         },
     )
 
@@ -311,16 +311,16 @@ def test_parameter(lifecycle: Lifecycle) -> None:
         ({"Tags": None}, lambda name: set(tags(name)), {"team", "aws:cloudformation:stack-name"}),
         ref="/demo/run",
         tags=tags,
-        unchanged={"Policies": "moto keeps no parameter policies"},
+        unchanged={"Policies": "moto does not store parameter policies"},
     )
 
 
-def test_a_secure_string_is_refused(context: Any) -> None:
+def test_secure_string_fails(context: Any) -> None:
     with pytest.raises(ResourceFailure, match="SecureString"):
         registry()["AWS::SSM::Parameter"].create(context(), {"Type": "SecureString", "Value": "x"})
 
 
-def test_an_advanced_parameter_stays_one(context: Any) -> None:
+def test_advanced_parameter_cannot_be_downgraded(context: Any) -> None:
     provider, plain = registry()["AWS::SSM::Parameter"], {"Type": "String", "Value": "x"}
     made = provider.create(context(), {**plain, "Tier": "Advanced"})
     with pytest.raises(ResourceFailure, match="can't downgrade"):

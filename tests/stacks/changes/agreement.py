@@ -1,8 +1,8 @@
-"""`python -m tests.stacks.changes.agreement`: deploys the cases on the embedded cloud, and prints how each verdict did.
+"""`python -m tests.stacks.changes.agreement`: deploys the cases on the embedded cloud and checks their reviews.
 
-Each case is deployed as an edit of its base, and then taken back, which is a change too. Compared are what becomes of
-each resource (its id kept, another one, gone), of the machines, of the run document, and whether the deploy is
-refused. The machines are real to the cloud and idle: their user data sleeps. Takes about a minute a case.
+Each case is deployed as an edit to its base and then reverted, which is a change as well. The comparison covers each
+resource (id kept, changed or removed), the instances, the run document, and rejected deploys. The cloud launches real
+instances, but their user data only sleeps. A case takes about a minute.
 """
 
 from __future__ import annotations
@@ -20,46 +20,49 @@ from stacks.changes.review import Review
 from tests.deploy.accounts import prepare
 from tests.localcloud.core.command_line import ROOT
 from tests.stacks.changes.expectations import read_cases
-from tests.stacks.changes.idle_account import Account, Seen, copied_project
+from tests.stacks.changes.idle_account import Account, Observation, copied_project
 
 BASES = ("demo", "ec2-fleet", "spot-fleet", "minimal", "volumes", "lustre", "existing-vpc", "reserved")
-MOVES_IN_PLACE = {"AWS::Budgets::Budget"}
-"""Types whose id holds what an update changes."""
+ID_CHANGES_IN_PLACE = {"AWS::Budgets::Budget"}
+"""Types whose id contains a property that an update changes."""
 ALLOWED = {"allow-destroy": "true"}
 
 
 def not_run(case: Mapping[str, Any]) -> str | None:
-    """Return why the cloud cannot run a case; None when it can."""
+    """Return the reason why the cloud cannot run a case, or None."""
     if "error" in case["expect"]:
-        return "the file is refused before anything is made"
+        return "the deployment file is invalid"
     if "left_behind" in case["expect"]:
-        return "makes another deployment beside the old one: no resource is in both"
+        return "creates a second deployment: no resource is in both"
     if case["base"] not in BASES:
         return "PipelineStack: the cloud has no CodePipeline"
-    if "subnets" in case["expect"].get("says", ""):
-        return "which machines go depends on the zone that each of them got"
+    if "subnets" in case["expect"].get("contains", ""):
+        return "the terminated instances depend on the zones of the launched ones"
     return None
 
 
-def disagreements(found: Review, before: Seen, after: Seen) -> list[str]:
-    """Return what a deploy did that the review did not say."""
+def disagreements(found: Review, before: Observation, after: Observation) -> list[str]:
+    """Return the differences between a review and the deploy."""
     wrong = []
     changes = {f"{one.stack}/{one.logical_id}": one for one in found.changes}
     for key in sorted({*before.ids, *after.ids, *changes}):
         change = changes.get(key)
-        said = "kept" if change is None or change.action == "changed in place" else change.action
+        expected = "kept" if change is None or change.action == "changed in place" else change.action
         was, becomes = before.ids.get(key), after.ids.get(key)
-        did = "added" if was is None else "removed" if becomes is None else "kept" if was == becomes else "replaced"
-        if said != did and (change is None or change.type not in MOVES_IN_PLACE):
-            wrong.append(f"{key}: said {said}, was {did} ({was} -> {becomes})")
-    gone = {one for one in before.machines if one not in after.machines}
-    leaving = len(before.machines) - len(after.machines)
-    doomed = {one for one, kind in before.machines.items() if kind in found.nodes.replaced_types}
-    if gone != doomed and not (leaving > 0 and not doomed and len(gone) == leaving):
-        wrong.append(f"machines: said {found.nodes.fate} of {len(doomed)}, {len(gone)} of {len(before.machines)} went")
+        actual = "added" if was is None else "removed" if becomes is None else "kept" if was == becomes else "replaced"
+        if expected != actual and (change is None or change.type not in ID_CHANGES_IN_PLACE):
+            wrong.append(f"{key}: expected {expected}, found {actual} ({was} -> {becomes})")
+    gone = {one for one in before.instances if one not in after.instances}
+    fewer = len(before.instances) - len(after.instances)
+    replaced = {one for one, kind in before.instances.items() if kind in found.nodes.replaced_types}
+    if gone != replaced and not (fewer > 0 and not replaced and len(gone) == fewer):
+        wrong.append(
+            f"instances: expected {found.nodes.impact} of {len(replaced)}, "
+            f"{len(gone)} of {len(before.instances)} terminated"
+        )
     restarts = any("run document" in one.path for change in found.changes for one in change.differences)
     if restarts != (before.run_version != after.run_version):
-        wrong.append(f"run document: said {restarts}, version {before.run_version} -> {after.run_version}")
+        wrong.append(f"run document: expected {restarts}, version {before.run_version} -> {after.run_version}")
     return wrong
 
 
@@ -67,15 +70,15 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     document: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(config)))
     for key, value in changes.items():
         *parents, last = key.split(".")
-        place = document
+        section = document
         for name in parents:
-            place = place.setdefault(name, {})
-        place[last] = value
+            section = section.setdefault(name, {})
+        section[last] = value
     return document
 
 
 def run_base(base: str, cases: list[dict[str, Any]], folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each change with where it was judged wrongly."""
+    """Yield each change with the differences from its review."""
     workplace = copied_project(folder)
     try:
         config: dict[str, Any] = yaml.safe_load((ROOT / "config" / f"{base}.yaml").read_text())
@@ -85,67 +88,66 @@ def run_base(base: str, cases: list[dict[str, Any]], folder: Path) -> Iterator[t
         for case in cases:
             decides = "storage.deletion" in {**case.get("from", {}), **case.get("changes", {})}
             start = config if decides else merged(config, {"storage.deletion": "destroy"})
-            old, new = merged(start, case.get("from", {})), merged(start, account.made_real(case.get("changes", {})))
+            old, new = merged(start, case.get("from", {})), merged(start, account.with_ids(case.get("changes", {})))
             workplace.context = {} if decides else ALLOWED
             account.synthesise(old)
-            # After a change that was refused, the way round that a review tells; after one that cannot be taken back,
-            # all over again.
-            is_there = account.deploy() or (account.without_training() and account.deploy())
-            if not is_there and not (account.without_anything() and account.deploy()):
-                yield f"{case['name']}: its base", ["cannot be deployed"]
+            # After a rejected change, destroy TrainingStack as the review suggests; if that does not help, all stacks.
+            is_deployed = account.deploy() or (account.without_training() and account.deploy())
+            if not is_deployed and not (account.without_anything() and account.deploy()):
+                yield f"{case['name']}: base", ["cannot be deployed"]
                 continue
-            yield from _there_and_back(case, account, old, new)
+            yield from _change_and_revert(case, account, old, new)
     finally:
         workplace.cloud.run("down")
 
 
-def _there_and_back(
+def _change_and_revert(
     case: Mapping[str, Any], account: Account, old: dict[str, Any], new: dict[str, Any]
 ) -> Iterator[tuple[str, list[str]]]:
     before_context, after_context = account.workplace.context, {**account.workplace.context, **case.get("context", {})}
-    ways = ((case["name"], old, new, after_context), (f"{case['name']}, taken back", new, old, before_context))
-    for label, before_config, after_config, context in ways:
-        before = account.seen(int(before_config["capacity"].get("nodes", 1)))
-        if not before.machines:
-            yield label, ["no machine came: what becomes of machines was not seen"]
+    steps = ((case["name"], old, new, after_context), (f"{case['name']}, reverted", new, old, before_context))
+    for label, before_config, after_config, context in steps:
+        before = account.observe(int(before_config["capacity"].get("nodes", 1)))
+        if not before.instances:
+            yield label, ["no instance launched, so the impact on instances is unknown"]
             return
         account.workplace.context = context
         is_sorted = bool(case.get("reordered")) and after_config is new
         found = account.review(account.synthesise(after_config, is_sorted=is_sorted))
-        is_done = account.deploy()
-        if is_done == bool(found.obstacles):
-            told = "; ".join(one.reason for one in found.obstacles) or "nothing in the way"
-            yield label, [f"said {told}, and the deploy {'came to a good end' if is_done else 'failed'}"]
-        elif not is_done:
+        is_deployed = account.deploy()
+        if is_deployed == bool(found.blockers):
+            blockers = "; ".join(one.reason for one in found.blockers) or "none"
+            yield label, [f"blockers: {blockers}, but the deploy {'succeeded' if is_deployed else 'failed'}"]
+        elif not is_deployed:
             yield label, []
         else:
-            after = account.seen(int(after_config["capacity"].get("nodes", 1)))
+            after = account.observe(int(after_config["capacity"].get("nodes", 1)))
             yield label, disagreements(found, before, after)
-        if not is_done:
+        if not is_deployed:
             return
 
 
 def main() -> int:
-    """Run the cases; return 1 when a verdict was wrong."""
+    """Run the cases; return 1 if a review was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.stacks.changes.agreement", description=__doc__)
-    parser.add_argument("cases", nargs="*", help="names of cases (default: all that the cloud can run)")
-    parser.add_argument("--base", choices=BASES, help="only those of this example")
+    parser.add_argument("cases", nargs="*", help="names of cases (default: all cases that the cloud can run)")
+    parser.add_argument("--base", choices=BASES, help="only the cases of this example")
     options = parser.parse_args()
     named = [case for case in read_cases("cases").values() if not options.cases or case["name"] in options.cases]
     chosen = [case for case in named if not_run(case) is None]
-    judged = wrong = 0
+    total = wrong = 0
     for base in BASES if options.base is None else (options.base,):
         cases = [case for case in chosen if case["base"] == base]
         if not cases:
             continue
         with tempfile.TemporaryDirectory() as folder:
             for name, problems in run_base(base, cases, Path(folder)):
-                judged, wrong = judged + 1, wrong + bool(problems)
-                print(f"{base}: {name}: {'; '.join(problems) or 'as said'}", flush=True)
+                total, wrong = total + 1, wrong + bool(problems)
+                print(f"{base}: {name}: {'; '.join(problems) or 'as reviewed'}", flush=True)
     for case in named:
         if options.base in (None, case["base"]) and (reason := not_run(case)):
             print(f"{case['base']}: {case['name']}: not run: {reason}")
-    print(f"{judged - wrong} of {judged} changes went as said")
+    print(f"{total - wrong} of {total} changes had the reviewed effects")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""The cases of a folder, and the parts of a verdict that every kind of case can expect."""
+"""The cases of a folder, and the expectations common to all kinds of cases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTHS = {
 
 
 def read_cases(folder: str) -> dict[str, dict[str, Any]]:
-    """Return the cases of this package's folder, by name, in the order of its files."""
+    """Return the cases in a folder of this package by name, in the order of its files."""
     return {
         case["name"]: case
         for path in sorted((Path(__file__).parent / folder).glob("*.yaml"))
@@ -30,12 +30,12 @@ def read_cases(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def check_verdict(found: Review, expected: Mapping[str, Any]) -> None:
-    """Assert the exit code, what is said, how wide rights and network become, and what is refused."""
-    told = to_json(found)
-    assert told["exit_code"] == expected["exit_code"], told
-    assert expected.get("says", "") in json.dumps(told)
+    """Assert the exit code, a text, the width of permissions and network access, and the blockers of a review."""
+    output = to_json(found)
+    assert output["exit_code"] == expected["exit_code"], output
+    assert expected.get("contains", "") in json.dumps(output)
     for area in ("iam", "network"):
         if area in expected:
-            assert WIDTHS[frozenset(one["direction"] for one in told[area])] == expected[area], told[area]
-    refused = [f"{one.logical_id} {one.reason} {one.remedy}" for one in found.obstacles]
-    assert any(expected["refused"] in one for one in refused) if "refused" in expected else not refused
+            assert WIDTHS[frozenset(one["direction"] for one in output[area])] == expected[area], output[area]
+    blocked = [f"{one.logical_id} {one.reason} {one.remedy}" for one in found.blockers]
+    assert any(expected["blocked"] in one for one in blocked) if "blocked" in expected else not blocked

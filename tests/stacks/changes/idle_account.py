@@ -1,7 +1,8 @@
-"""One deployment on a cloud of its own, whose machines are real to the cloud and idle."""
+"""One deployment on a separate embedded cloud with idle instances."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -13,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from stacks.changes.assembly import Assembly, read_assembly
-from stacks.changes.deployed import deployed
 from stacks.changes.review import Review, review
-from stacks.config import read
+from stacks.changes.templates.deployed import deployed
+from stacks.changes.templates.template_set import TemplateSet, read_cloud_assembly
+from stacks.loading import read
 from tests.deploy.conftest import Workplace
 from tests.localcloud.core.command_line import ROOT, Cli
 
@@ -25,16 +26,16 @@ DEADLINE_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What there is in the account."""
+class Observation:
+    """Physical ids by logical id, instance types by instance id, and the version of the run parameter."""
 
     ids: Mapping[str, str]
-    machines: Mapping[str, str]
+    instances: Mapping[str, str]
     run_version: int
 
 
 class Account:
-    """One deployment on a cloud of its own."""
+    """One deployment on a separate embedded cloud."""
 
     def __init__(self, workplace: Workplace, name: str) -> None:
         self.workplace = workplace
@@ -43,63 +44,63 @@ class Account:
     def client(self, service: str) -> Any:
         return self.workplace.cloud.client(service)
 
-    def synthesise(self, config: Mapping[str, Any], *, is_sorted: bool = False) -> Assembly:
+    def synthesise(self, config: Mapping[str, Any], *, is_sorted: bool = False) -> TemplateSet:
         path = self.workplace.project / "config" / "deployed.yaml"
         path.write_text(yaml.safe_dump(dict(config), sort_keys=is_sorted))
         done = self.workplace.cdk("synth", "--quiet")
         if done.exit_code:
             raise RuntimeError(done.output)
-        return read_assembly(self.workplace.project / "build" / "cdk.out")
+        return read_cloud_assembly(self.workplace.project / "build" / "cdk.out")
 
-    def review(self, after: Assembly) -> Review:
-        """Review a change against what CloudFormation holds."""
+    def review(self, after: TemplateSet) -> Review:
+        """Review a change against the deployed templates."""
         config = read(self.workplace.project / "config" / "deployed.yaml")
         before, _ = deployed(config, after, self.client)
         return review(before, after)
 
     def deploy(self) -> bool:
-        """Deploy what was synthesised last; tell whether it came to a good end."""
+        """Deploy the last synthesis; return True on success."""
         arguments = ("--all", "--require-approval", "never", "--concurrency", "2", "--app", "build/cdk.out")
         with self._hooks_completed():
             return self.workplace.cdk("deploy", *arguments).exit_code == 0
 
     def without_training(self) -> bool:
-        """Destroy the stack that imports from the others; tell whether it went."""
+        """Destroy the stack that imports from the others; return True on success."""
         with self._hooks_completed():
             return self.workplace.cdk("destroy", "TrainingStack", "--force").exit_code == 0
 
     def without_anything(self) -> bool:
-        """Destroy all stacks; tell whether they went."""
+        """Destroy all stacks; return True on success."""
         with self._hooks_completed():
             return self.workplace.destroy().exit_code == 0
 
-    def made_real(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return changes with ids of this account for those of a case that stand for something to be there."""
-        return {key: self._made(key, value) for key, value in changes.items()}
+    def with_ids(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a case's changes with ids of real resources in place of its placeholders."""
+        return {key: self._created_id(key, value) for key, value in changes.items()}
 
-    def _made(self, key: str, value: Any) -> Any:
+    def _created_id(self, key: str, value: Any) -> Any:
         ec2 = self.client("ec2")
         if key.endswith(".snapshot_id"):
             volume = ec2.create_volume(AvailabilityZone=f"{ec2.meta.region_name}a", Size=100)["VolumeId"]
             return ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
         if key == "capacity.reservation.id":
-            (there,) = ec2.describe_capacity_reservations()["CapacityReservations"]
-            kept = ("InstanceType", "InstancePlatform", "AvailabilityZone", "InstanceMatchCriteria")
-            made = ec2.create_capacity_reservation(
-                **{name: there[name] for name in kept}, InstanceCount=there["TotalInstanceCount"]
+            (existing,) = ec2.describe_capacity_reservations()["CapacityReservations"]
+            copied = ("InstanceType", "InstancePlatform", "AvailabilityZone", "InstanceMatchCriteria")
+            created = ec2.create_capacity_reservation(
+                **{name: existing[name] for name in copied}, InstanceCount=existing["TotalInstanceCount"]
             )
-            return made["CapacityReservation"]["CapacityReservationId"]
+            return created["CapacityReservation"]["CapacityReservationId"]
         return value
 
     def free_reservations(self) -> None:
-        """End the machines that stand in for somebody else's."""
+        """Terminate the instances that other users of the reservations run."""
         ids = [one["InstanceId"] for one in self._instances("running", "pending")]
         if ids:
             self.client("ec2").terminate_instances(InstanceIds=ids)
 
     @contextmanager
     def _hooks_completed(self) -> Iterator[None]:
-        """Answer the terminating hook as a node does that has saved."""
+        """Complete the terminating hook, as a node does after its save."""
         ended, client = threading.Event(), self.client("autoscaling")
 
         def answer() -> None:
@@ -121,16 +122,17 @@ class Account:
             ended.set()
             thread.join()
 
-    def seen(self, nodes: int) -> Seen:
-        """Return what there is, once as many machines run as the run wants, or when they do not come.
+    def observe(self, nodes: int) -> Observation:
+        """Return an observation once the run's number of instances run, or after a deadline.
 
-        Machines that never train would make the run controller wait ever longer before it asks again: it is made to
-        forget them.
+        Instances that never train would make the run controller wait ever longer between attempts, so its state is
+        deleted first. Without the dataset's index, it would not start any.
         """
-        self._forget_attempts()
+        self._put_dataset_index()
+        self._delete_controller_state()
         deadline = time.monotonic() + DEADLINE_SECONDS
         with self._hooks_completed():
-            while len(machines := self._machines()) != nodes or self._leaving():
+            while len(instances := self._running()) != nodes or self._is_terminating():
                 if time.monotonic() > deadline:
                     break
                 time.sleep(1.0)
@@ -140,19 +142,26 @@ class Account:
             for logical_id, (_, physical_id) in self.workplace.physical_ids(stack).items()
         }
         parameter = self.client("ssm").get_parameter(Name=f"/trainstack/{self._name}/run")["Parameter"]
-        return Seen(ids, machines, int(parameter["Version"]))
+        return Observation(ids, instances, int(parameter["Version"]))
 
-    def _forget_attempts(self) -> None:
+    def _put_dataset_index(self) -> None:
+        document = self.client("ssm").get_parameter(Name=f"/trainstack/{self._name}/run")["Parameter"]["Value"]
+        key = f"datasets/{json.loads(document)['dataset']}/dataset.json"
         s3 = self.client("s3")
         for bucket in s3.list_buckets()["Buckets"]:
-            for item in s3.list_objects_v2(Bucket=bucket["Name"], Prefix="runs/").get("Contents", []):
-                if item["Key"].endswith("/control/controller.json"):
-                    s3.delete_object(Bucket=bucket["Name"], Key=item["Key"])
+            if "datasets" in bucket["Name"]:
+                s3.put_object(Bucket=bucket["Name"], Key=key, Body=b"{}")
 
-    def _machines(self) -> dict[str, str]:
+    def _delete_controller_state(self) -> None:
+        s3 = self.client("s3")
+        for bucket in s3.list_buckets()["Buckets"]:
+            for item in s3.list_objects_v2(Bucket=bucket["Name"], Prefix="controller/").get("Contents", []):
+                s3.delete_object(Bucket=bucket["Name"], Key=item["Key"])
+
+    def _running(self) -> dict[str, str]:
         return {one["InstanceId"]: one["InstanceType"] for one in self._instances("running", "pending")}
 
-    def _leaving(self) -> bool:
+    def _is_terminating(self) -> bool:
         return bool(self._instances("shutting-down", "stopping"))
 
     def _instances(self, *states: str) -> list[dict[str, Any]]:
@@ -162,13 +171,13 @@ class Account:
 
 
 def copied_project(folder: Path) -> Workplace:
-    """Copy the project to a folder, its machines asleep, and start and bootstrap a cloud beside it."""
+    """Copy the project to a folder with user data that sleeps; start and bootstrap a cloud for it."""
     project = folder / "project"
-    for name in ("bootstrap", "stacks", "training", "config"):
+    for name in ("bootstrap", "hardware", "stacks", "training", "config"):
         shutil.copytree(ROOT / name, project / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("app.py", "cdk.json"):
         shutil.copy(ROOT / name, project)
-    (project / "stacks" / "shim.sh").write_text(SHIM)
+    (project / "stacks" / "constructs" / "nodes" / "shim.sh").write_text(SHIM)
     shutil.copy(project / "config" / "demo.yaml", project / "config" / "deployed.yaml")
     cloud = Cli(folder / "cloud")
     cloud.good("up", "--port", "0")

@@ -1,21 +1,22 @@
-"""Edits of a deployment file, a case each in cases/*.yaml, with the verdict that they must get."""
+"""Edits of a deployment file and their expected reviews; the cases are in cases/*.yaml."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
-from stacks.changes.assembly import read_assembly
 from stacks.changes.causes import edits
+from stacks.changes.effects.nodes import Impact
 from stacks.changes.formats import to_json
-from stacks.changes.review import Review, review
-from stacks.config import read
+from stacks.changes.review import Level, Review, review
+from stacks.changes.templates.template_set import read_cloud_assembly
 from stacks.errors import ConfigError
+from stacks.loading import read
 from tests.stacks.changes.expectations import check_verdict, read_cases
 from tests.stacks.conftest import ROOT, Synthesis
 
@@ -23,7 +24,7 @@ CASES = read_cases("cases")
 
 
 class Sides:
-    """Deployment files and their templates, each made once."""
+    """Deployment files and their templates, each synthesised once."""
 
     def __init__(self, synthesis: Synthesis, directory: Path) -> None:
         self._synthesis = synthesis
@@ -31,17 +32,17 @@ class Sides:
         self._made: dict[str, tuple[Path, Path]] = {}
 
     def of(self, base: str, changes: Mapping[str, Any], context: Mapping[str, str]) -> tuple[Path, Path]:
-        """Return the file of a base with some keys changed, and the folder of its templates."""
+        """Return a copy of a base file with changed keys, and the folder of its templates."""
         label = json.dumps([base, dict(changes), dict(context)], sort_keys=True)
         if label not in self._made:
             path = self._directory / f"{len(self._made)}.yaml"
             document = yaml.safe_load((ROOT / "config" / f"{base}.yaml").read_text())
             for key, value in changes.items():
                 *parents, last = key.split(".")
-                place = document
+                section = document
                 for name in parents:
-                    place = place.setdefault(name, {})
-                place[last] = value
+                    section = section.setdefault(name, {})
+                section[last] = value
             path.write_text(yaml.safe_dump(document, sort_keys=True))
             made = self._synthesis.run(path, f"changes-{len(self._made)}", **context)
             self._made[label] = path, made.directory
@@ -57,23 +58,34 @@ def reviewed(case: Mapping[str, Any], sides: Sides) -> Review:
     old_file, old = sides.of(case["base"], case.get("from", {}), {})
     new_file, new = sides.of(case["base"], case.get("changes", {}), case.get("context", {}))
     if case.get("reordered"):
-        # The example as a person wrote it, against the same without comments and with its keys sorted.
+        # Compare the original example with a copy without comments and with sorted keys.
         old_file = ROOT / "config" / f"{case['base']}.yaml"
         old = sides._synthesis.of(case["base"]).directory
     changed = list(edits(read(old_file).model_dump(mode="json"), read(new_file).model_dump(mode="json")))
-    return review(read_assembly(old), read_assembly(new), edits=changed)
+    return review(read_cloud_assembly(old), read_cloud_assembly(new), edits=changed)
 
 
-def test_there_are_enough_cases() -> None:
-    assert len(CASES) >= 70
-    assert sum(not case.get("slow", False) for case in CASES.values()) >= 40
+def test_each_exit_code_and_each_impact_on_nodes_has_a_case() -> None:
+    expected = [case["expect"] for case in CASES.values()]
+    assert {each.get("exit_code") for each in expected} >= set(Level)
+    assert {each.get("nodes") for each in expected} >= set(get_args(Impact))
+
+
+def test_most_harmless_edits_pass_and_no_dangerous_edit_does() -> None:
+    """The cases test each verdict: a review that always asks would be as useless as one that never does."""
+    harmless, dangerous = (
+        [case["expect"]["exit_code"] for case in CASES.values() if case.get(kind)] for kind in ("harmless", "dangerous")
+    )
+    assert len(harmless) >= 60
+    assert sum(code < Level.NEEDS_APPROVAL for code in harmless) >= len(harmless) * 5 / 6
+    assert dangerous and min(dangerous) >= Level.NEEDS_APPROVAL
 
 
 MARKED = [pytest.param(name, marks=[pytest.mark.slow] if case.get("slow") else []) for name, case in CASES.items()]
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_an_edit_gets_its_verdict_and_every_line_names_its_keys(name: str, sides: Sides) -> None:
+def test_edit_has_the_expected_review_and_keys(name: str, sides: Sides) -> None:
     case = CASES[name]
     expected = case["expect"]
     if "error" in expected:
@@ -81,20 +93,20 @@ def test_an_edit_gets_its_verdict_and_every_line_names_its_keys(name: str, sides
             reviewed(case, sides)
         return
     found = reviewed(case, sides)
-    told = to_json(found)
+    output = to_json(found)
     check_verdict(found, expected)
     if "nodes" in expected:
-        assert found.nodes.fate == expected["nodes"]
+        assert found.nodes.impact == expected["nodes"]
     if "data" in expected:
-        assert (told["data"][0]["direction"] if told["data"] else "same") == expected["data"]
+        assert (output["data"][0]["direction"] if output["data"] else "same") == expected["data"]
     assert bool(found.left_behind) == expected.get("left_behind", False)
     if "keys" in expected:
-        _names_keys(told, expected)
+        _check_keys(output, expected)
 
 
-def _names_keys(told: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    lines = [*told["resources"], *told["data"], *told["iam"], *told["network"]]
-    assert not [one for one in lines if not one["keys"]], "lines that name no key"
-    assert {key for one in [*lines, told["nodes"]] for key in one["keys"]} == set(expected["keys"])
+def _check_keys(output: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    lines = [*output["resources"], *output["data"], *output["iam"], *output["network"]]
+    assert not [one for one in lines if not one["keys"]], "lines without a key"
+    assert {key for one in [*lines, output["nodes"]] for key in one["keys"]} == set(expected["keys"])
     if "node_keys" in expected:
-        assert told["nodes"]["keys"] == expected["node_keys"]
+        assert output["nodes"]["keys"] == expected["node_keys"]

@@ -1,4 +1,4 @@
-"""Pairs of small templates, a case each in pairs/*.yaml: what the deployments of config/ do not come to."""
+"""Pairs of small templates for changes that the deployments in config/ do not cover; the cases are in pairs/*.yaml."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stacks.changes.assembly import StackTemplate
 from stacks.changes.formats import to_json, to_markdown
 from stacks.changes.review import Review, review
+from stacks.changes.templates.template_set import StackTemplate
 from tests.stacks.changes.expectations import check_verdict, read_cases
 
 CASES = read_cases("pairs")
@@ -39,11 +39,11 @@ def reviewed(case: Mapping[str, Any]) -> Review:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_pair_of_templates_gets_its_verdict(name: str) -> None:
+def test_pair_of_templates_has_the_expected_review(name: str) -> None:
     case = CASES[name]
     expected = case["expect"]
     found = reviewed(case)
-    told = to_json(found)
-    assert {one["logical_id"]: one["action"] for one in told["resources"]} == expected["actions"]
+    output = to_json(found)
+    assert {one["logical_id"]: one["action"] for one in output["resources"]} == expected["actions"]
     check_verdict(found, expected)
     assert to_markdown(found).startswith("**")

@@ -1,4 +1,4 @@
-"""The other side of a comparison: a revision of a repository, a folder, and what is neither."""
+"""The other side of a comparison: a git revision, a folder, and invalid values."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stacks.changes.assembly import read_assembly
-from stacks.changes.revision import unpack
-from stacks.changes.synthesis import synthesise
+from stacks.changes.templates.revision import unpack
+from stacks.changes.templates.synthesis import synthesise
+from stacks.changes.templates.template_set import read_cloud_assembly
 from stacks.errors import ConfigError
 
 FILE = "name: a\ncapacity: {instance_types: [g6.xlarge]}\ntraining: {dataset: text}\n"
@@ -30,7 +30,7 @@ stack = {"type": "aws:cloudformation:stack", "properties": {"templateFile": "T.j
 
 
 class Repository:
-    """A repository with an app that needs no CDK, and one deployment file."""
+    """A repository with an app that does not import the CDK, and one deployment file."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -56,7 +56,7 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
     yield Repository(tmp_path / "repository")
 
 
-def test_the_old_tree_makes_the_old_templates(repository: Repository, tmp_path: Path) -> None:
+def test_old_revision_synthesises_old_templates(repository: Repository, tmp_path: Path) -> None:
     repository.config.write_text(FILE.replace("text", "other"))
     repository.commit()
     tree = unpack(repository.config, "HEAD~1", tmp_path / "old")
@@ -71,7 +71,7 @@ def test_the_old_tree_makes_the_old_templates(repository: Repository, tmp_path: 
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_renamed_file_is_found_under_its_old_name(repository: Repository, tmp_path: Path, is_committed: bool) -> None:
+def test_renamed_file_is_found_by_its_former_name(repository: Repository, tmp_path: Path, is_committed: bool) -> None:
     repository.git("mv", "config/a.yaml", "config/b.yaml")
     renamed = repository.config.with_name("b.yaml")
     renamed.write_text(FILE + "tags: {a: b}\n")
@@ -84,19 +84,19 @@ def test_a_renamed_file_is_found_under_its_old_name(repository: Repository, tmp_
     assert tree.config.read_text() == FILE
 
 
-def test_a_file_that_was_not_there(repository: Repository, tmp_path: Path) -> None:
+def test_file_missing_in_the_revision_raises(repository: Repository, tmp_path: Path) -> None:
     other = repository.config.with_name("other.yaml")
     other.write_text("name: b\n")
-    with pytest.raises(ConfigError, match=r"has no config/other.yaml.* it has config/a.yaml"):
+    with pytest.raises(ConfigError, match=r"does not contain config/other.yaml.* found config/a.yaml"):
         unpack(other, "HEAD", tmp_path / "old")
 
 
-def test_a_revision_that_does_not_exist(repository: Repository, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'v9': is neither a revision of .* nor a folder; `git fetch`"):
+def test_unknown_revision_raises(repository: Repository, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'v9': is neither a revision of .* nor a folder; run `git fetch`"):
         unpack(repository.config, "v9", tmp_path / "old")
 
 
-def test_a_file_outside_of_any_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_outside_a_repository_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     config = tmp_path / "a.yaml"
     config.write_text(FILE)
@@ -104,25 +104,25 @@ def test_a_file_outside_of_any_repository(tmp_path: Path, monkeypatch: pytest.Mo
         unpack(config, "HEAD", tmp_path / "old")
 
 
-def test_an_app_that_refuses(repository: Repository) -> None:
+def test_failing_app_raises_with_its_message(repository: Repository) -> None:
     repository.config.write_text("refuse")
     with pytest.raises(ConfigError, match="cannot be synthesised: it refuses"):
         synthesise(repository.config, {}, repository.root)
 
 
-def test_folders_that_are_not_of_templates_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has no manifest.json"):
-        read_assembly(tmp_path)
+def test_folder_without_trainstack_templates_raises(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"does not contain manifest.json"):
+        read_cloud_assembly(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read as JSON"):
-        read_assembly(tmp_path)
+        read_cloud_assembly(tmp_path)
     stack = {"type": "aws:cloudformation:stack", "properties": {"templateFile": "W.json"}}
     (tmp_path / "manifest.json").write_text(json.dumps({"artifacts": {"Website": stack}}))
     with pytest.raises(ConfigError, match=r"W.json.*cannot be read"):
-        read_assembly(tmp_path)
+        read_cloud_assembly(tmp_path)
     (tmp_path / "W.json").write_text(json.dumps({"Resources": {"B": {"Type": "AWS::S3::Bucket"}}}))
-    with pytest.raises(ConfigError, match="no TrainingStack among them"):
-        read_assembly(tmp_path)
+    with pytest.raises(ConfigError, match="contains no TrainingStack: not Trainstack templates"):
+        read_cloud_assembly(tmp_path)
     (tmp_path / "W.json").write_text(json.dumps({"Resources": {"B": {}}, "Outputs": {}}))
     with pytest.raises(ConfigError, match="has resources without a Type"):
-        read_assembly(tmp_path)
+        read_cloud_assembly(tmp_path)

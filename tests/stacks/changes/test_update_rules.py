@@ -1,4 +1,4 @@
-"""The rules of updates against those of the embedded cloud, which were written down independently."""
+"""The update rules compared with those of the embedded cloud, which were written independently."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from localcloud.cloudformation.replacement import property_changes
-from localcloud.cloudformation.replacement_rules import RULES as LOCALCLOUD_RULES
-from stacks.changes.differences import effect_of
-from stacks.changes.schemas import paths, schema
-from stacks.changes.update_rules import RULES
+from localcloud.cloudformation.updates.replacement import property_changes
+from localcloud.cloudformation.updates.replacement_rules import RULES as LOCALCLOUD_RULES
+from stacks.changes.updates.differences import effect_of
+from stacks.changes.updates.schemas import paths, schema
+from stacks.changes.updates.update_rules import RULES
 from tests.stacks.conftest import CONFIGS, Synthesis
 
 KNOWN_TO_DIFFER = {
-    # Told by values, not by the property: the shrinking of a volume or file system, and the end of the Advanced tier.
+    # The values determine the effect, not the property: shrinking a volume or file system, leaving the Advanced tier.
     ("AWS::EC2::Volume", "Size"),
     ("AWS::FSx::FileSystem", "StorageCapacity"),
     ("AWS::SSM::Parameter", "Tier"),
@@ -24,14 +24,14 @@ KNOWN_TO_DIFFER = {
 
 
 def effects(type_name: str, name: str) -> tuple[str, str]:
-    """Return what a change of a top-level property does, here and in the embedded cloud."""
+    """Return the effect of changing a top-level property, here and in the embedded cloud."""
     before, after = ({"Type": type_name, "Properties": {name: value}} for value in ("a", "b"))
     (change,) = property_changes(type_name, before, after)
-    there = "not supported" if change.problem else "replaces" if change.recreation == "Always" else "in place"
-    return effect_of(type_name, (name,), before, after)[0], there
+    in_cloud = "not supported" if change.problem else "replaces" if change.recreation == "Always" else "in place"
+    return effect_of(type_name, (name,), before, after)[0], in_cloud
 
 
-def test_every_property_of_every_type_that_deployments_hold(synthesis: Synthesis) -> None:
+def test_all_properties_of_all_deployed_types_agree(synthesis: Synthesis) -> None:
     types = {
         resource["Type"]
         for name in CONFIGS
@@ -50,7 +50,7 @@ def test_every_property_of_every_type_that_deployments_hold(synthesis: Synthesis
 
 
 def _is_nested(type_name: str, name: str) -> bool:
-    """Whether parts of the property have verdicts of their own: compared whole, the two sides cannot agree."""
+    """Return True if parts of the property have rules, so that comparing it as one value is not meaningful."""
     listed = [*paths(type_name, "createOnlyProperties"), *map(_split, LOCALCLOUD_RULES.get(type_name, {}))]
     return any(path[0] == name and len(path) > 1 for path in listed)
 
@@ -60,7 +60,7 @@ def _split(path: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("type_name", sorted(RULES))
-def test_rules_are_of_properties_that_there_are_and_name_a_page(type_name: str) -> None:
+def test_rules_have_an_existing_property_and_a_source(type_name: str) -> None:
     for path, rules in RULES[type_name].items():
         described: Any = schema(type_name)["properties"].get(path.split("/")[0])
         assert described is not None, path

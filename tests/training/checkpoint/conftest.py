@@ -1,4 +1,4 @@
-"""Stores of small tensors that are cut like those of large ones."""
+"""Fixtures: small tensors with the chunk layout of large ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def small_chunks() -> Iterator[None]:
-    """Tensors of 8 KiB and more have chunks of their own, so that states of kilobytes have chunks of all kinds."""
+    """Give tensors of at least 8 KiB their own chunks, so that states of some kilobytes have chunks of all kinds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("training.checkpoint.layout.SMALL_TENSOR_BYTES", 8 * 1024)
         yield

@@ -1,4 +1,4 @@
-"""Runs without a trainer: states that change from step to step, saved by real writers, and read back bit for bit."""
+"""Runs without a trainer: states that change from step to step, saved by real writers and compared bit for bit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 
-from training.checkpoint.backend import Backend
-from training.checkpoint.layout import bytes_of, tensor_at
+from training.checkpoint.layout import bytes_of, views_of
 from training.checkpoint.log import LogWriter
 from training.checkpoint.manifest import LogEntry, Manifest, ValidationRecord
-from training.checkpoint.reading import read_part
-from training.checkpoint.saving import SavePlan
-from training.checkpoint.store import checkpoint_entries, list_checkpoints, read_manifest
-from training.checkpoint.writer import CheckpointWriter, known_chunks
+from training.checkpoint.save.rank_save import SavePlan, chunks_by_hash
+from training.checkpoint.save.writer import CheckpointWriter
+from training.checkpoint.storage.backend import Backend
+from training.checkpoint.store import checkpoint_entries, list_checkpoints, read_manifest, read_part
 from training.errors import AlreadyExistsError, NotFoundError
 
 
@@ -36,7 +35,7 @@ def manifest(step: int, world_size: int = 1, validation_loss: float | None = Non
 
 
 def state(step: int) -> dict[str, torch.Tensor]:
-    """A frozen tensor, one that changes, and small ones; under ``small_chunks`` the first two have their own chunks."""
+    """Return a frozen tensor, a changing one, and small ones; ``small_chunks`` gives the first two their own chunks."""
     generator = torch.Generator().manual_seed(step)
     return {
         "model/frozen": torch.arange(2100, dtype=torch.float32),
@@ -47,11 +46,11 @@ def state(step: int) -> dict[str, torch.Tensor]:
 
 
 def start(backend: Backend, generation: int = 1, **options: Any) -> CheckpointWriter:
-    """Begin as a gang does: fence, find the newest whole checkpoint, refer to its chunks."""
+    """Start a writer as a gang does: append a fence, and reuse the chunks of the newest complete checkpoint."""
     log = LogWriter(backend, generation)
-    whole = next((listed for listed in list_checkpoints(backend) if listed.is_whole), None)
-    known = known_chunks([whole.manifest] if whole and whole.manifest else [])
-    defaults = {"rank": 0, "world_size": 1, "epoch": log.epoch, "keep_last": 2, "known": known, "threads": 1}
+    newest = next((listed for listed in list_checkpoints(backend) if listed.is_complete), None)
+    reusable = chunks_by_hash(newest.manifest) if newest and newest.manifest else {}
+    defaults = {"rank": 0, "world_size": 1, "fence": log.fence, "reusable": reusable, "threads": 1}
     plan = SavePlan(**{**defaults, **options})
     return CheckpointWriter(backend, plan, log)
 
@@ -73,12 +72,12 @@ def load(backend: Backend, entry: LogEntry) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for part in read_manifest(backend, entry).parts:
         flat = torch.frombuffer(read_part(backend, part) or bytearray(1), dtype=torch.uint8)
-        found |= {name: tensor_at(flat, record) for name, record in part.tensors.items()}
+        found |= views_of(flat, part.tensors)
     return found
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same form and bits, NaNs included."""
+    """Return True if two tensors have the same type, shape and bits, including NaNs."""
     return (
         one.dtype == other.dtype
         and one.shape == other.shape
@@ -93,8 +92,8 @@ def assert_holds(backend: Backend, entry: LogEntry) -> None:
     assert all(same(loaded[name], wanted[name]) for name in wanted)
 
 
-def whole_steps(backend: Backend) -> list[int]:
-    return [listed.entry.step or 0 for listed in list_checkpoints(backend) if listed.is_whole]
+def complete_steps(backend: Backend) -> list[int]:
+    return [listed.entry.step or 0 for listed in list_checkpoints(backend) if listed.is_complete]
 
 
 def newest(backend: Backend) -> LogEntry:
@@ -102,7 +101,7 @@ def newest(backend: Backend) -> LogEntry:
 
 
 class MemoryBackend:
-    """A strongly consistent store without a disk's latency."""
+    """A strongly consistent store in memory."""
 
     url = "memory"
 
@@ -122,8 +121,8 @@ class MemoryBackend:
         except KeyError as error:
             raise NotFoundError(f"{key}: does not exist") from error
 
-    def keys(self, prefix: str) -> list[str]:
-        return sorted(key for key in list(self.objects) if key.startswith(prefix))
+    def keys(self, prefix: str, limit: int | None = None) -> list[str]:
+        return sorted(key for key in list(self.objects) if key.startswith(prefix))[:limit]
 
     def delete(self, keys: list[str]) -> None:
         for key in keys:
@@ -136,7 +135,7 @@ class MemoryBackend:
 
 
 class Hooked:
-    """A backend that calls ``before`` with the number and name of each of its operations."""
+    """A backend that calls ``before`` with number, name and key before each of its operations."""
 
     def __init__(self, inner: Backend, before: Callable[[int, str, str], None]) -> None:
         self.url = inner.url
@@ -160,9 +159,9 @@ class Hooked:
         self._note("get", key)
         return self._inner.get(key)
 
-    def keys(self, prefix: str) -> list[str]:
+    def keys(self, prefix: str, limit: int | None = None) -> list[str]:
         self._note("keys", prefix)
-        return self._inner.keys(prefix)
+        return self._inner.keys(prefix, limit)
 
     def delete(self, keys: list[str]) -> None:
         for key in keys:

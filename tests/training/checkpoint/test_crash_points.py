@@ -1,6 +1,6 @@
-"""Every operation of a save is a possible end of its process; each is tried, and what is left has to be sound.
+"""Crashes at every operation of a save, a collection and a copy; the store that remains must be consistent.
 
-Stores write whole objects or nothing. A torn object stands for a disk that promised more than it kept.
+Stores write objects atomically. A torn object stands for a disk that confirmed a write and lost part of it.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from tests.training.checkpoint.runs import (
     Hooked,
     MemoryBackend,
     assert_holds,
+    complete_steps,
     manifest,
     newest,
     save,
     start,
     state,
-    whole_steps,
 )
-from training.checkpoint.backend import Backend
-from training.checkpoint.directory import TEMPORARY, DirectoryBackend
 from training.checkpoint.gc import GarbageCollector
-from training.checkpoint.inspection import Verifier
 from training.checkpoint.retention import Retention
-from training.checkpoint.saving import SavePlan
+from training.checkpoint.save.rank_save import SavePlan
+from training.checkpoint.save.writer import CheckpointWriter
 from training.checkpoint.selection import Selected
+from training.checkpoint.storage.backend import Backend
+from training.checkpoint.storage.directory import TEMPORARY, DirectoryBackend
 from training.checkpoint.store import list_checkpoints
-from training.checkpoint.transfer import plan_transfer, transfer
-from training.checkpoint.writer import CheckpointWriter
+from training.checkpoint.tool.inspection import Verifier
+from training.checkpoint.tool.transfer import plan_transfer, transfer
 from training.errors import PeerError, StoreError
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 class Killed(StoreError):
-    """What a dead process does from then on: nothing."""
+    """Every operation of a dead process fails with this."""
 
 
 class Dying:
-    """Ends at the nth operation: before it, after it, or in the middle of what it writes."""
+    """Kills the process at the nth operation: before it, after it, or in the middle of its write."""
 
     def __init__(self, store: MemoryBackend, number: int, manner: str) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class Dying:
             raise Killed("dead")
         self.reached = True
         if self._manner == "before":
-            raise Killed("dies before it")
+            raise Killed("killed before the operation")
 
     def backend(self) -> Backend:
         hooked = Hooked(self._store, self)
@@ -75,7 +75,7 @@ class Dying:
                 content = (content[0][: len(content[0]) // 2],)
             operation(key, *content)
             if self.reached:
-                raise Killed(f"dies after it ({name})")
+                raise Killed(f"killed after {name}")
 
         return run
 
@@ -89,8 +89,8 @@ def trained(small_chunks: None) -> MemoryBackend:
     return store
 
 
-def die_everywhere(store: MemoryBackend, manner: str, life: Callable[[Backend], None]) -> list[MemoryBackend]:
-    """What is left of copies of the store after a life that ends at each of its operations."""
+def crash_everywhere(store: MemoryBackend, manner: str, life: Callable[[Backend], None]) -> list[MemoryBackend]:
+    """Run ``life`` on copies of the store with a crash at each of its operations; return the stores that remain."""
     remains = []
     for number in count(1):
         copy = store.copy()
@@ -105,41 +105,41 @@ def die_everywhere(store: MemoryBackend, manner: str, life: Callable[[Backend], 
     return remains
 
 
-def assert_sound(store: Backend, steps: set[int]) -> int:
-    """The newest whole checkpoint is one of these, and all that seem whole are, bit for bit."""
-    whole = [listed.entry for listed in list_checkpoints(store) if listed.is_whole]
-    assert whole[0].step in steps
-    assert len(whole) >= 2
-    for entry in whole:
+def assert_consistent(store: Backend, steps: set[int]) -> int:
+    """Assert that the newest complete checkpoint is of one of these steps and all complete ones have the right bits."""
+    complete = [listed.entry for listed in list_checkpoints(store) if listed.is_complete]
+    assert complete[0].step in steps
+    assert len(complete) >= 2
+    for entry in complete:
         assert_holds(store, entry)
-    return whole[0].step or 0
+    return complete[0].step or 0
 
 
-def assert_goes_on(store: Backend) -> None:
+def assert_run_continues(store: Backend) -> None:
     writer = start(store, generation=9)
     save(writer, 8)
     save(writer, 9)
-    assert_sound(store, {9})
-    assert whole_steps(store) == [9, 8]
+    assert_consistent(store, {9})
+    assert complete_steps(store) == [9, 8]
 
 
 @pytest.mark.parametrize("manner", ["before", "after", "torn"])
-def test_a_gang_may_die_anywhere_between_its_start_and_the_end_of_its_save(trained: MemoryBackend, manner: str) -> None:
-    remains = die_everywhere(trained, manner, lambda backend: save(start(backend, generation=2), 4))
-    newest_steps = [assert_sound(store, {3, 4}) for store in remains]
+def test_crash_of_a_gang_at_every_operation_of_its_first_save(trained: MemoryBackend, manner: str) -> None:
+    remains = crash_everywhere(trained, manner, lambda backend: save(start(backend, generation=2), 4))
+    newest_steps = [assert_consistent(store, {3, 4}) for store in remains]
     assert set(newest_steps) == {3, 4}
-    assert newest_steps == sorted(newest_steps), "once committed, it stays"
+    assert newest_steps == sorted(newest_steps), "a committed checkpoint remains"
     assert len(remains) > 15
     for store in remains:
-        assert_goes_on(store)
+        assert_run_continues(store)
 
 
 @pytest.mark.parametrize("manner", ["before", "after", "torn"])
-def test_two_ranks_may_die_anywhere(trained: MemoryBackend, manner: str) -> None:
+def test_crash_of_two_ranks_at_every_operation(trained: MemoryBackend, manner: str) -> None:
     def life(backend: Backend) -> None:
         first = start(backend, generation=2, world_size=2)
-        second = CheckpointWriter(backend, SavePlan(rank=1, world_size=2, epoch=4, keep_last=2, threads=1), log=None)
-        # One after the other, so that operations have the same numbers in every life.
+        second = CheckpointWriter(backend, SavePlan(rank=1, world_size=2, fence=4, threads=1), log=None)
+        # One after the other, so that operations have the same numbers in every run.
         second.begin(state(4), {}, manifest(4, 2), "interval")
         second.wait()
         first.begin(state(4), {}, manifest(4, 2), "interval")
@@ -149,53 +149,53 @@ def test_two_ranks_may_die_anywhere(trained: MemoryBackend, manner: str) -> None
         if second.error or first.error:
             raise Killed("dead")
 
-    remains = die_everywhere(trained, manner, life)
-    assert {assert_sound(store, {3, 4}) for store in remains} == {3, 4}
+    remains = crash_everywhere(trained, manner, life)
+    assert {assert_consistent(store, {3, 4}) for store in remains} == {3, 4}
     for store in remains:
-        assert_goes_on(store)
+        assert_run_continues(store)
 
 
 @pytest.mark.parametrize("manner", ["before", "after"])
-def test_a_collection_may_die_anywhere(trained: MemoryBackend, manner: str) -> None:
+def test_crash_at_every_operation_of_a_collection(trained: MemoryBackend, manner: str) -> None:
     store = trained.copy()
-    writer = start(store, generation=2, keep_last=9)
+    writer = start(store, generation=2, retention=Retention(9))
     for step in (4, 5, 6):
         save(writer, step)
-    remains = die_everywhere(store, manner, lambda backend: _collect(backend, 4))
+    remains = crash_everywhere(store, manner, lambda backend: _collect(backend, 4))
     assert len(remains) > 8
     for left in remains:
-        assert assert_sound(left, {6}) == 6
+        assert assert_consistent(left, {6}) == 6
         _collect(left, 4)
-        assert whole_steps(left) == [6, 5]
-        assert_goes_on(left)
+        assert complete_steps(left) == [6, 5]
+        assert_run_continues(left)
 
 
-def _collect(backend: Backend, epoch: int) -> None:
-    GarbageCollector(backend, Retention(2)).collect(epoch)
+def _collect(backend: Backend, fence: int) -> None:
+    GarbageCollector(backend, Retention(2)).collect(fence)
 
 
 @pytest.mark.parametrize("manner", ["before", "after"])
-def test_a_copy_may_break_off_anywhere_and_go_on(trained: MemoryBackend, manner: str) -> None:
+def test_interrupted_copy_can_be_repeated(trained: MemoryBackend, manner: str) -> None:
     wanted = [
         Selected(trained, listed.entry, listed.manifest)
         for listed in list_checkpoints(trained)
-        if listed.is_whole and listed.manifest is not None
+        if listed.is_complete and listed.manifest is not None
     ][::-1]
 
     def life(backend: Backend) -> None:
         transfer(plan_transfer(wanted, backend), backend, lambda _: None)
 
-    for left in die_everywhere(MemoryBackend(), manner, life):
+    for left in crash_everywhere(MemoryBackend(), manner, life):
         for listed in list_checkpoints(left):
-            assert listed.is_whole
+            assert listed.is_complete
             assert_holds(left, listed.entry)
         life(left)
-        assert whole_steps(left)[0] == 3
+        assert complete_steps(left)[0] == 3
         assert_holds(left, newest(left))
 
 
 class _Power:
-    """Cuts off a directory store at the nth call of the operating system that changes a disk."""
+    """Fails the nth system call that changes the disk, and all later ones."""
 
     CALLS = ("fsync", "link", "replace", "unlink", "mkdir")
 
@@ -210,13 +210,13 @@ class _Power:
             self._left -= 1
             if self._left <= 0:
                 self.is_cut = True
-                raise OSError(5, "the power is cut")
+                raise OSError(5, "power failure")
             return call(*arguments, **options)
 
         return run
 
 
-def test_the_power_may_be_cut_at_every_call_of_a_directory_store(tmp_path: Path) -> None:
+def test_power_failure_at_every_system_call_of_a_directory_store(tmp_path: Path) -> None:
     for step in (1, 2):
         save(start(DirectoryBackend(tmp_path / "trained"), generation=step), step)
     seen = set()
@@ -230,17 +230,17 @@ def test_the_power_may_be_cut_at_every_call_of_a_directory_store(tmp_path: Path)
             try:
                 save(start(backend, generation=3), 3)
             except StoreError as error:
-                assert "the power is cut" in str(error)
+                assert "power failure" in str(error)
         if not power.is_cut:
             break
         unfinished += len(list(root.rglob(f"{TEMPORARY}*")))
-        seen.add(assert_sound(backend, {2, 3}))
+        seen.add(assert_consistent(backend, {2, 3}))
         save(start(backend, generation=4), 4)
-        assert assert_sound(backend, {4}) == 4
+        assert assert_consistent(backend, {4}) == 4
         problems = [
             Verifier(backend, lambda _: None).verify(listed).problems
             for listed in list_checkpoints(backend)
-            if listed.is_whole
+            if listed.is_complete
         ]
         assert not any(problems)
     assert number > 20

@@ -1,6 +1,6 @@
-"""Damage of every kind to every kind of object: it is refused in words or harmless; nothing false is ever loaded.
+"""Fuzzing of every kind of object: damage is reported or harmless, and wrong data is never loaded.
 
-A foreign exception (anything but the package's own) fails these tests by itself.
+An exception other than TrainingError fails these tests.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.training.checkpoint.runs import MemoryBackend, newest, save, start, whole_steps
+from tests.training.checkpoint.runs import MemoryBackend, complete_steps, newest, save, start
 from training.checkpoint import chunks
-from training.checkpoint.diff import compare
-from training.checkpoint.export import import_file
 from training.checkpoint.gc import GarbageCollector
-from training.checkpoint.inspection import Verifier, describe, describe_checkpoints
 from training.checkpoint.log import LogWriter, entry_key
 from training.checkpoint.resume import resume
 from training.checkpoint.retention import Retention
 from training.checkpoint.selection import Selected
-from training.checkpoint.state import TrainingState
+from training.checkpoint.state.training_state import TrainingState
 from training.checkpoint.store import list_checkpoints
-from training.checkpoint.transfer import plan_transfer, transfer
-from training.distributed import Gang, adopt_gang
+from training.checkpoint.tool.diff import compare
+from training.checkpoint.tool.export import import_file
+from training.checkpoint.tool.inspection import Verifier, describe, describe_checkpoints
+from training.checkpoint.tool.transfer import plan_transfer, transfer
 from training.errors import CorruptCheckpointError, TrainingError
+from training.process.distributed import Gang, adopt_gang
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 WIDTH = 50
@@ -65,7 +65,7 @@ def trained(small_chunks: None) -> MemoryBackend:
 
 
 def use(store: MemoryBackend, gang: Gang) -> None:
-    """All that is done with a store. What it gives has to be true; what it refuses, it has to refuse in words."""
+    """Run every operation on a store: results must be right, and errors must have a message."""
     state = build(99)
     with torch.random.fork_rng():
         try:
@@ -78,38 +78,38 @@ def use(store: MemoryBackend, gang: Gang) -> None:
             loaded, wanted = state.tensors(), build(step).tensors()
             assert loaded.keys() == wanted.keys()
             assert all(torch.equal(loaded[name], wanted[name]) for name in wanted)
-    for look in (_look_around, _collect, _copy, lambda each: LogWriter(each, 5)):
+    for operation in (_inspect, _collect, _copy, lambda each: LogWriter(each, 5)):
         try:
-            look(store.copy())
+            operation(store.copy())
         except TrainingError as error:
             assert str(error)
 
 
-def _look_around(store: MemoryBackend) -> None:
+def _inspect(store: MemoryBackend) -> None:
     describe_checkpoints(store)
-    whole = [
+    complete = [
         Selected(store, listed.entry, listed.manifest)
         for listed in list_checkpoints(store)
-        if listed.is_whole and listed.manifest is not None
+        if listed.is_complete and listed.manifest is not None
     ]
     for listed in list_checkpoints(store):
         if listed.manifest is not None:
             Verifier(store, lambda _: None).verify(listed)
-    for selected in whole:
+    for selected in complete:
         describe(selected)
-    if len(whole) > 1:
-        compare(whole[0], whole[1], lambda _: None)
+    if len(complete) > 1:
+        compare(complete[0], complete[1], lambda _: None)
 
 
 def _collect(store: MemoryBackend) -> None:
-    GarbageCollector(store, Retention(2)).collect(epoch=99)
+    GarbageCollector(store, Retention(2)).collect(fence=99)
 
 
 def _copy(store: MemoryBackend) -> None:
     wanted = [
         Selected(store, listed.entry, listed.manifest)
         for listed in list_checkpoints(store)
-        if listed.is_whole and listed.manifest is not None
+        if listed.is_complete and listed.manifest is not None
     ]
     copy = MemoryBackend()
     transfer(plan_transfer(wanted, copy), copy, lambda _: None)
@@ -135,7 +135,7 @@ SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[Healt
 
 @SETTINGS
 @given(data=st.data())
-def test_damaged_objects_are_refused_or_passed_over(data: st.DataObject, trained: MemoryBackend, gang: Gang) -> None:
+def test_damaged_objects_are_refused_or_skipped(data: st.DataObject, trained: MemoryBackend, gang: Gang) -> None:
     store = trained.copy()
     for key in data.draw(st.lists(st.sampled_from(store.keys("")), min_size=1, max_size=3, unique=True)):
         store.put(key, data.draw(damaged(store.get(key))))
@@ -150,7 +150,7 @@ STRANGE: list[Any] = [
 
 @st.composite
 def altered(draw: st.DrawFn, document: Any) -> Any:
-    """The document with one value at any depth replaced, or one key or item removed."""
+    """Replace one value of the document, at any depth, or remove one key or item."""
     if isinstance(document, (dict, list)) and document and draw(st.integers(0, 5)):
         places = sorted(document) if isinstance(document, dict) else range(len(document))
         place = draw(st.sampled_from(list(places)))
@@ -175,7 +175,7 @@ def test_log_entries_of_wrong_types_are_refused(data: st.DataObject, trained: Me
 @settings(SETTINGS, max_examples=120)
 @given(data=st.data())
 def test_manifests_of_wrong_types_are_refused(data: st.DataObject, trained: MemoryBackend, gang: Gang) -> None:
-    """As a writer with a bug would make them: with the right hash, and a log entry that commits them."""
+    """Manifests of a writer with a bug: with the right hash, and a log entry that commits them."""
     store = trained.copy()
     entry = newest(store)
     assert entry.manifest is not None
@@ -194,7 +194,7 @@ def test_manifests_of_wrong_types_are_refused(data: st.DataObject, trained: Memo
     try:
         use(store, gang)
     except AssertionError:
-        # Only a manifest of another state may load as one: the same chunks under other names or in other places.
+        # A manifest may only load as another state if it has the same chunks under other names or at other offsets.
         assert document["parts"] != original["parts"]
 
 
@@ -219,11 +219,11 @@ def test_damaged_chunks_are_refused(data: st.DataObject, element_bytes: int, noi
     element_bytes=st.integers(0, 255),
     body=st.binary(max_size=80),
 )
-def test_chunks_with_any_header_are_refused(
+def test_chunks_with_invalid_headers_are_refused(
     widths: list[int], codecs: list[int], sizes: list[int], element_bytes: int, body: bytes
 ) -> None:
     header = struct.pack("<4sBB2x", chunks.MAGIC, element_bytes, len(widths))
-    planes = b"".join(struct.pack("<BBxxI", *plane) for plane in zip(widths, codecs, sizes))
+    planes = b"".join(struct.pack("<BBxxI", *plane) for plane in zip(widths, codecs, sizes, strict=False))
     with pytest.raises(CorruptCheckpointError):
         chunks.decode(header + planes + body, chunks.plain_hash(b"something else"), 40)
 
@@ -233,9 +233,9 @@ def test_chunks_with_any_header_are_refused(
 def test_damaged_files_are_not_imported(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     from safetensors.torch import save as safetensors_bytes
 
-    whole = safetensors_bytes({"weight": torch.arange(6.0)}, {"trainstack_manifest": '{"step": 1}'})
+    intact = safetensors_bytes({"weight": torch.arange(6.0)}, {"trainstack_manifest": '{"step": 1}'})
     path = tmp_path_factory.mktemp("file") / "file.safetensors"
-    path.write_bytes(data.draw(damaged(whole)))
+    path.write_bytes(data.draw(damaged(intact)))
     store = MemoryBackend()
     try:
         entry = import_file(path, store, lambda _: None)
@@ -243,16 +243,16 @@ def test_damaged_files_are_not_imported(data: st.DataObject, tmp_path_factory: p
         assert str(path) in str(error)
         assert store.objects == {}
     else:
-        # The damage hit a name, or the key of the manifest: what is left is a file of weights.
+        # The damage hit a tensor name, or the key of the manifest: the rest is a valid file with weights.
         assert entry.step == 0
 
 
-def test_a_damaged_entry_hides_its_checkpoint_and_no_other(trained: MemoryBackend, caplog: Any) -> None:
+def test_damaged_log_entry_hides_only_its_checkpoint(trained: MemoryBackend, caplog: Any) -> None:
     store = trained.copy()
     store.put(entry_key(2), b"{")
-    assert whole_steps(store) == [1]
-    assert "log entry 2 is passed over" in caplog.text
-    assert LogWriter(store, 1).epoch == 3
+    assert complete_steps(store) == [1]
+    assert "skipping log entry 2" in caplog.text
+    assert LogWriter(store, 1).fence == 3
     other = trained.copy()
     other.put(entry_key(2), trained.get(entry_key(1)))
-    assert whole_steps(other) == [1], "an entry in another's place"
+    assert complete_steps(other) == [1], "an entry under the key of another"

@@ -1,4 +1,4 @@
-"""Whatever tensors a state has, they come back bit for bit by every way out of a store; equal ones are stored once."""
+"""Tensors of any kind are restored bit for bit by every way of reading a store; equal ones are stored once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.training.checkpoint.runs import MemoryBackend, load, manifest, newest, same, save, start, whole_steps
-from training.checkpoint import Checkpointer
-from training.checkpoint.backend import open_backend
-from training.checkpoint.directory import DirectoryBackend
-from training.checkpoint.export import SUPPORTED, export_file, import_file
+from tests.training.checkpoint.runs import MemoryBackend, complete_steps, load, manifest, newest, same, save, start
+from training.checkpoint import Checkpointer, Retention
 from training.checkpoint.layout import bytes_of
-from training.checkpoint.reading import read_tensors
-from training.checkpoint.saving import SavePlan
+from training.checkpoint.save.rank_save import SavePlan
+from training.checkpoint.save.writer import CheckpointWriter
 from training.checkpoint.selection import Selected, select
-from training.checkpoint.store import list_checkpoints, read_manifest
-from training.checkpoint.transfer import plan_transfer, transfer
-from training.checkpoint.writer import CheckpointWriter
+from training.checkpoint.storage.directory import DirectoryBackend
+from training.checkpoint.storage.urls import open_backend
+from training.checkpoint.store import list_checkpoints, read_manifest, read_tensors
+from training.checkpoint.tool.export import SUPPORTED, export_file, import_file
+from training.checkpoint.tool.transfer import plan_transfer, transfer
 from training.errors import ConfigurationError
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
@@ -31,7 +30,7 @@ DTYPES = sorted({*SUPPORTED, torch.complex128, torch.float8_e8m0fnu}, key=str)
 
 @st.composite
 def tensors(draw: st.DrawFn) -> Tensor:
-    """Any bits (NaNs of all kinds, minus zero, denormals) in any type, shape and memory layout."""
+    """Return a tensor with any bits (NaNs, minus zero, denormals) and any type, shape and memory layout."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(st.lists(st.integers(0, 5), max_size=4) | st.just([60, 60]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 9)))
@@ -51,7 +50,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 @st.composite
 def trees(draw: st.DrawFn) -> dict[str, Tensor]:
-    """Named tensors, some of them under two names."""
+    """Return named tensors, some of them under two names."""
     names = draw(st.lists(st.text("abc./_é", min_size=1, max_size=6), max_size=6, unique=True))
     tree: dict[str, Tensor] = {}
     for name in names:
@@ -74,7 +73,7 @@ def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(tree=trees())
-def test_any_tree_of_tensors_comes_back(tree: dict[str, Tensor]) -> None:
+def test_restores_any_tree_of_tensors(tree: dict[str, Tensor]) -> None:
     store = saved(tree)
     assert_same(load(store, newest(store)), tree)
     (part,) = read_manifest(store, newest(store)).parts
@@ -85,7 +84,7 @@ def test_any_tree_of_tensors_comes_back(tree: dict[str, Tensor]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(tree=trees(), further=trees())
-def test_any_tree_is_the_same_in_a_copy_of_its_store(tree: dict[str, Tensor], further: dict[str, Tensor]) -> None:
+def test_copy_of_a_store_has_the_same_tensors(tree: dict[str, Tensor], further: dict[str, Tensor]) -> None:
     store, copy = MemoryBackend(), MemoryBackend()
     writer = start(store)
     for step, each in enumerate((tree, further), start=1):
@@ -98,17 +97,17 @@ def test_any_tree_is_the_same_in_a_copy_of_its_store(tree: dict[str, Tensor], fu
 
 @settings(max_examples=30, deadline=None)
 @given(tree=trees())
-def test_any_tree_goes_through_a_file_or_is_refused_by_name(
+def test_exports_and_imports_any_tree_or_names_unsupported_tensors(
     tree: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("export")
     save(start(DirectoryBackend(root / "store")), 1, tree)
     selected = select(str(root / "store"))
-    lacking = [name for name, tensor in tree.items() if tensor.dtype not in SUPPORTED]
-    if lacking:
+    unsupported = [name for name, tensor in tree.items() if tensor.dtype not in SUPPORTED]
+    if unsupported:
         with pytest.raises(ConfigurationError) as refused:
             export_file(selected, root / "file", "state", False, lambda _: None)
-        assert len(refused.value.problems) == len(lacking)
+        assert len(refused.value.problems) == len(unsupported)
         assert not (root / "file").exists()
         return
     for contents in ("state", "weights"):
@@ -120,23 +119,23 @@ def test_any_tree_goes_through_a_file_or_is_refused_by_name(
         assert entry.step == (1 if contents == "state" else 0)
 
 
-def added_bytes(store: DirectoryBackend) -> int:
+def size_bytes(store: DirectoryBackend) -> int:
     return sum(path.stat().st_size for path in store.root.rglob("*") if path.is_file())
 
 
 def blocks(seed: int, frozen: int = 0) -> dict[str, Tensor]:
-    """Twelve blocks of noise; the first ``frozen`` are the same for every seed."""
+    """Return twelve blocks of noise; the first ``frozen`` are the same for every seed."""
     generators = [torch.Generator().manual_seed(n if n < frozen else 1000 * seed + n) for n in range(12)]
     return {f"model/blocks.{n}": torch.randn(100, 100, generator=generator) for n, generator in enumerate(generators)}
 
 
-def test_best_that_equals_last_costs_next_to_nothing(tmp_path: Path) -> None:
+def test_best_checkpoint_equal_to_the_last_adds_almost_nothing(tmp_path: Path) -> None:
     store = DirectoryBackend(tmp_path)
-    writer = start(store, keep_best=1)
+    writer = start(store, retention=Retention(keep_best=1))
     save(writer, 1, blocks(1), validation_loss=1.0)
-    before = added_bytes(store)
+    before = size_bytes(store)
     save(writer, 2, blocks(1), validation_loss=0.5)
-    assert (added_bytes(store) - before) / before < 0.01
+    assert (size_bytes(store) - before) / before < 0.01
 
 
 def test_frozen_blocks_are_stored_once(tmp_path: Path) -> None:
@@ -181,8 +180,8 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
     assert torch.equal(other.head.weight, model.head.weight)
 
 
-def test_a_branch_of_a_run_refers_to_what_it_shares(tmp_path: Path) -> None:
-    """Between directories a copy is made of links; what the branch then trains anew is all that it adds."""
+def test_branch_of_a_run_shares_chunks_by_links(tmp_path: Path) -> None:
+    """A copy between directories links files; the branch then adds only the tensors that it changes."""
     trunk = DirectoryBackend(tmp_path / "trunk")
     writer = start(trunk)
     for step in (1, 2):
@@ -197,14 +196,14 @@ def test_a_branch_of_a_run_refers_to_what_it_shares(tmp_path: Path) -> None:
     assert in_branch.take_results()[0].written_bytes < 0.2 * sum(each.written_bytes for each in writer.take_results())
     for step in (3, 4, 5):
         save(writer, step, blocks(step, frozen=10))
-    assert whole_steps(branch) == [2, 1], "what the trunk lets go, the branch still has"
+    assert complete_steps(branch) == [2, 1], "the branch keeps the chunks that the trunk drops"
     assert_same(load(branch, newest(branch)), blocks(7, frozen=10))
 
 
-def test_the_parts_of_two_ranks_make_one_state(tmp_path: Path) -> None:
+def test_parts_of_two_ranks_form_one_state(tmp_path: Path) -> None:
     store = DirectoryBackend(tmp_path)
     first = start(store, world_size=2)
-    second = CheckpointWriter(store, SavePlan(rank=1, world_size=2, epoch=0, keep_last=2), log=None)
+    second = CheckpointWriter(store, SavePlan(rank=1, world_size=2, fence=0), log=None)
     for writer in (first, second):
         writer.begin(blocks(1), {}, manifest(1, 2), "interval")
     for writer in (first, second):

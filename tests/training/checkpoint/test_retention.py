@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, as a decision; and that a run keeps what its config asks for."""
+"""Retention rules, and a run that applies those of its config."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.training.checkpoint.runs import save, start, whole_steps
-from training.checkpoint.backend import open_backend
-from training.checkpoint.directory import DirectoryBackend
-from training.checkpoint.inspection import describe_checkpoints
+from tests.training.checkpoint.runs import complete_steps, save, start
 from training.checkpoint.manifest import LogEntry, ValidationRecord
 from training.checkpoint.retention import Retention
+from training.checkpoint.storage.directory import DirectoryBackend
+from training.checkpoint.storage.urls import open_backend
+from training.checkpoint.tool.inspection import describe_checkpoints
 from training.errors import ConfigurationError
 
 
@@ -38,7 +38,7 @@ def kept(retention: Retention, entries: list[LogEntry], tags: dict[int, list[str
     return sorted(retention.kept(entries[::-1], tags or {}))
 
 
-def test_the_newest_the_best_one_in_a_while_and_the_tagged_stay() -> None:
+def test_keeps_newest_best_spaced_and_tagged_checkpoints() -> None:
     losses = [5.0, 2.0, 3.0, 2.5, 4.0, 6.0, 7.0, 8.0]
     entries = [entry(number, hours=number, loss=loss) for number, loss in enumerate(losses)]
     assert kept(Retention(2), entries) == [6, 7]
@@ -50,14 +50,19 @@ def test_the_newest_the_best_one_in_a_while_and_the_tagged_stay() -> None:
     assert reasons[1] == ["best 1 of 1"]
 
 
-def test_one_measurement_counts_once_for_the_checkpoint_nearest_to_it() -> None:
+def test_a_measurement_counts_for_the_closest_checkpoint_only() -> None:
     entries = [entry(0, loss=9.0), entry(1, loss=1.0), entry(2, loss=1.0, validated=1), entry(3, loss=2.0), entry(4)]
     assert kept(Retention(2, keep_best=1), entries) == [1, 3, 4]
     assert kept(Retention(2, keep_best=2), entries) == [1, 3, 4]
     assert kept(Retention(2, keep_best=3), entries) == [0, 1, 3, 4]
 
 
-def test_a_clock_that_jumps_neither_loses_nor_hoards() -> None:
+def test_of_equal_losses_the_newest_is_best() -> None:
+    entries = [entry(0, loss=1.0), entry(1, loss=1.0), entry(2, loss=3.0), entry(3, loss=4.0)]
+    assert kept(Retention(2, keep_best=1), entries) == [1, 2, 3]
+
+
+def test_clock_changes_neither_drop_nor_keep_too_much() -> None:
     hours = [0, 1, 100, 2, 3, 4, 5, 6, 7, 8, 9]
     entries = [entry(number, hours=hour) for number, hour in enumerate(hours)]
     assert kept(Retention(2, keep_every_hours=5.0), entries) == [0, 2, 3, 8, 9, 10]
@@ -74,20 +79,20 @@ def test_a_clock_that_jumps_neither_loses_nor_hoards() -> None:
         keep_every_hours=st.one_of(st.none(), st.floats(0.5, 20)),
     ),
 )
-def test_collecting_after_every_save_keeps_what_collecting_once_would(
+def test_collecting_after_every_save_keeps_the_same_as_collecting_once(
     times: list[float], losses: list[float | None], retention: Retention
 ) -> None:
-    """What was let go along the way is never missed at the end."""
+    """A checkpoint dropped earlier is never wanted later."""
     entries = [entry(number, hours=hour, loss=losses[number]) for number, hour in enumerate(times)]
     remaining: list[LogEntry] = []
     for each in entries:
         remaining.append(each)
-        stay = retention.kept(remaining[::-1], {})
-        remaining = [one for one in remaining if one.sequence in stay]
+        decided = retention.kept(remaining[::-1], {})
+        remaining = [one for one in remaining if one.sequence in decided]
     assert [one.sequence for one in remaining] == kept(retention, entries)
 
 
-def test_impossible_policies_are_refused_all_at_once() -> None:
+def test_reports_all_invalid_rules_at_once() -> None:
     with pytest.raises(ConfigurationError) as refused:
         Retention(1, -1, 0.0)
     assert [problem.split(":")[0] for problem in refused.value.problems] == [
@@ -99,17 +104,17 @@ def test_impossible_policies_are_refused_all_at_once() -> None:
         Retention(2, 0, math.nan)
 
 
-def test_a_writer_keeps_the_best_beside_the_newest(tmp_path: Path) -> None:
+def test_writer_keeps_the_best_in_addition_to_the_newest(tmp_path: Path) -> None:
     backend = DirectoryBackend(tmp_path)
-    writer = start(backend, keep_best=1)
+    writer = start(backend, retention=Retention(keep_best=1))
     for step, loss in enumerate([3.0, 1.0, 2.0, 4.0, 5.0], start=1):
         save(writer, step, validation_loss=loss)
-    assert whole_steps(backend) == [5, 4, 2]
+    assert complete_steps(backend) == [5, 4, 2]
     conditions = {each["step"]: each["condition"] for each in describe_checkpoints(backend)}
-    assert conditions == {1: "collected", 2: "whole", 3: "collected", 4: "whole", 5: "whole"}
+    assert conditions == {1: "collected", 2: "complete", 3: "collected", 4: "complete", 5: "complete"}
 
 
-def test_a_run_that_keeps_the_best_saves_at_its_validations(gangs: Any, tiny_config: dict[str, Any]) -> None:
+def test_run_with_keep_best_saves_at_validations(gangs: Any, tiny_config: dict[str, Any]) -> None:
     checkpoint = {"interval_steps": 1000, "keep_best": 1}
     config = {**tiny_config, "steps": 8, "checkpoint": checkpoint, "validation": {"interval_steps": 4, "batches": 1}}
     run = gangs.finish("run", config)

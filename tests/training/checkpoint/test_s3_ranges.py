@@ -1,4 +1,4 @@
-"""Large objects are read in ranges: all of the bytes, in their places, of one version."""
+"""Large objects are read in ranges: all bytes, in order, of one version."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour
-from training.checkpoint import s3
 from training.checkpoint.chunks import encode, plain_hash
 from training.checkpoint.manifest import ChunkRecord
-from training.checkpoint.reading import read_chunk
-from training.checkpoint.s3 import S3Backend
+from training.checkpoint.storage import s3
+from training.checkpoint.storage.s3 import S3Backend
+from training.checkpoint.store import read_chunk
 from training.errors import CorruptCheckpointError, StoreError
 
 FROM_BYTES, RANGE_BYTES = 3000, 1000
@@ -45,7 +45,7 @@ def count_requests(backend: S3Backend) -> list[str | None]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2999, 3000, 3999, 4000, 4001, 12345])
-def test_every_byte_is_where_it_belongs(backend: S3Backend, size: int) -> None:
+def test_reads_every_byte_in_order(backend: S3Backend, size: int) -> None:
     wanted = content(size)
     backend.put("x", wanted)
     ranges = count_requests(backend)
@@ -58,7 +58,7 @@ def test_every_byte_is_where_it_belongs(backend: S3Backend, size: int) -> None:
 
 
 @pytest.mark.parametrize("space", [3500, 9000])
-def test_memory_that_is_shorter_or_longer_than_the_object(backend: S3Backend, space: int) -> None:
+def test_reads_into_memory_shorter_or_longer_than_the_object(backend: S3Backend, space: int) -> None:
     wanted = content(5000)
     backend.put("x", wanted)
     memory = [memoryview(bytearray(space - 700)), memoryview(bytearray(700))]
@@ -66,7 +66,7 @@ def test_memory_that_is_shorter_or_longer_than_the_object(backend: S3Backend, sp
     assert b"".join(memory)[:5000] == wanted[:space]
 
 
-def test_ranges_are_asked_for_at_the_same_time(backend: S3Backend) -> None:
+def test_ranges_are_requested_concurrently(backend: S3Backend) -> None:
     backend.put("x", content(4000))
     together = threading.Barrier(4, timeout=60)
     inner = backend._client.get_object
@@ -84,31 +84,31 @@ def test_two_versions_are_never_mixed(backend: S3Backend) -> None:
     backend.put("x", content(5000))
     inner = backend._client.get_object
     lock = threading.Lock()
-    asked: list[str] = []
+    requested: list[str] = []
 
     def get_object(**arguments: Any) -> Any:
         with lock:
             if "Range" in arguments:
-                asked.append(arguments["Range"])
-                if len(asked) == 2:
+                requested.append(arguments["Range"])
+                if len(requested) == 2:
                     backend.put("x", content(5001))
             return inner(**arguments)
 
     backend._client.get_object = get_object
-    with pytest.raises(StoreError, match="p/x: was overwritten while it was read"):
+    with pytest.raises(StoreError, match="p/x: was overwritten during the read"):
         backend.get("x")
 
 
 @pytest.fixture
 def proxy(s3_endpoint: str, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
-    made = FaultyS3(s3_endpoint, "seed")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", made.endpoint)
+    faulty = FaultyS3(s3_endpoint, "seed")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", faulty.endpoint)
     monkeypatch.setattr(s3, "FIRST_PAUSE_SECONDS", 0.001)
-    yield made
-    made.close()
+    yield faulty
+    faulty.close()
 
 
-def test_a_range_that_breaks_off_is_asked_for_again(proxy: FaultyS3, backend: S3Backend) -> None:
+def test_interrupted_range_is_retried(proxy: FaultyS3, backend: S3Backend) -> None:
     wanted = content(8000)
     backend.put("x", wanted)
     proxy.misbehaviour = Misbehaviour("truncated bodies", 0.4)

@@ -1,4 +1,4 @@
-"""A fast tier before a durable one: it is read first, and may be lost, full or damaged."""
+"""A local tier in front of a durable one: it is read first, and may be lost, full or damaged."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.checkpoint.backend import Backend, open_backend
 from training.checkpoint.layout import bytes_of
 from training.checkpoint.log import LogWriter
 from training.checkpoint.manifest import Manifest
-from training.checkpoint.reading import read_tensors
-from training.checkpoint.saving import SavePlan
-from training.checkpoint.store import checkpoint_entries, read_manifest
-from training.checkpoint.tiers import Holdings, TieredBackend
-from training.checkpoint.writer import CheckpointWriter
+from training.checkpoint.save.rank_save import SavePlan
+from training.checkpoint.save.writer import CheckpointWriter
+from training.checkpoint.storage.backend import Backend
+from training.checkpoint.storage.tiers import TierContents, TieredBackend
+from training.checkpoint.storage.urls import open_backend
+from training.checkpoint.store import checkpoint_entries, read_manifest, read_tensors
 from training.errors import ConfigurationError, CorruptCheckpointError, StoreError
 
 
@@ -37,7 +37,7 @@ def manifest(step: int) -> Manifest:
 
 def save(backend: Backend, steps: int) -> torch.Tensor:
     log = LogWriter(backend, 0)
-    writer = CheckpointWriter(backend, SavePlan(0, 1, log.epoch, keep_last=2), log)
+    writer = CheckpointWriter(backend, SavePlan(0, 1, log.fence), log)
     tensor = torch.zeros(0)
     for step in range(steps):
         tensor = torch.full((100_000,), float(step))
@@ -56,33 +56,33 @@ def load(backend: Backend) -> torch.Tensor:
 
 @pytest.fixture
 def tiers(tmp_path: Path) -> TieredBackend:
-    backend = open_backend(f"{tmp_path / 'fast'},{tmp_path / 'durable'}")
+    backend = open_backend(f"{tmp_path / 'local'},{tmp_path / 'durable'}")
     assert isinstance(backend, TieredBackend)
     return backend
 
 
-def test_both_tiers_have_the_chunks_and_the_durable_one_alone_is_a_store(tiers: TieredBackend) -> None:
+def test_both_tiers_have_the_chunks_and_the_durable_one_is_a_complete_store(tiers: TieredBackend) -> None:
     saved = save(tiers, 4)
-    fast, durable = tiers.tiers
-    assert fast.keys("chunks/") == durable.keys("chunks/")
+    local, durable = tiers.tiers
+    assert local.keys("chunks/") == durable.keys("chunks/")
     assert torch.equal(load(tiers), saved)
     assert torch.equal(load(durable), saved)
     found = read_manifest(tiers, next(checkpoint_entries(tiers)))
     stored = sum(chunk.stored_bytes for chunk in found.chunks)
-    assert Holdings(tiers).of(found) == {fast.url: stored, durable.url: stored}
+    assert TierContents(tiers).stored_bytes(found) == {local.url: stored, durable.url: stored}
 
 
 @pytest.mark.parametrize("harm", ["damage", "loss"])
-def test_what_the_fast_tier_has_not_whole_comes_from_the_durable_one(
+def test_missing_and_damaged_local_chunks_are_read_from_the_durable_tier(
     tiers: TieredBackend, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     saved = save(tiers, 1)
-    fast, durable = tiers.tiers
-    for key in fast.keys("chunks/"):
+    local, durable = tiers.tiers
+    for key in local.keys("chunks/"):
         if harm == "loss":
-            fast.delete([key])
+            local.delete([key])
         else:
-            fast.put(key, fast.get(key)[:-1] + b"?")
+            local.put(key, local.get(key)[:-1] + b"?")
     assert torch.equal(load(tiers), saved)
     assert ("is damaged" in caplog.text) == (harm == "damage")
     for key in durable.keys("chunks/"):
@@ -91,14 +91,14 @@ def test_what_the_fast_tier_has_not_whole_comes_from_the_durable_one(
         load(tiers)
 
 
-def test_the_fast_tier_is_read_first(tiers: TieredBackend) -> None:
+def test_local_tier_is_read_first(tiers: TieredBackend) -> None:
     saved = save(tiers, 1)
     durable = tiers.tiers[1]
     durable.delete(durable.keys("chunks/"))
     assert torch.equal(load(tiers), saved)
 
 
-def test_a_full_disk_near_by_costs_speed_only(
+def test_full_local_disk_costs_only_speed(
     tiers: TieredBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(key: str, content: bytes) -> None:
@@ -109,15 +109,15 @@ def test_a_full_disk_near_by_costs_speed_only(
     assert caplog.text.count("no space left") == 1
 
 
-def test_what_another_node_collected_goes_from_the_fast_tier_too(tiers: TieredBackend) -> None:
+def test_chunks_collected_by_another_node_are_deleted_from_the_local_tier(tiers: TieredBackend) -> None:
     save(tiers, 1)
-    fast, durable = tiers.tiers
+    local, durable = tiers.tiers
     durable.delete(durable.keys("chunks/"))
-    tiers.prune(tiers.near_keys())
-    assert fast.keys("chunks/") == []
+    tiers.prune(tiers.local_keys())
+    assert local.keys("chunks/") == []
 
 
 @pytest.mark.parametrize("url", ["a,b,c", "a,", "s3://b/x,dir"])
-def test_wrong_tiers_are_refused(url: str) -> None:
+def test_invalid_tiers_are_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="DIRECTORY,URL"):
         open_backend(url)

@@ -1,4 +1,4 @@
-"""Weights alone, out of a checkpoint that holds the state of a whole run."""
+"""Loading only the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,20 +12,13 @@ from torch import nn
 from tests.training.checkpoint.runs import save, start
 from training.__main__ import main
 from training.checkpoint import load_weights
-from training.checkpoint.backend import open_backend
+from training.checkpoint.retention import Retention
+from training.checkpoint.storage.urls import open_backend
 from training.checkpoint.store import checkpoint_entries, list_checkpoints, read_manifest
 from training.checkpoint.tags import put_tag
 from training.errors import ConfigurationError, CorruptCheckpointError, NotFoundError
 
 STEPS = 6
-
-
-class Wrapped(nn.Module):
-    """Names as DistributedDataParallel and torch.compile make them."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
 
 
 def build(seed: int) -> nn.Module:
@@ -41,9 +34,9 @@ def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """Checkpoints of steps 1 to 3, of models of those seeds; the first one has a tag."""
+    """Checkpoints of steps 1 to 3, of models with these seeds; the first one is tagged."""
     backend = open_backend(str(tmp_path))
-    writer = start(backend, keep_last=4)
+    writer = start(backend, retention=Retention(4))
     for step in (1, 2, 3):
         save(writer, step, state_of(build(step)))
     put_tag(backend, "paper", list(checkpoint_entries(backend))[-1])
@@ -51,15 +44,15 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(("selector", "seed"), [("", 3), ("#2", 2), ("#paper", 1)])
-def test_weights_of_any_checkpoint_come_without_the_rest(store: str, selector: str, seed: int) -> None:
+def test_loads_the_weights_of_any_checkpoint(store: str, selector: str, seed: int) -> None:
     before = {path: path.stat().st_mtime_ns for path in Path(store).rglob("*")}
     model, wanted = build(9), build(seed)
-    assert load_weights(store + selector, Wrapped(model)).entry.step == seed
+    assert load_weights(store + selector, nn.DataParallel(model)).entry.step == seed
     assert all(torch.equal(one, wanted.state_dict()[name]) for name, one in model.state_dict().items())
-    assert {path: path.stat().st_mtime_ns for path in Path(store).rglob("*")} == before, "a store is only read"
+    assert {path: path.stat().st_mtime_ns for path in Path(store).rglob("*")} == before, "the store was written to"
 
 
-def test_a_model_of_another_type_gets_the_values(store: str) -> None:
+def test_converts_to_the_type_of_the_model(store: str) -> None:
     model = build(9).half()
     load_weights(store, model)
     for name, tensor in build(3).half().state_dict().items():
@@ -70,24 +63,24 @@ def test_chunks_of_the_optimizer_are_not_read(store: str) -> None:
     newest = next(list_checkpoints(open_backend(store)))
     assert newest.manifest is not None
     (part,) = newest.manifest.parts
-    begin, harmed = 0, 0
+    begin, damaged = 0, 0
     weights = [record for name, record in part.tensors.items() if name.startswith("model/")]
     for chunk in part.chunks:
         end = begin + chunk.bytes
         if not any(each.offset_bytes < end and begin < each.offset_bytes + each.bytes for each in weights):
             (Path(store) / chunk.key).write_bytes(b"?")
-            harmed += 1
+            damaged += 1
         begin = end
-    assert harmed
+    assert damaged
     load_weights(store, build(9))
 
 
-def test_what_does_not_fit_is_said_and_changes_nothing(store: str) -> None:
+def test_reports_mismatches_and_changes_nothing(store: str) -> None:
     other = nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300), nn.Linear(300, 3))
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
     with pytest.raises(ConfigurationError) as caught:
         load_weights(store, other)
-    assert "has no tensor 2.bias of the model" in str(caught.value)
+    assert "does not have the model's tensor 2.bias" in str(caught.value)
     assert "2.weight has shape [2, 300], the model's has [3, 300]" in str(caught.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
     with pytest.raises(NotFoundError, match="no such checkpoint"):
@@ -99,7 +92,7 @@ def test_what_does_not_fit_is_said_and_changes_nothing(store: str) -> None:
         load_weights(store, build(9))
 
 
-def test_a_run_begins_with_them_and_resumes_from_its_own(gangs: Any, tiny_config: dict[str, Any]) -> None:
+def test_initial_weights_apply_only_to_a_new_run(gangs: Any, tiny_config: dict[str, Any]) -> None:
     plain = {**tiny_config, "model": {**tiny_config["model"], "dropout": 0.0}}
     first = gangs.finish("first", {**plain, "steps": STEPS})
     config = {**plain, "steps": 3, "seed": 7, "initial_weights": f"{first.checkpoints}#{STEPS}"}
@@ -108,19 +101,19 @@ def test_a_run_begins_with_them_and_resumes_from_its_own(gangs: Any, tiny_config
     alone = gangs.finish("alone", config, checkpoints=str(gangs._root / "alone-store"))
     tuned = gangs.finish("tuned", {**config, "steps": 2}, 2, checkpoints=checkpoints)
     assert tuned.records("start")[0]["resumed_from_step"] is None
-    assert f"begins with the weights of {first.checkpoints}#" in tuned.errors()
+    assert f"the run starts from the weights of {first.checkpoints}#" in tuned.errors()
     assert tuned.losses()[1] == pytest.approx(alone.losses()[1], rel=1e-4)
     assert tuned.losses()[1] < random.losses()[1] - 0.1
     again = gangs.finish("again", config, checkpoints=checkpoints, generation=2)
     assert again.records("start")[0]["resumed_from_step"] == 2
-    assert "begins with the weights" not in again.errors()
+    assert "starts from the weights" not in again.errors()
 
 
 def test_weights_of_another_tokenizer_are_refused(gangs: Any, tiny_config: dict[str, Any], tmp_path: Path) -> None:
     first = gangs.finish("first", {**tiny_config, "steps": 2})
     (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").write_text("other words make another tokenizer " * 2000)
-    (tmp_path / "text" / "b.txt").write_text("and some more of the like for validation " * 2000)
+    (tmp_path / "text" / "a.txt").write_text("other words train another tokenizer " * 2000)
+    (tmp_path / "text" / "b.txt").write_text("and some more of them for validation " * 2000)
     arguments = ["--input", str(tmp_path / "text"), "--output", str(tmp_path), "--name", "other"]
     assert main(["tokenize", *arguments, "--vocabulary-size", "280", "--validation-share", "0.5"]) == 0
     config = {**tiny_config, "steps": 2, "initial_weights": first.checkpoints}

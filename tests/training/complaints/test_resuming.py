@@ -1,4 +1,4 @@
-"""Complaints about runs that go on from somewhere else than where they stopped."""
+"""Bug reports about runs that do not resume exactly from the point where they stopped."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ import torch
 
 from training.checkpoint import Checkpointer
 from training.checkpoint.manifest import Manifest
-from training.checkpoint.state import TrainingState
+from training.checkpoint.state.training_state import TrainingState
 from training.config import ModelShape, TrainingConfig
 from training.data.batches import TrainBatches
 from training.data.dataset import open_dataset
 from training.data.samples import Windows
-from training.distributed import Gang
-from training.model import GPT
-from training.optimization import build_optimizer, learning_rate
-from training.precision import Precision
-from training.replication import Replica
-from training.step import take_step
+from training.loop.lr_schedule import learning_rate
+from training.loop.optimizer import build_optimizer
+from training.loop.step import take_step
+from training.models.gpt import GPT
+from training.process.distributed import Gang
+from training.process.precision import Precision
+from training.process.replication import Replica
 
-SHAPE = ModelShape(layers=2, heads=2, embedding=32, context=32)
+SHAPE = ModelShape(num_hidden_layers=2, num_attention_heads=2, hidden_size=32, sequence_length=32)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 
 
@@ -37,24 +38,22 @@ def state_of(device: str = "cpu", scaler: torch.amp.GradScaler | None = None) ->
 
 
 def run_of(gang: Gang, dataset: Path, state: TrainingState) -> Any:
-    config = TrainingConfig.model_validate(
-        {"global_batch_sequences": 8, "micro_batch_sequences": 8, "model": SHAPE._asdict()}
-    )
+    config = TrainingConfig.model_validate({"global_batch_size": 8, "micro_batch_size": 8, "model": SHAPE._asdict()})
     return SimpleNamespace(
         config=config,
         gang=gang,
         state=state,
         model=state.model,
         replica=Replica(state.model, gang, config.parallel),
-        micro_batch_sequences=8,
+        micro_batch_size=8,
         precision=Precision("fp32", "cpu"),
         writer=SimpleNamespace(before_update=lambda: None),
         train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, gang.device, 8),
     )
 
 
-def test_gradient_scaler_goes_on_where_it_was() -> None:
-    """https://github.com/pytorch/torchtitan/issues/146: by way of the manifest, which is where it is kept."""
+def test_manifest_restores_the_gradient_scaler() -> None:
+    """https://github.com/pytorch/torchtitan/issues/146, through the manifest, which holds it."""
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7)
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -63,8 +62,8 @@ def test_gradient_scaler_goes_on_where_it_was() -> None:
         scaler.scale(weight.sum() * gradient).backward()
         scaler.step(optimizer)
         scaler.update()
-    kept = {name: {} for name in ("subject", "config")}
-    manifest = Manifest.model_construct(scaler=scaler.state_dict(), **kept)
+    empty = {name: {} for name in ("subject", "config")}
+    manifest = Manifest.model_construct(scaler=scaler.state_dict(), **empty)
     restored = torch.amp.GradScaler("cpu")
     restored.load_state_dict(json.loads(manifest.model_dump_json(include={"scaler"}))["scaler"])
     assert restored.state_dict() == scaler.state_dict()
@@ -72,8 +71,8 @@ def test_gradient_scaler_goes_on_where_it_was() -> None:
     assert restored.state_dict()["_growth_tracker"] == 2
 
 
-def test_gradient_scaler_of_another_trainer_goes_on_too(alone: Gang, tmp_path: Path) -> None:
-    """https://github.com/huggingface/accelerate/issues/4289, by way of a store and a process that starts anew."""
+def test_checkpointer_restores_the_gradient_scaler(alone: Gang, tmp_path: Path) -> None:
+    """https://github.com/huggingface/accelerate/issues/4289, through a store and a new process."""
     scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, growth_interval=9)
     state = state_of(scaler=scaler)
     first = Checkpointer(str(tmp_path), state.model, state.optimizer, scaler)
@@ -91,11 +90,11 @@ def test_gradient_scaler_of_another_trainer_goes_on_too(alone: Gang, tmp_path: P
     assert again.scaler.state_dict()["_growth_tracker"] == 1
 
 
-def test_skipped_step_moves_schedule_and_data_together_and_no_weight(alone: Gang, tiny_dataset: Path) -> None:
+def test_skipped_step_advances_schedule_and_data_but_no_weight(alone: Gang, tiny_dataset: Path) -> None:
     """https://github.com/Lightning-AI/pytorch-lightning/issues/18828.
 
     Here the schedule is a function of the data consumed. A skipped step consumes its batch, as on every other rank and
-    in every repetition, and changes neither weights nor the optimizer's own count of steps.
+    in every repetition, and changes neither the weights nor the optimizer's step count.
     """
     state = state_of(scaler=torch.amp.GradScaler("cpu", init_scale=4.0))
     run = run_of(alone, tiny_dataset, state)
@@ -111,13 +110,13 @@ def test_skipped_step_moves_schedule_and_data_together_and_no_weight(alone: Gang
     assert not torch.equal(state.tensors()["model/final_norm.weight"], before["model/final_norm.weight"])
 
 
-def test_every_record_after_a_resume_is_that_of_the_unbroken_run(gangs: Any, tiny_config: dict[str, Any]) -> None:
-    """Learning rate, gradient norm and loss, with dropout; at every place within warm-up and decay.
+def test_records_after_a_resume_equal_those_of_an_uninterrupted_run(gangs: Any, tiny_config: dict[str, Any]) -> None:
+    """Learning rate, gradient norm and loss, with dropout; at every point of warm-up and decay.
 
     https://github.com/Lightning-AI/pytorch-lightning/issues/1772, https://github.com/huggingface/transformers/issues/17032
     """
     config = {**tiny_config, "steps": 12, "checkpoint": {"interval_steps": 3}, "schedule": {"warmup_steps": 5}}
-    unbroken = gangs.finish("unbroken", config, checkpoints=str(gangs._root / "unbroken-checkpoints"))
+    uninterrupted = gangs.finish("uninterrupted", config, checkpoints=str(gangs._root / "uninterrupted-checkpoints"))
     seen: dict[int, tuple[float, ...]] = {}
     for generation, stop_after in enumerate((2, 3, 12), start=1):
         run = gangs.start(f"run-{generation}", config, generation=generation)
@@ -126,7 +125,7 @@ def test_every_record_after_a_resume_is_that_of_the_unbroken_run(gangs: Any, tin
         run.wait()
         seen |= values(run)
     gangs.finish("last", config, generation=9)
-    assert seen.items() <= values(unbroken).items()
+    assert seen.items() <= values(uninterrupted).items()
 
 
 def values(run: Any) -> dict[int, tuple[float, ...]]:
@@ -134,7 +133,7 @@ def values(run: Any) -> dict[int, tuple[float, ...]]:
     return {record["step"]: tuple(record[name] for name in names) for record in run.records("step")}
 
 
-def test_batches_after_a_resume_are_those_that_were_not_seen(alone: Gang, tiny_dataset: Path) -> None:
+def test_resume_continues_with_unseen_batches(alone: Gang, tiny_dataset: Path) -> None:
     """In the first epoch and after it: https://github.com/paiml/entrenar/issues/294."""
 
     def batches() -> TrainBatches:
@@ -142,15 +141,15 @@ def test_batches_after_a_resume_are_those_that_were_not_seen(alone: Gang, tiny_d
 
     once, again = batches(), batches()
     epoch = once.samples
-    unbroken = [once.samples_at(position, range(8)).tolist() for position in range(0, 2 * epoch, 8)]
-    for step in (3, epoch // 8, epoch // 8 + 1, len(unbroken) - 1):
-        assert again.samples_at(step * 8, range(8)).tolist() == unbroken[step]
-    first_epoch = [sample for batch in unbroken for sample in batch][:epoch]
+    uninterrupted = [once.samples_at(position, range(8)).tolist() for position in range(0, 2 * epoch, 8)]
+    for step in (3, epoch // 8, epoch // 8 + 1, len(uninterrupted) - 1):
+        assert again.samples_at(step * 8, range(8)).tolist() == uninterrupted[step]
+    first_epoch = [sample for batch in uninterrupted for sample in batch][:epoch]
     assert sorted(first_epoch) == list(range(epoch)), "each sample once"
 
 
-def test_nothing_is_unpickled_from_a_store() -> None:
-    """https://github.com/huggingface/transformers/issues/40500: no loader could refuse, or run, anything."""
+def test_loads_no_pickle_from_a_store() -> None:
+    """https://github.com/huggingface/transformers/issues/40500: no pickle that a loader could refuse or execute."""
     root = Path(__file__).resolve().parents[3] / "training"
     for path in root.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -160,8 +159,8 @@ def test_nothing_is_unpickled_from_a_store() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_optimizer_state_comes_back_to_where_the_parameter_is(device: str) -> None:
-    """The step count too, and the next step works: https://github.com/pytorch/pytorch/issues/104767."""
+def test_optimizer_state_is_restored_to_the_device_of_the_parameter(device: str) -> None:
+    """Including the step count; the next step works: https://github.com/pytorch/pytorch/issues/104767."""
 
     def step(state: TrainingState) -> None:
         tokens = torch.ones(1, 4, dtype=torch.long, device=device)

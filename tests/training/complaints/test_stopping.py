@@ -1,4 +1,4 @@
-"""Complaints about stops that come too late, to the wrong process, or to one rank alone."""
+"""Bug reports about stops that arrive too late, at the wrong process, or at one rank only."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ import torch
 from torch import nn
 
 from benchmarks.chaos.faulty_s3 import FaultyS3, Misbehaviour
-from benchmarks.local_moto import endpoint_environment
-from bootstrap.supervise.launch import torchrun_command
+from benchmarks.servers.local_moto import endpoint_environment
+from bootstrap.supervise.trainers.launch import torchrun_command
 from tests.training.conftest import free_port
-from training import assembly
-from training.distributed import Gang
-from training.parallel_settings import ParallelConfig
-from training.precision import Precision
-from training.stopping import StopBeforeStepsError
+from training.config.parallel import ParallelConfig
+from training.loop.build import StopBeforeStepsError, _stop_if_requested
+from training.process.batch import Batch
+from training.process.distributed import Gang
+from training.process.precision import Precision
+from training.process.replication import PRIMING_PASSES, Replica
 
 LONG = {"steps": 100000, "schedule": {"kind": "constant", "warmup_steps": 4}}
 
@@ -39,22 +40,22 @@ def slow_s3(s3_endpoint: str) -> Iterator[FaultyS3]:
     proxy.close()
 
 
-def test_save_under_way_is_kept_when_a_new_one_would_be_cut(
+def test_completes_the_running_save_if_a_new_one_would_miss_the_deadline(
     gangs: Any, tiny_config: dict[str, Any], bucket: str, slow_s3: FaultyS3
 ) -> None:
-    """The smaller form of the emergency save: https://github.com/pytorch/pytorch/issues/119856."""
+    """The alternative to a new emergency save: https://github.com/pytorch/pytorch/issues/119856."""
     slow_s3.misbehaviour = Misbehaviour(delay_seconds=0.7)
     config = {**tiny_config, **LONG, "checkpoint": {"interval_steps": 20}}
     environment = endpoint_environment(slow_s3.endpoint)
     run = gangs.start("run", config, checkpoints=f"s3://{bucket}/x", environment=environment)
     run.wait_for(lambda: run.records("checkpoint"))
-    slow_s3.misbehaviour = Misbehaviour(delay_seconds=60.0)  # what is uploaded now is held until it is let go
+    slow_s3.misbehaviour = Misbehaviour(delay_seconds=60.0)  # uploads from now on hang until this is reset
     (first,) = run.records("checkpoint")[:1]
     at_commit, usual_seconds = max(run.losses()), first["seconds"]
     run.wait_for(lambda: max(run.losses()) >= at_commit + config["checkpoint"]["interval_steps"] + 2)
     begun = time.time()
     run.wait_for(lambda: time.time() >= begun + usual_seconds)
-    # Too little for a save that may take one and a half times as long, enough for what should be left of this one.
+    # Too short for a new save, which may take 1.5 times as long; long enough for the rest of the running one.
     request = run.directory / "request"
     deadline = time.time() + 1.2 * usual_seconds
     request.write_text(json.dumps({"reason": "reclaimed", "deadline_unix_seconds": deadline}))
@@ -63,16 +64,16 @@ def test_save_under_way_is_kept_when_a_new_one_would_be_cut(
     slow_s3.misbehaviour = Misbehaviour()
     assert run.wait() == [75], run.errors()
     (outcome,) = run.outcomes()
-    assert "would not be through in time" in outcome["message"], (outcome, run.records("checkpoint"))
+    assert "saving it would miss the deadline" in outcome["message"], (outcome, run.records("checkpoint"))
     assert first["step"] < outcome["checkpoint_step"] < outcome["step"]
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
-    """A store that has lost its bucket."""
+    """A server that answers every PUT with NoSuchBucket."""
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        content = b"<Error><Code>NoSuchBucket</Code><Message>it is gone</Message></Error>"
+        content = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
         self.send_response(404)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -97,10 +98,10 @@ def refusing_s3() -> Iterator[str]:
 SAVES_AT_THE_STOP_ONLY = {**LONG, "checkpoint": {"interval_steps": 100000}, "validation": {"interval_steps": 100000}}
 
 
-def test_storage_that_fails_one_rank_in_the_last_save_fails_all(
+def test_storage_error_of_one_rank_in_the_last_save_fails_all(
     gangs: Any, tiny_config: dict[str, Any], bucket: str, s3_environment: dict[str, str], refusing_s3: str
 ) -> None:
-    """The others wait for nobody: https://github.com/marin-community/marin/issues/9213."""
+    """The other ranks do not hang: https://github.com/marin-community/marin/issues/9213."""
     run = gangs.start(
         "run",
         {**tiny_config, **SAVES_AT_THE_STOP_ONLY},
@@ -116,7 +117,7 @@ def test_storage_that_fails_one_rank_in_the_last_save_fails_all(
         assert "rank 2" in outcome["message"] and "NoSuchBucket" in outcome["message"]
 
 
-def test_storage_that_does_not_answer_one_rank_holds_nobody_up_past_the_deadline(
+def test_hanging_storage_of_one_rank_delays_no_rank_past_the_deadline(
     gangs: Any, tiny_config: dict[str, Any], bucket: str, s3_environment: dict[str, str], slow_s3: FaultyS3
 ) -> None:
     """https://github.com/marin-community/marin/issues/9209."""
@@ -146,7 +147,7 @@ def test_gangs_are_static() -> None:
         rank=1,
         record=SimpleNamespace(members=("a", "b"), master_address="10.0.0.1", master_port=29500, generation=3),
         run=SimpleNamespace(processes_per_node=8, run="r", dataset="d", prepare=None),
-        node=SimpleNamespace(dataset_bucket="d", checkpoint_bucket="b", volumes=()),
+        node=SimpleNamespace(deployment="f", dataset_bucket="d", checkpoint_bucket="b", volumes=()),
         layout=SimpleNamespace(dataset=lambda name: Path(name)),
         directory=Path("gen-3"),
     )
@@ -155,7 +156,7 @@ def test_gangs_are_static() -> None:
     assert not any("c10d" in argument or "--rdzv-endpoint" in argument for argument in command)
 
 
-def test_stop_is_noticed_between_the_passes_that_warm_up_and_compile(alone: Gang) -> None:
+def test_stops_between_warm_up_passes(alone: Gang) -> None:
     """https://github.com/goodfire-ai/spd/pull/677."""
     passes: list[int] = []
 
@@ -165,25 +166,20 @@ def test_stop_is_noticed_between_the_passes_that_warm_up_and_compile(alone: Gang
             self.weight = nn.Parameter(torch.ones(()))
 
         def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            passes.append(1)  # it would compile here
+            passes.append(1)  # compilation would run here
             return self.weight * tokens.sum()
 
     asked = SimpleNamespace(wants_stop=True, reason=lambda: "received SIGTERM")
-    batch = torch.ones(1, 4), torch.ones(1, 4)
-    source = SimpleNamespace(train=SimpleNamespace(example=lambda sequences: batch))
+    batch = Batch((torch.ones(1, 4), torch.ones(1, 4)), 4)
     model = Model()
     with pytest.raises(StopBeforeStepsError, match="received SIGTERM; stopped before the first step"):
-        assembly._prime(
+        Replica(model, alone, ParallelConfig()).prime(
             model,
-            model,
+            batch,
             Precision("fp32", "cpu"),
-            source,  # type: ignore[arg-type]
-            1,
-            ParallelConfig(),
-            alone,
-            asked,  # type: ignore[arg-type]
+            lambda: _stop_if_requested(alone, asked),  # type: ignore[arg-type]
         )
-    assert len(passes) == 1 < assembly.PRIMING_PASSES
+    assert len(passes) == 1 < PRIMING_PASSES
 
 
 def test_signal_to_torchrun_reaches_the_ranks(tiny_config: dict[str, Any], tiny_dataset: Path, tmp_path: Path) -> None:

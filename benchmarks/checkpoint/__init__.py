@@ -1,0 +1,1 @@
+"""Checkpoint benchmark: the cost of saves and restores, compared with torch's methods."""

@@ -1,0 +1,214 @@
+"""Measurements for the checkpoint benchmark. Each function makes one comparison and returns plain numbers."""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from benchmarks.checkpoint.methods import Method, OwnWriter, wait_until
+from benchmarks.checkpoint.s3 import plain_download
+from benchmarks.checkpoint.state import Workload
+from training.checkpoint.layout import bytes_of
+from training.checkpoint.store import checkpoint_entries, read_manifest, read_tensors
+
+SAMPLE_SECONDS = 0.1
+BASELINE_STEPS = 12
+MATRIX = 1024
+
+
+Rounds = dict[str, list[float]]
+"""A method's values, one for each round."""
+MIN_ROUNDS = 3
+"""Number of rounds that a part makes even if its time is over. The median of fewer would be an extreme value."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The number of measured rounds in a part, and the time, on `time.monotonic()`, at which it begins no other."""
+
+    rounds: int
+    until_seconds: float
+
+    def numbers(self) -> Iterator[int]:
+        """Yield 0 for the round that is not measured, and then the numbers of the rounds."""
+        for number in range(self.rounds + 1):
+            if number > MIN_ROUNDS and time.monotonic() > self.until_seconds:
+                return
+            yield number
+
+    def seconds_of(self, work: Callable[[], object]) -> list[float]:
+        """Return the seconds of each round, without the first."""
+        return [_timed(work) for _ in self.numbers()][1:]
+
+
+def saves(workload: Workload, methods: Mapping[str, Method], limit: Limit) -> dict[str, Rounds]:
+    """Return each method's blocked and durable seconds in interleaved saves, excluding each method's first save.
+
+    The order changes in each round: a process that is still freeing its memory slows down the next method.
+    """
+    blocked: dict[str, list[float]] = {name: [] for name in methods}
+    durable: dict[str, list[float]] = {name: [] for name in methods}
+    order = random.Random(0)  # noqa: S311 (not a secret)
+    for repeat in limit.numbers():
+        for name, method in order.sample(sorted(methods.items()), len(methods)):
+            workload.change()
+            os.sync()
+            began = time.perf_counter()
+            is_durable = method.begin()
+            unblocked = time.perf_counter()
+            wait_until(is_durable)
+            if repeat:
+                blocked[name].append(unblocked - began)
+                durable[name].append(time.perf_counter() - began)
+    return {name: {"blocked_seconds": blocked[name], "durable_seconds": durable[name]} for name in methods}
+
+
+def durable(writer: OwnWriter, workload: Workload, limit: Limit) -> list[float]:
+    """Return the seconds from requesting a save to its commit, excluding the first save."""
+    seconds = []
+    for _ in limit.numbers():
+        workload.change()
+        seconds.append(writer.save().seconds)
+    return seconds[1:]
+
+
+def contention(workload: Workload, methods: Mapping[str, Method], limit: Limit) -> dict[str, Rounds]:
+    """Return the training time that a save costs on shared cores, as blocked seconds plus excess step time.
+
+    The normal step time is measured directly before each save. The order of the methods alternates, and no save begins
+    while the kernel is still writing the pages of an earlier one, since that would count against the next method.
+    """
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in methods}
+    for repeat in limit.numbers():
+        for name, method in list(methods.items())[:: -1 if repeat % 2 else 1]:
+            workload.change()
+            os.sync()
+            normal = statistics.median(_timed(_matmul_step) for _ in range(BASELINE_STEPS))
+            began = time.perf_counter()
+            is_durable = method.begin()
+            lost, steps = time.perf_counter() - began, []
+            while not is_durable():
+                steps.append(_timed(_matmul_step))
+            lost += sum(steps) - normal * len(steps)
+            ratio = statistics.median(steps) / normal if steps else 1.0
+            if repeat:
+                found[name].append((lost, ratio, time.perf_counter() - began))
+    return {
+        name: dict(
+            zip(
+                ("lost_seconds", "step_ratio", "durable_seconds"),
+                (list(column) for column in zip(*rows, strict=True)),
+                strict=True,
+            )
+        )
+        for name, rows in found.items()
+    }
+
+
+def _matmul_step() -> None:
+    one = torch.full((MATRIX, MATRIX), 0.5)
+    for _ in range(8):
+        one = (one @ one).tanh()
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def peak_memory(save: Callable[[], object]) -> int:
+    """Return the peak memory of this process and its children during ``save``, minus their memory before it, in bytes.
+
+    Uses proportional set sizes, which count shared memory once.
+    """
+    before, peak, stop = _tree_bytes(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not stop.is_set():
+            peak = max(peak, _tree_bytes())
+            stop.wait(SAMPLE_SECONDS)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        save()
+    finally:
+        stop.set()
+        watcher.join()
+    return peak - before
+
+
+def _tree_bytes() -> int:
+    own = psutil.Process()
+    return sum(int(process.memory_full_info().pss) for process in (own, *own.children(recursive=True)))
+
+
+def stored_bytes(workload: Workload, writer: OwnWriter) -> dict[str, float]:
+    """Return the stored bytes that each save adds, as a share of the state, for dense, frozen and unchanged states."""
+    shares = {}
+
+    def save(name: str) -> None:
+        result = writer.save()
+        shares[name] = result.written_bytes / result.bytes
+
+    workload.step()
+    save("dense")
+    workload.train_only(lambda name: not name.startswith("blocks.") or int(name.split(".")[1]) >= 10)
+    workload.step()
+    save("10 of 12 blocks frozen")
+    save("best equal to last")
+    workload.train_only(lambda name: True)
+    workload.untie_head()
+    workload.step()
+    writer.save()
+    workload.train_only(lambda name: name.startswith("head."))
+    workload.step()
+    save("all but the head frozen")
+    workload.train_only(lambda name: True)
+    return shares
+
+
+def restore(writer: OwnWriter, workload: Workload, limit: Limit) -> list[float]:
+    """Return the seconds to read and verify the newest checkpoint into existing tensors."""
+    manifest = read_manifest(writer.backend, next(checkpoint_entries(writer.backend)))
+    targets = {name: torch.empty_like(tensor) for name, tensor in workload.tensors().items()}
+    memory = {name: bytes_of(tensor).numpy().data for name, tensor in targets.items()}
+    seconds = limit.seconds_of(lambda: read_tensors(writer.backend, manifest.parts[0], memory))
+    if not all(torch.equal(targets[name], tensor) for name, tensor in workload.tensors().items()):
+        raise SystemExit("the restored state differs from the saved one")
+    return seconds
+
+
+def torch_restore(path: Path, workload: Workload, limit: Limit) -> Rounds:
+    """Return the seconds for ``torch.load``, and for a memory-mapped load plus a copy into existing tensors."""
+    targets = {name: torch.empty_like(tensor) for name, tensor in workload.tensors().items()}
+
+    def mapped() -> None:
+        loaded: dict[str, Any] = torch.load(path, mmap=True, weights_only=True)
+        for name, tensor in targets.items():
+            tensor.copy_(loaded[name])
+
+    return {
+        "torch.load": limit.seconds_of(lambda: torch.load(path, weights_only=True)),
+        "torch.load(mmap) and copy": limit.seconds_of(mapped),
+    }
+
+
+def s3_restore(writer: OwnWriter, workload: Workload, limit: Limit) -> Rounds:
+    """Return the seconds for a verified restore from S3 and for a plain parallel download of the same bytes."""
+    manifest = read_manifest(writer.backend, next(checkpoint_entries(writer.backend)))
+    keys = [f"run/{chunk.key}" for chunk in manifest.chunks]
+    downloads = limit.seconds_of(lambda: plain_download(keys))
+    return {"plain download": downloads, "restore": restore(writer, workload, limit)}

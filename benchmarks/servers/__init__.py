@@ -1,0 +1,1 @@
+"""Local servers and devices that benchmarks use in place of AWS."""

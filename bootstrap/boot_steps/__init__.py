@@ -1,0 +1,1 @@
+"""The boot steps, one module each; `boot_sequence` lists them."""

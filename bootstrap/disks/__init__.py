@@ -1,0 +1,1 @@
+"""The node's disks and volumes: discovery, mounts, checkpoint volume copies, and the tools that these need."""

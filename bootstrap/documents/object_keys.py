@@ -1,0 +1,37 @@
+"""Keys of a deployment's objects in S3. `stacks.constructs.nodes.object_rights` lists which of them nodes may access.
+
+A fleet's nodes have one role, which may access the keys of all runs of the fleet: a node whose run was renamed still
+writes the last save of the old run. The fleet has the deployment's name.
+
+An instance's role session has the user id `<role id>:<instance id>`. The role allows keys with the caller's user id
+as a segment, so nodes cannot write each other's heartbeats and reports.
+Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_variables.html (principal key values;
+2026-11).
+"""
+
+from __future__ import annotations
+
+
+def run_prefix(fleet: str, run: str) -> str:
+    """Return the prefix of a run's objects, without a slash at its end."""
+    return f"runs/{fleet}/{run}"
+
+
+def control_prefix(fleet: str, run: str) -> str:
+    """Return the prefix of a run's control records in the control bucket, with a slash at its end."""
+    return f"{run_prefix(fleet, run)}/control/"
+
+
+def user_id(role_id: str, instance_id: str) -> str:
+    """Return the value of `aws:userid` in an instance's calls."""
+    return f"{role_id}:{instance_id}"
+
+
+def heartbeat_key(fleet: str, run: str, user: str) -> str:
+    """Return the key of a node's heartbeat; `user` is its `user_id`."""
+    return f"{control_prefix(fleet, run)}heartbeats/{user}.json"
+
+
+def report_prefix(user: str) -> str:
+    """Return the prefix of an instance's failure reports in the control bucket, with a slash at its end."""
+    return f"nodes/{user}/"

@@ -1,0 +1,1 @@
+"""The node's events: schema, event log, and delivery to CloudWatch Logs."""

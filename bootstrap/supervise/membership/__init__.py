@@ -1,0 +1,1 @@
+"""Membership in generations: control records in S3, heartbeats, and pings between supervisors."""

@@ -1,0 +1,115 @@
+"""Reports the run's progress for users and tools: the first member writes `status.json` among the control records."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bootstrap.supervise.membership.control import ControlStore
+from bootstrap.supervise.membership.records import Checkpoint, GenerationRecord, RunStatus
+
+INTERVAL_SECONDS = 10.0
+_LATEST = ("start", "step", "validation", "checkpoint")
+
+
+class Progress:
+    """The latest metric record of each kind in one generation. The user's code can write any record."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, Mapping[str, Any]] = {}
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Store a record if the status contains values of its kind."""
+        if record.get("record") in _LATEST:
+            kind = str(record["record"])
+            self._records.pop(kind, None)  # the newest record is the last one
+            self._records[kind] = record
+
+    def integer(self, kind: str, key: str) -> int | None:
+        """Return a count from the latest record of a kind, or None without a valid value."""
+        value = self._records.get(kind, {}).get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+
+    def number(self, kind: str, key: str) -> float | None:
+        """Return a finite number from the latest record of a kind, or None without a valid value."""
+        value = self._records.get(kind, {}).get(key)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:  # false for NaN
+            return float(value)
+        return None
+
+    def step(self) -> int | None:
+        """Return the newest known step. The records of steps are rarer than steps, so a save can report a later one."""
+        step = self.integer("step", "step")
+        if step is None:
+            step = self.integer("start", "step")
+        saved = self.integer("checkpoint", "step")
+        is_newest = next(reversed(self._records), "") == "checkpoint"
+        return max(step, saved) if is_newest and step is not None and saved is not None else step
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the newest durable checkpoint, including the one that the generation resumed from."""
+        step, resumed = self.integer("checkpoint", "step"), self.integer("start", "resumed_from_step")
+        if step is not None and step >= (resumed or 0):
+            return Checkpoint(step, self.number("checkpoint", "unix_seconds"))
+        return None if resumed is None else Checkpoint(resumed, None)
+
+
+@dataclass(frozen=True)
+class _Source:
+    store: ControlStore
+    record: GenerationRecord
+    progress: Progress
+
+
+class StatusWriter:
+    """Writes the status of the generation whose first member is this node. A failed write is retried later.
+
+    Args:
+        unix_seconds: The clock for the time of the status.
+    """
+
+    def __init__(self, unix_seconds: Callable[[], float]) -> None:
+        self._unix_seconds = unix_seconds
+        self._lock = threading.Lock()
+        self._source: _Source | None = None
+
+    def follow(self, store: ControlStore, record: GenerationRecord | None, progress: Progress) -> bool:
+        """Set the source of the next status, and return True if it belongs to another generation.
+
+        `record` is None unless this node is the first member of a generation.
+        """
+        source = None if record is None else _Source(store, record, progress)
+        with self._lock:
+            changed = source is not None and (self._source is None or self._source.record != source.record)
+            self._source = source
+        return changed
+
+    def check(self) -> None:
+        """Write the status if this node is the first member.
+
+        Raises:
+            ControlStoreError: The bucket does not respond.
+        """
+        with self._lock:
+            source = self._source
+        if source is not None:
+            source.store.report(self._status(source.store.run, source.record, source.progress))
+
+    def _status(self, run: str, record: GenerationRecord, progress: Progress) -> RunStatus:
+        return RunStatus(
+            run=run,
+            run_digest=record.run_digest,
+            generation=record.generation,
+            members=tuple(member.instance_id for member in record.members),
+            step=progress.step(),
+            steps_total=progress.integer("start", "steps_total"),
+            loss=progress.number("step", "loss"),
+            validation_loss=progress.number("validation", "loss"),
+            tokens_per_second=progress.number("step", "tokens_per_second"),
+            step_seconds=progress.number("step", "step_seconds"),
+            mfu=progress.number("step", "mfu"),
+            checkpoint=progress.checkpoint(),
+            unix_seconds=self._unix_seconds(),
+        )

@@ -1,0 +1,1 @@
+"""A generation's trainer processes: launch, standby, guardian, stack dumps and results."""

@@ -1,0 +1,170 @@
+"""The command line and environment for a generation's trainers on this node.
+
+docs/architecture.md, section 6, describes the command line. `trainer` monitors the processes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootstrap.documents import NodeDocument, RunDocument
+from bootstrap.documents.object_keys import run_prefix
+from bootstrap.gpus.collectives import collective_variables, plugin_variables
+from bootstrap.layout import TRAINER_MARK, Layout
+from bootstrap.prepare.dataset import stored_dataset
+from bootstrap.supervise.membership.records import GenerationRecord
+from hardware import instance_type
+
+# Timeout for the static rendezvous. torchrun's default of ten minutes would waste paid time.
+RENDEZVOUS_TIMEOUT_SECONDS = 90
+# Source: linux/sockios.h
+_SIOCGIFADDR = 0x8915
+_IS_LINUX = sys.platform.startswith("linux")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Inputs for starting the trainers."""
+
+    node: NodeDocument
+    run: RunDocument
+    record: GenerationRecord
+    rank: int
+    address: str
+    interpreter: str
+    layout: Layout
+    instance_type: str = ""
+
+    @property
+    def directory(self) -> Path:
+        """Return the generation's run directory."""
+        return self.layout.run_directory(self.run.run, self.record.generation)
+
+    @property
+    def global_ranks(self) -> range:
+        """Return the global ranks of this node's processes."""
+        first = self.rank * self.run.processes_per_node
+        return range(first, first + self.run.processes_per_node)
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of processes on all nodes."""
+        return len(self.record.members) * self.run.processes_per_node
+
+
+LaunchCommand = Callable[[Launch], "list[str]"]
+"""Returns the command line. Tests replace this function to start a program other than torchrun."""
+
+
+def torchrun_command(launch: Launch) -> list[str]:
+    """Return the command line for torchrun with a static rendezvous."""
+    return [launch.interpreter, "-m", "training.process.torchrun", *torchrun_arguments(launch)]
+
+
+def torchrun_arguments(launch: Launch) -> list[str]:
+    """Return torchrun's arguments, followed by the trainer's arguments."""
+    return [
+        f"--nnodes={len(launch.record.members)}",
+        f"--node-rank={launch.rank}",
+        f"--nproc-per-node={launch.run.processes_per_node}",
+        f"--master-addr={launch.record.master_address}",
+        f"--master-port={launch.record.master_port}",
+        "--max-restarts=0",
+        f"--rdzv-conf=timeout={RENDEZVOUS_TIMEOUT_SECONDS}",
+        "-m",
+        "training",
+        *trainer_arguments(launch),
+    ]
+
+
+def trainer_arguments(launch: Launch) -> list[str]:
+    """Return the trainer's arguments."""
+    return [
+        "train",
+        "--config",
+        str(launch.directory / "run.json"),
+        "--dataset",
+        str(launch.layout.dataset(launch.run.dataset)),
+        "--dataset-url",
+        f"s3://{launch.node.dataset_bucket}/datasets/{stored_dataset(launch.layout, launch.run)}",
+        "--checkpoints",
+        checkpoint_store(launch),
+        "--run-directory",
+        str(launch.directory),
+        "--generation",
+        str(launch.record.generation),
+    ]
+
+
+def checkpoint_store(launch: Launch, is_mount: Callable[[str], bool] = os.path.ismount) -> str:
+    """Return the checkpoint store: S3, preceded by the checkpoint volume if this node has mounted it."""
+    prefix = f"{run_prefix(launch.node.deployment, launch.run.run)}/checkpoints"
+    durable = f"s3://{launch.node.checkpoint_bucket}/{prefix}"
+    # Check the mount because another node may have the volume, and the root disk must not be used instead.
+    mounts = [each.mount for each in launch.node.volumes if each.kind == "checkpoint" and is_mount(each.mount)]
+    return f"{mounts[0]}/{prefix},{durable}" if mounts else durable
+
+
+def trainer_environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the trainers' environment: the inherited environment plus variables for code, AWS and collectives."""
+    environment = dict(inherited)
+    environment["PYTHONPATH"] = str(launch.layout.code(launch.run.code.sha256))
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment[TRAINER_MARK] = str(launch.layout.root)
+    environment.setdefault("AWS_REGION", launch.node.region)
+    environment.setdefault("AWS_DEFAULT_REGION", launch.node.region)
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // launch.run.processes_per_node)))
+    interface = interface_of(launch.address)
+    fabric = launch.node.fabric
+    for name, value in collective_variables(fabric=fabric, run_directory=launch.directory, interface=interface).items():
+        environment.setdefault(name, value)
+    known = instance_type(launch.instance_type)
+    if known is not None and known.network_gbps is not None:
+        environment["TRAINSTACK_NETWORK_GBPS"] = str(known.network_gbps)
+    if fabric == "efa":
+        environment.update(plugin_variables(environment))
+    return environment
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if _IS_LINUX:
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface of an IPv4 address, or None if unknown.
+
+    All of 127.0.0.0/8 belongs to the loopback interface, which reports only its first address.
+    """
+    if not _IS_LINUX:
+        return None
+    if address.startswith("127."):
+        return "lo"
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:  # an interface without an IPv4 address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def free_port(address: str) -> int:
+    """Return a TCP port that is free on this node's address, on which the rendezvous store listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port

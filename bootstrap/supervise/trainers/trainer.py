@@ -1,0 +1,276 @@
+"""One generation's trainers on this node: start, stop and save requests, monitoring, and termination."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bootstrap.layout import TRAINER_MARK
+from bootstrap.supervise.membership.records import GenerationOutcome
+from bootstrap.supervise.run_status import Progress
+from bootstrap.supervise.situation import Result
+from bootstrap.supervise.trainers import guardian
+from bootstrap.supervise.trainers.dumps import dump
+from bootstrap.supervise.trainers.output import Output, OutputReader
+from bootstrap.supervise.trainers.standby import STANDBY_LOG
+from bootstrap.system import System
+
+logger = logging.getLogger(__name__)
+
+LOG_TAIL_BYTES = 4000
+# Time that the other ranks have to write their outcomes after the first rank fails.
+SIBLING_GRACE_SECONDS = 5.0
+# Time to exit after all ranks have written their outcomes. torchrun may wait minutes for agents that have exited.
+EXIT_GRACE_SECONDS = 10.0
+KILL_LIMIT_SECONDS = 10.0
+
+WarmStart = Callable[[Path, Path], "subprocess.Popen[bytes] | None"]
+"""Turns a standby into the trainers, given a directory and a log. Returns its guardian, or None without a standby."""
+
+
+class Trainer:
+    """One generation's processes on this node. This class is not thread-safe."""
+
+    def __init__(self, system: System, directory: Path, ranks: Sequence[int], generation: int) -> None:
+        self._system = system
+        self._directory = directory
+        self._ranks = tuple(ranks)
+        self._generation = generation
+        self._process: subprocess.Popen[bytes] | None = None
+        self._metrics_offset = 0
+        self._grace_until: float | None = None
+        self._killed: Result | None = None
+        self.step = 0
+        self._reported_checkpoint_step = 0
+        self.progress = Progress()
+        self._output = OutputReader(self.log)
+
+    @property
+    def saved_step(self) -> int:
+        """Return the step of the newest checkpoint, according to the records and the outcomes; 0 without one.
+
+        The checkpoint that the generation resumed from counts, since a writer that outlived its trainers may have saved
+        it.
+        """
+        recorded = self.progress.checkpoint()
+        return max(self._reported_checkpoint_step, 0 if recorded is None else recorded.step)
+
+    @property
+    def log(self) -> Path:
+        """Return the file with the trainers' standard output and error."""
+        return self._directory / "trainer.log"
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        config: Mapping[str, Any],
+        warm_start: WarmStart | None = None,
+    ) -> None:
+        """Start the processes under a guardian, in a new run directory.
+
+        Args:
+            command: torchrun's command line.
+            environment: Environment for all processes.
+            config: The trainer's configuration.
+            warm_start: Alternative to `command` that is tried first.
+        """
+        if self._directory.exists():  # an earlier supervisor left it behind: a stop flag in it would end the trainer
+            shutil.rmtree(self._directory)
+        self._directory.mkdir(parents=True)
+        self._system.write_atomic(self._directory / "run.json", json.dumps(config, indent=2))
+        self._process = warm_start(self._directory, self.log) if warm_start is not None else None
+        if self._process is not None:
+            return
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", guardian.__file__, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                cwd=self._directory,
+                start_new_session=True,
+            )
+
+    def request_stop(self, reason: str, deadline_unix: float, *, train_on: bool) -> None:
+        """Ask the ranks to agree on a step, save and exit, either immediately or in time for the deadline."""
+        flag = {"reason": reason, "deadline_unix_seconds": deadline_unix, "train_on": train_on}
+        self._system.write_atomic(self._directory / "stop", json.dumps(flag))
+
+    def request_save(self) -> None:
+        """Ask the ranks for an extra checkpoint."""
+        self._system.write_atomic(self._directory / "save", "{}")
+
+    def kill(self, outcome: GenerationOutcome, message: str) -> None:
+        """Dump the ranks' state and kill every process. `poll` then returns the given outcome."""
+        dump(self._system, self._directory)
+        self._end()
+        self._killed = Result(outcome, self._last_step(self._outcomes()), message)
+
+    def poll(self) -> Result | None:
+        """Return the generation's result on this node, or None while a process is running.
+
+        The ranks' outcome files take precedence, since they are more precise than torchrun's exit code.
+        """
+        if self._killed is not None:
+            return self._killed
+        assert self._process is not None
+        outcomes = self._outcomes()
+        exit_code = self._process.poll()
+        if exit_code is None:
+            if not self._is_overdue(outcomes):
+                return None
+            self._end()
+            outcomes = self._outcomes()
+        return self._result(outcomes, exit_code)
+
+    def new_records(self) -> list[dict[str, Any]]:
+        """Return the metric records that rank 0 has written since the last call."""
+        path = self._directory / "metrics.jsonl"
+        try:
+            with path.open("rb") as stream:
+                stream.seek(self._metrics_offset)
+                written = stream.read()
+        except FileNotFoundError:
+            return []
+        complete = written[: written.rfind(b"\n") + 1]
+        self._metrics_offset += len(complete)
+        records: list[dict[str, Any]] = []
+        for line in complete.splitlines():
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                logger.warning("%s: not JSON: %r", path, line[:200])
+                continue
+            if isinstance(record, dict):
+                records.append(record)
+                self._note(record)
+        return records
+
+    def new_output(self, now: float, *, is_last: bool) -> Output | None:
+        """Return the trainers' output since the last call. See OutputReader.read."""
+        return self._output.read(now, is_last=is_last)
+
+    def log_tail(self) -> str:
+        """Return the end of the trainers' log."""
+        try:
+            with self.log.open("rb") as stream:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_TAIL_BYTES))
+                return stream.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def _standby_log(self) -> str:
+        """Return the log of a standby that exited before it became torchrun."""
+        return self._system.read(self._directory / STANDBY_LOG) or ""
+
+    def _note(self, record: Mapping[str, Any]) -> None:
+        self.progress.note(record)
+        step = record.get("step")
+        if isinstance(step, int):
+            self.step = max(self.step, step)
+
+    def _is_overdue(self, outcomes: Mapping[int, Mapping[str, Any]]) -> bool:
+        """Return True if the processes should have exited by now, judging by the ranks' outcomes."""
+        complete = len(outcomes) == len(self._ranks)
+        if not complete and all(each["outcome"] in ("finished", "stopped") for each in outcomes.values()):
+            self._grace_until = None
+            return False
+        now = self._system.monotonic_seconds()
+        if self._grace_until is None:
+            self._grace_until = now + (EXIT_GRACE_SECONDS if complete else SIBLING_GRACE_SECONDS)
+        return now > self._grace_until
+
+    def _outcomes(self) -> dict[int, Mapping[str, Any]]:
+        found: dict[int, Mapping[str, Any]] = {}
+        for rank in self._ranks:
+            text = self._system.read(self._directory / "outcomes" / f"rank-{rank:05d}.json")
+            if text is None:
+                continue
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError):  # being written, or written by other code
+                continue
+            if isinstance(value, dict) and value.get("generation") == self._generation and "outcome" in value:
+                found[rank] = value
+        return found
+
+    def _result(self, outcomes: Mapping[int, Mapping[str, Any]], exit_code: int | None) -> Result:
+        step = self._last_step(outcomes)
+        reported = [each["outcome"] for each in outcomes.values()]
+        if "bad_configuration" in reported:
+            return Result("bad_configuration", step, self._message(outcomes, "bad_configuration"))
+        if "superseded" in reported:
+            return Result("lost_peer", step, f"superseded: {self._message(outcomes, 'superseded')}")
+        if "failed" in reported:
+            return Result("failed", step, self._message(outcomes, "failed"))
+        if len(reported) < len(self._ranks):
+            missing = sorted(set(self._ranks) - set(outcomes))
+            tail = (self.log_tail() or self._standby_log())[-2000:]
+            return Result("failed", step, f"ranks {missing} exited without an outcome (exit code {exit_code}): {tail}")
+        if all(outcome == "finished" for outcome in reported):
+            return Result("finished", step, "")
+        return Result("stopped", step, self._message(outcomes, "stopped"))
+
+    def _last_step(self, outcomes: Mapping[int, Mapping[str, Any]]) -> int:
+        for each in outcomes.values():
+            saved, step = each.get("checkpoint_step"), each.get("step")
+            if isinstance(saved, int):
+                self._reported_checkpoint_step = max(self._reported_checkpoint_step, saved)
+            if isinstance(step, int):
+                self.step = max(self.step, step)
+        return self.step
+
+    def _message(self, outcomes: Mapping[int, Mapping[str, Any]], outcome: str) -> str:
+        for rank, each in outcomes.items():
+            if each["outcome"] == outcome:
+                return f"rank {rank}: {each.get('message') or ''}"
+        return ""
+
+    def _end(self) -> None:
+        assert self._process is not None
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()  # makes the guardian kill its descendants
+        try:
+            self._process.wait(KILL_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("generation %d: the guardian did not exit; killing it", self._generation)
+            self._process.kill()
+            self._process.wait()
+
+
+def kill_left_over(root: Path) -> list[int]:
+    """Kill trainers that an earlier supervisor on this node left behind. Return their process ids.
+
+    An environment variable identifies them, but only Linux exposes it. On other systems, only the guardian kills them.
+    """
+    mark = f"{TRAINER_MARK}={root}".encode()
+    killed: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:  # the process has exited or belongs to another user
+            continue
+        if mark in environment and int(entry.name) != os.getpid():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed.append(int(entry.name))
+    return killed
+
+
+def remove_old_directories(parent: Path, keep: int) -> None:
+    """Remove the run directories of all but the last `keep` generations."""
+    names = [entry for entry in parent.glob("gen-*") if entry.name[4:].isdigit()] if parent.is_dir() else []
+    for directory in sorted(names, key=lambda entry: int(entry.name[4:]))[:-keep]:
+        shutil.rmtree(directory, ignore_errors=True)

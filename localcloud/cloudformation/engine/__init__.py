@@ -1,0 +1,1 @@
+"""Stacks and the operations that plan, deploy, roll back and delete them."""

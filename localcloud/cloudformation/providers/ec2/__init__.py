@@ -1,0 +1,1 @@
+"""Providers for EC2 resource types."""

@@ -1,0 +1,1 @@
+"""Template loading, validation, parameters, intrinsic functions and dependency graphs."""

@@ -1,0 +1,1 @@
+"""Effects of property changes: update in place, replacement or failure."""

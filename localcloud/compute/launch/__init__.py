@@ -1,0 +1,1 @@
+"""Resolves launch parameters to a launch specification, and manages the resources that launches refer to."""

@@ -1,0 +1,61 @@
+"""Instance type data in the format of DescribeInstanceTypes, and prices for the local market.
+
+The types come from moto's copy of AWS's list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+from localcloud.api import ApiError
+
+_USD_PER_VCPU_HOUR = 0.0425
+_USD_PER_GIB_HOUR = 0.0028
+_USD_PER_GPU_GIB_HOUR = 0.05
+_MIN_SPOT_SHARE, _SPOT_SHARE_RANGE = 0.30, 0.40
+
+
+class InstanceTypes:
+    """The instance types in moto's copy of AWS's list.
+
+    The prices are synthetic and constant, but of the same order of magnitude as AWS's. They differ between types and
+    zones so that price-based allocation and maximum prices have an effect.
+    """
+
+    def names(self) -> list[str]:
+        """Return the sorted names of all types."""
+        return sorted(INSTANCE_TYPES)
+
+    def facts(self, name: str) -> Mapping[str, Any]:
+        """Return a type's entry in the format of DescribeInstanceTypes.
+
+        Raises:
+            ApiError: InvalidParameterValue for an unknown type.
+        """
+        facts: Mapping[str, Any] | None = INSTANCE_TYPES.get(name)
+        if facts is None:
+            raise ApiError(
+                "InvalidParameterValue",
+                f"Invalid value '{name}' for InstanceType: the following supplied instance types do not exist",
+            )
+        return facts
+
+    def on_demand_usd_per_hour(self, name: str) -> float:
+        """Return a type's on-demand price."""
+        facts = self.facts(name)
+        gpu_mib = facts.get("GpuInfo", {}).get("TotalGpuMemoryInMiB", 0)
+        price: float = (
+            facts["VCpuInfo"]["DefaultVCpus"] * _USD_PER_VCPU_HOUR
+            + facts["MemoryInfo"]["SizeInMiB"] / 1024 * _USD_PER_GIB_HOUR
+            + gpu_mib / 1024 * _USD_PER_GPU_GIB_HOUR
+        )
+        return round(price, 4)
+
+    def spot_usd_per_hour(self, name: str, zone: str) -> float:
+        """Return a type's spot price in a zone, which is constant and between 30 and 70 % of its on-demand price."""
+        draw = int.from_bytes(hashlib.sha256(f"{name}/{zone}".encode()).digest()[:4]) / 2**32
+        return round(self.on_demand_usd_per_hour(name) * (_MIN_SPOT_SHARE + _SPOT_SHARE_RANGE * draw), 4)

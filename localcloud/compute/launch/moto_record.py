@@ -1,0 +1,145 @@
+"""The only module that writes to moto's EC2 objects.
+
+moto describes instances, but it does not support transitional states, spot requests or placement groups for them, and
+it does not free addresses. moto's objects live in this process, so this module sets the missing attributes on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.ec2.models import ec2_backends
+from moto.ec2.utils import EC2_RESOURCE_TO_PREFIX
+
+STATE_CODES: Mapping[str, int] = {
+    "pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80,
+}  # fmt: skip
+
+
+class MotoRecord:
+    """moto's EC2 backend for one account and region."""
+
+    def __init__(self, account: str, region: str) -> None:
+        # moto rejects tags on unknown resource types.
+        EC2_RESOURCE_TO_PREFIX.update({"capacity-reservation": "cr", "placement-group": "pg"})
+        self._account = account
+        self._region = region
+
+    @property
+    def _backend(self) -> Any:
+        return ec2_backends[self._account][self._region]
+
+    def join_reservation(self, instance_ids: Sequence[str]) -> None:
+        """Move instances that moto launched one by one into one reservation, as if RunInstances had launched them."""
+        reservations = self._backend.reservations
+        of_instance = {
+            instance.id: reservation
+            for reservation in list(reservations.values())
+            for instance in reservation.instances
+        }
+        first = of_instance[instance_ids[0]]
+        for launch_index, instance_id in enumerate(instance_ids[1:], start=1):
+            other = of_instance[instance_id]
+            for instance in other.instances:
+                instance.ami_launch_index = launch_index
+            first.instances.extend(other.instances)
+            del reservations[other.id]
+
+    def complete(
+        self, instance_id: str, *, tags: Mapping[str, str], placement_group: str | None, spot_request_id: str | None,
+        security_group_ids: Sequence[str], is_monitored: bool, is_protected: bool,
+    ) -> None:  # fmt: skip
+        """Set a new instance's attributes that moto's RunInstances rejects or drops, such as tags prefixed aws:."""
+        instance = self._backend.get_instance(instance_id)
+        self.add_tags(instance_id, tags)
+        instance.placement.group_name = placement_group or ""
+        instance.disable_api_termination = is_protected
+        instance.monitoring_state = "enabled" if is_monitored else "disabled"
+        instance.security_groups = [self._backend.get_security_group_from_id(name) for name in security_group_ids]
+        if spot_request_id is not None:
+            instance.lifecycle = "spot"
+            instance.spot_instance_request_id = spot_request_id
+        for interface in instance.nics.values():
+            interface.delete_on_termination = True
+
+    def set_state(self, instance_id: str, state: str, reason_code: str = "", reason_message: str = "") -> None:
+        """Set the state that DescribeInstances returns, and the reason for it."""
+        instance = self._backend.get_instance(instance_id)
+        instance._state.name = state
+        instance._state.code = STATE_CODES[state]
+        instance.state_reason.code = reason_code
+        instance.state_reason.message = reason_message
+        if reason_code:
+            stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S GMT")
+            text = "User initiated" if reason_code.startswith("Client.User") else reason_code
+            instance._reason = f"{text} ({stamp})"
+        else:
+            instance._reason = ""
+
+    def is_protected(self, instance_id: str) -> bool:
+        """Return True if termination protection is enabled, including by ModifyInstanceAttribute."""
+        return str(self._backend.get_instance(instance_id).disable_api_termination).lower() == "true"
+
+    def shutdown_behavior(self, instance_id: str) -> str:
+        """Return "stop" or "terminate", taking ModifyInstanceAttribute into account."""
+        return str(self._backend.get_instance(instance_id).instance_initiated_shutdown_behavior)
+
+    def set_shutdown_behavior(self, instance_id: str, behavior: str) -> None:
+        """Set the shutdown behavior to "stop" or "terminate"."""
+        self._backend.get_instance(instance_id).instance_initiated_shutdown_behavior = behavior
+
+    def terminate(self, instance_id: str) -> None:
+        """Release an instance's network interfaces, volumes and addresses."""
+        instance = self._backend.get_instance(instance_id)
+        addresses = set(instance._private_ips)
+        subnet_id = instance.subnet_id
+        instance.terminate()
+        for subnet in self._backend.describe_subnets(subnet_ids=None):
+            if subnet.id == subnet_id:
+                for address in addresses:
+                    subnet.del_subnet_ip(address)
+
+    def devices(self, instance_id: str) -> list[str]:
+        """Return the names of an instance's block devices, the root device first."""
+        instance = self._backend.get_instance(instance_id)
+        root = str(instance.root_device_name)
+        return [root, *sorted(str(name) for name in instance.block_device_mapping if name != root)]
+
+    def interface_id(self, instance_id: str) -> str:
+        """Return the ID of an instance's first network interface."""
+        return str(next(iter(self._backend.get_instance(instance_id).nics.values())).id)
+
+    def security_group_names(self, instance_id: str) -> list[str]:
+        """Return the names of an instance's security groups."""
+        return [str(group.name) for group in self._backend.get_instance(instance_id).security_groups]
+
+    def tags(self, resource_id: str) -> dict[str, str]:
+        """Return a resource's tags, or an empty dictionary if it has none."""
+        return dict(self._backend.tags.get(resource_id, {}))
+
+    def add_tags(self, resource_id: str, tags: Mapping[str, str]) -> None:
+        """Tag a resource, even if moto does not know the resource. Keys may have the aws: prefix.
+
+        Replaces the resource's tags in one step, because moto iterates over them in other threads.
+        """
+        self._backend.tags[resource_id] = self.tags(resource_id) | dict(tags)
+
+    def remove_tags(self, resource_id: str, keys: Sequence[str]) -> None:
+        """Remove tags from a resource. Missing keys are ignored."""
+        self._backend.tags[resource_id] = {
+            key: value for key, value in self.tags(resource_id).items() if key not in keys
+        }
+
+    def forget_tags(self, resource_id: str) -> None:
+        """Drop a deleted resource's tags."""
+        self._backend.tags.pop(resource_id, None)
+
+    def taken_addresses(self, subnet_id: str) -> set[str]:
+        """Return the private addresses of the subnet's interfaces for instances, endpoints and mount targets."""
+        return {
+            interface.private_ip_address
+            for interface in self._backend.get_all_network_interfaces()
+            if interface.subnet.id == subnet_id
+        } | set(self._backend.get_subnet(subnet_id)._subnet_ips)

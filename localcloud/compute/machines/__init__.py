@@ -1,0 +1,1 @@
+"""Runs instances as process trees and provides their metadata service."""

@@ -1,0 +1,50 @@
+"""Chooses the user that an instance's processes run as.
+
+If the cloud runs as root, each instance has its own user, so it cannot read the cloud's state, trace its processes, or
+read the files of another instance. The user has no account and no group. Its number is in the range for such users.
+Source (2026-11): https://systemd.io/UIDS-GIDS/ (DynamicUser)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+import localcloud
+
+_logger = logging.getLogger(__name__)
+FIRST_USER, USERS = 61184, 4336
+
+
+def node_user(instance_id: str, directory: Path) -> int | None:
+    """Return the number of an instance's user, or None if the instance runs as the cloud's user.
+
+    That is the case if the cloud does not run as root, or if other users cannot reach the interpreter, the cloud's
+    program or the parent of the instance's directory.
+    """
+    if os.geteuid() != 0:
+        return None
+    found = obstacle([Path(sys.executable), Path(os.__file__), Path(psutil.__file__), Path(localcloud.__file__)])
+    found = found or obstacle([directory.parent])
+    if found is not None:
+        _logger.warning("%s runs as root: other users cannot reach %s", instance_id, found)
+        return None
+    return FIRST_USER + int(instance_id.removeprefix("i-"), 16) % USERS
+
+
+def obstacle(paths: Sequence[Path]) -> Path | None:
+    """Return the first path, or the first of its parents, that a user without groups cannot read or enter."""
+    for path in paths:
+        for part in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
+            if not part.stat().st_mode & stat.S_IXOTH:
+                return part
+        needed = stat.S_IXOTH if path.is_dir() else stat.S_IROTH
+        if not path.stat().st_mode & needed:
+            return path
+    return None

@@ -1,0 +1,1 @@
+"""The HTTP layer: server, addressing, signatures, chunked bodies and AWS wire protocols."""

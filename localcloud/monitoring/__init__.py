@@ -1,0 +1,1 @@
+"""CloudWatch: metrics from log lines, and alarms."""

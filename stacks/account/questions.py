@@ -1,0 +1,276 @@
+"""The preflight: one read-only question for each assumption about account, region, network, image and quotas.
+
+`check --aws` asks all questions that apply, and docs/preflight.md contains this table. To add a question, add a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from stacks.account import capacity, launch, limits, network, prerequisites
+from stacks.account.account import Account
+from stacks.config import DeploymentConfig
+from stacks.errors import Problem
+from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
+
+ALWAYS_CALLED = ("sts:GetCallerIdentity", "cloudformation:DescribeStackResources")
+"""Calls that do not belong to a single question: the first needs no permission, the second finds the stacks."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question to AWS.
+
+    Attributes:
+        title: Its name in messages.
+        assumption: The assumption that the question checks.
+        made_by: The files whose templates, boot steps or handlers make the assumption.
+        failure: The result of a wrong assumption without the preflight.
+        calls: IAM actions that the question needs.
+        applies: Whether a deployment makes the assumption.
+        ask: Function that returns the problems.
+    """
+
+    title: str
+    assumption: str
+    made_by: tuple[str, ...]
+    failure: str
+    calls: tuple[str, ...]
+    applies: Callable[[DeploymentConfig], bool]
+    ask: Callable[[Account], Iterator[Problem]]
+
+
+def _always(config: DeploymentConfig) -> bool:
+    return True
+
+
+def _in_existing_vpc(config: DeploymentConfig) -> bool:
+    return config.network.existing is not None
+
+
+def _in_new_vpc(config: DeploymentConfig) -> bool:
+    return config.network.existing is None
+
+
+VPC_ENDPOINTS = "stacks/constructs/network/vpc_endpoints.py"
+LAUNCH_TEMPLATE = "stacks/constructs/nodes/launch_template.py"
+QUESTIONS: tuple[Question, ...] = (
+    Question(
+        "CDK bootstrap",
+        "`cdk bootstrap` has run in the account and region, with the qualifier in cdk.json and a recent version",
+        ("stacks/constructs/cdk_bootstrap_roles.py",),
+        "the deploy stops before the first stack",
+        ("ssm:GetParameter",),
+        _always,
+        prerequisites.bootstrap,
+    ),
+    Question(
+        "zones",
+        "the account has the availability zones",
+        ("stacks/network_stack.py",),
+        "the deploy of NetworkStack rolls back",
+        ("ec2:DescribeAvailabilityZones",),
+        _in_new_vpc,
+        network.zones,
+    ),
+    Question(
+        "address range",
+        "no other VPC has the range",
+        ("stacks/network_stack.py",),
+        "the VPC cannot be connected to the other one",
+        ("ec2:DescribeVpcs",),
+        _in_new_vpc,
+        network.overlaps,
+    ),
+    Question(
+        "network limits",
+        "the quotas for VPCs, internet gateways, addresses and endpoints are not used up",
+        ("stacks/network_stack.py", "stacks/constructs/network/nat_gateway.py", VPC_ENDPOINTS),
+        "the deploy of NetworkStack rolls back",
+        (
+            *("servicequotas:GetServiceQuota", "ec2:DescribeVpcs", "ec2:DescribeInternetGateways"),
+            *("ec2:DescribeAddresses", "ec2:DescribeVpcEndpoints"),
+        ),
+        _always,
+        limits.resources,
+    ),
+    Question(
+        "endpoint services",
+        "the services that nodes call have endpoints in the region and zones",
+        (VPC_ENDPOINTS,),
+        "the deploy of NetworkStack rolls back",
+        ("ec2:DescribeVpcEndpointServices",),
+        _always,
+        network.endpoint_services,
+    ),
+    Question(
+        "existing VPC",
+        "the VPC exists with the given range, and its DNS settings let nodes resolve the endpoints' names",
+        ("stacks/network_stack.py", "bootstrap/aws.py"),
+        "nodes cannot reach AWS, and boot fails",
+        ("ec2:DescribeVpcs", "ec2:DescribeVpcAttribute", "ec2:DescribeDhcpOptions"),
+        _in_existing_vpc,
+        network.vpc,
+    ),
+    Question(
+        "existing subnets",
+        "the subnets belong to the VPC and the given zones, and have addresses for all nodes",
+        ("stacks/network_stack.py", "stacks/capacity/plan.py"),
+        "the deploy rolls back, or nodes do not launch",
+        ("ec2:DescribeSubnets",),
+        _in_existing_vpc,
+        network.subnets,
+    ),
+    Question(
+        "existing endpoints",
+        "each service that nodes call has exactly one endpoint, or a route leads out of the VPC",
+        (VPC_ENDPOINTS,),
+        "the deploy of NetworkStack rolls back, or boot fails",
+        ("ec2:DescribeVpcEndpoints", "ec2:DescribeRouteTables"),
+        _in_existing_vpc,
+        network.endpoints,
+    ),
+    Question(
+        "image",
+        "the image exists and is available, with the root device, size, architecture and GPU driver that nodes need",
+        (LAUNCH_TEMPLATE, "bootstrap/boot_steps/instance_checks.py"),
+        "nodes do not launch, or boot fails",
+        ("ssm:GetParameter", "ec2:DescribeImages"),
+        _always,
+        prerequisites.image,
+    ),
+    Question(
+        "snapshots",
+        "the volumes' snapshots exist, are complete and fit",
+        ("stacks/constructs/storage/volumes.py",),
+        "nodes do not launch",
+        ("ec2:DescribeSnapshots",),
+        lambda config: config.storage.dataset_volume is not None or config.storage.shared_volume is not None,
+        prerequisites.snapshots,
+    ),
+    Question(
+        "policies",
+        "the permissions boundary and the extra policies exist",
+        ("stacks/constructs/permissions_boundary.py", "stacks/constructs/nodes/node_role.py"),
+        "the deploy rolls back at the first role",
+        ("iam:GetPolicy",),
+        lambda config: config.node.permissions_boundary is not None or bool(config.node.extra_policies),
+        prerequisites.policies,
+    ),
+    Question(
+        "service-linked roles",
+        "the roles with which EC2 Fleet and Spot Fleet launch instances exist, or the deploy creates them",
+        ("stacks/constructs/nodes/service_linked_roles.py",),
+        "the deploy of TrainingStack rolls back, or nodes do not launch",
+        ("iam:GetRole",),
+        lambda config: not BACK_ENDS[config.capacity.backend].creates_linked_role,
+        prerequisites.service_linked_roles,
+    ),
+    Question(
+        "identity provider",
+        "GitHub's identity provider exists if the file names it, and does not exist otherwise",
+        ("stacks/constructs/delivery/github_access.py",),
+        "the deploy of PipelineStack rolls back",
+        ("iam:ListOpenIDConnectProviders",),
+        lambda config: config.delivery.github is not None,
+        prerequisites.identity_provider,
+    ),
+    Question(
+        "Lambda concurrency",
+        "the functions may reserve concurrency; many new accounts have a limit of 10 and cannot reserve any",
+        ("stacks/constructs/lambda_function.py",),
+        "the deploy of TrainingStack rolls back",
+        ("lambda:GetAccountSettings",),
+        _always,
+        limits.concurrency,
+    ),
+    Question(
+        "vCPU quotas",
+        "the vCPU quotas of the families and the market suffice for all nodes",
+        (LAUNCH_TEMPLATE, "stacks/functions/run_controller"),
+        "the run waits",
+        ("servicequotas:GetServiceQuota", "servicequotas:ListServiceQuotas"),
+        lambda config: config.capacity.market != "capacity_block",
+        lambda account: capacity.quotas(account.config, account.client),
+    ),
+    Question(
+        "volume quotas",
+        "the quotas for volume storage suffice for all nodes",
+        (LAUNCH_TEMPLATE, "stacks/constructs/storage/volumes.py"),
+        "nodes do not launch",
+        ("servicequotas:GetServiceQuota", "ec2:DescribeVolumes"),
+        _always,
+        limits.storage,
+    ),
+    Question(
+        "offerings by zone",
+        "the zones offer the instance types",
+        (LAUNCH_TEMPLATE,),
+        "the run waits",
+        ("ec2:DescribeInstanceTypeOfferings",),
+        _always,
+        lambda account: capacity.offerings(account.config, account.client),
+    ),
+    Question(
+        "reservation",
+        "the reservation exists in the zone, with free capacity for a listed type",
+        ("stacks/constructs/nodes/capacity_reservation.py",),
+        "the run waits",
+        ("ec2:DescribeCapacityReservations",),
+        lambda config: config.capacity.reservation is not None and config.capacity.reservation.id is not None,
+        lambda account: capacity.reservation(account.config, account.client),
+    ),
+    Question(
+        "spot placement score",
+        "a spot request for all nodes is likely to succeed now",
+        ("stacks/functions/run_controller",),
+        "the run waits",
+        ("ec2:GetSpotPlacementScores",),
+        lambda config: config.capacity.market == "spot",
+        lambda account: capacity.spot_placement(account.config, account.client),
+    ),
+    Question(
+        "dry run of the launch",
+        "EC2 accepts the launch template with each instance type",
+        (LAUNCH_TEMPLATE,),
+        "nodes do not launch",
+        ("ec2:RunInstances", "ec2:DescribeSubnets", "cloudformation:ListExports", "ssm:GetParameters", "iam:PassRole"),
+        _always,
+        lambda account: launch.dry_runs(account),
+    ),
+)
+"""All questions, in the order of a deploy."""
+
+
+def permissions() -> dict[str, object]:
+    """Return the IAM policy that `check --aws` needs."""
+    actions = {action for question in QUESTIONS for action in question.calls} | {*ALWAYS_CALLED[1:]}
+    statement = {"Sid": "Preflight", "Effect": "Allow", "Action": sorted(actions), "Resource": "*"}
+    return {"Version": "2012-10-17", "Statement": [statement]}
+
+
+def page() -> str:
+    """Return docs/preflight.md."""
+    lines = [
+        "# Preflight",
+        "",
+        "`python -m stacks check FILE --aws` asks AWS the following questions before the first deploy. Each question",
+        "checks one assumption of the templates, boot steps or handlers. It changes nothing: the launch is a dry run.",
+        "The exit code is 2 if there are errors. An unanswered question, as with a missing permission, is a warning.",
+        "`python -m stacks preflight > docs/preflight.md` writes this page.",
+        "",
+        "| question | assumption | made by | otherwise | permissions |",
+        "|---|---|---|---|---|",
+    ]
+    for one in QUESTIONS:
+        made_by, calls = ", ".join(f"`{path}`" for path in one.made_by), ", ".join(f"`{call}`" for call in one.calls)
+        lines.append(f"| {one.title} | {one.assumption} | {made_by} | {one.failure} | {calls} |")
+    policy = json.dumps(permissions(), indent=2)
+    not_asked = [
+        "The check does not cover security group rules of existing endpoints, network ACLs, organization policies that",
+        "deny the deploy's calls, or the confirmation of the delivery connection.",
+    ]
+    intro = "This IAM policy contains the permissions for all questions:"
+    return "\n".join([*lines, "", *not_asked, "", intro, "", "```json", policy, "```", ""])

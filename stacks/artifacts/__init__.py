@@ -1,0 +1,1 @@
+"""Artifacts that a deployment ships: code bundles and the wheelhouse."""

@@ -1,0 +1,26 @@
+"""Types for the tables of recognized changes, and values that several tables share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stacks.changes.approvals.rules import Rule, tags
+
+Presence = Literal["passes", "asks", "with its subnet"]
+"""Whether an added or removed resource passes. With its subnet: passes if its subnet is absent on the new side."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Recognized changes to a resource type."""
+
+    properties: Mapping[str, Rule] = field(default_factory=dict)
+    added: Presence = "asks"
+    removed: Presence = "asks"
+
+
+SUBNET, VPC, GROUP, TOPIC = "AWS::EC2::Subnet", "AWS::EC2::VPC", "AWS::EC2::SecurityGroup", "AWS::SNS::Topic"
+KEY = "AWS::KMS::Key"
+TAGS: Mapping[str, Rule] = {"Tags": tags}

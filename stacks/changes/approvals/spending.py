@@ -1,0 +1,36 @@
+"""Changes after which a deployment may cost much more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stacks.changes.approvals.rules import MAX_GROWTH
+from stacks.changes.effects.costs import Costs
+from stacks.changes.findings import Finding
+
+FREE_GROWTH_USD_PER_MONTH = 100.0
+"""Maximum growth of the fixed costs that passes even if they more than double."""
+
+
+def spending_findings(before: Costs | None, after: Costs | None) -> list[Finding]:
+    """Return the costs that more than double, or that are unknown although the fleet changes."""
+    if before is None or after is None:
+        return []
+    return [Finding("approval", "needs approval", "TrainingStack", "", (), text) for text in _texts(before, after)]
+
+
+def _texts(before: Costs, after: Costs) -> Iterator[str]:
+    was, becomes = before.training_per_hour, after.training_per_hour
+    if after.unknown is not None and before.fleet != after.fleet and before.unknown != after.unknown:
+        yield f"fleet: {before.fleet} -> {after.fleet}: {after.unknown}"
+    if was is not None and becomes is not None and was.high and becomes.high > MAX_GROWTH * was.high:
+        yield (
+            f"training may cost {becomes.high:,.2f} USD per hour instead of {was.high:,.2f}: "
+            f"more than {MAX_GROWTH:g} times as much"
+        )
+    growth = after.fixed_per_month - before.fixed_per_month
+    if growth > FREE_GROWTH_USD_PER_MONTH and after.fixed_per_month > MAX_GROWTH * before.fixed_per_month:
+        yield (
+            f"without training, the deployment costs {after.fixed_per_month:,.2f} USD per month instead of "
+            f"{before.fixed_per_month:,.2f}: more than {MAX_GROWTH:g} times as much"
+        )

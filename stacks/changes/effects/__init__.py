@@ -1,0 +1,1 @@
+"""The effects of a change on nodes, data, permissions, network access and costs."""

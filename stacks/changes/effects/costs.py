@@ -1,0 +1,150 @@
+"""A deployment's costs per hour, per month and for the planned run, and the vCPU quota that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from stacks.capacity.catalogue import Purchase, catalogue
+from stacks.changes.effects.fixed_costs import HOURS_PER_MONTH, fixed_usd_per_month, volume_usd_per_month
+from stacks.changes.effects.fleet_summary import FleetSummary, fleet_summary, launch_template_data
+from stacks.changes.templates.template_set import TemplateSet, resources_of_type
+from stacks.changes.templates.values import mapping, mappings, number, text_of
+
+
+@dataclass(frozen=True)
+class Range:
+    """The range of an amount. The actual amount depends on which instance types the fleet launches."""
+
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Range:
+        """Return the range multiplied by a factor."""
+        return Range(self.low * factor, self.high * factor)
+
+    def plus(self, amount: float) -> Range:
+        """Return the range with an amount added to both ends."""
+        return Range(self.low + amount, self.high + amount)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A deployment's costs in USD. A cost is None if a price is unknown, and `unknown` then contains the reason.
+
+    `training_per_hour` is the cost of all nodes while they train. `fixed_per_month` covers all other resources.
+    """
+
+    fleet: str
+    training_per_hour: Range | None
+    fixed_per_month: float
+    fixed: Mapping[str, float]
+    unknown: str | None
+
+    @property
+    def per_month(self) -> Range | None:
+        """The cost of one month of uninterrupted training."""
+        if self.training_per_hour is None:
+            return None
+        return self.training_per_hour.times(HOURS_PER_MONTH).plus(self.fixed_per_month)
+
+    def per_run(self, hours: float | None) -> Range | None:
+        """Return the cost of the nodes for a run of the given number of hours."""
+        if hours is None or self.training_per_hour is None:
+            return None
+        return self.training_per_hour.times(hours)
+
+
+@dataclass(frozen=True)
+class Quota:
+    """The number of vCPUs that a fleet counts against one of the account's quotas."""
+
+    code: str
+    market: str
+    vcpus: int
+
+
+def costs(templates: TemplateSet) -> Costs | None:
+    """Return the deployment's costs, or None if the templates do not contain a fleet."""
+    if not templates:
+        return None
+    fleet = fleet_summary(templates)
+    fixed = fixed_usd_per_month(templates)
+    reserved = _reservations(templates, fleet)
+    fixed |= reserved
+    total = sum(fixed.values())
+    if fleet is None:
+        return Costs("no fleet", Range(0, 0), total, fixed, None)
+    text = f"{fleet.nodes} x {' or '.join(fleet.instance_types)}, {fleet.market}"
+    if fleet.market_type == "capacity-block":
+        return Costs(text, None, total, fixed, "a capacity block is paid for in advance")
+    prices, unknown = _usd_per_hour_by_type(fleet, bool(reserved))
+    if not prices:
+        return Costs(text, None, total, fixed, unknown)
+    volumes = _node_volumes_usd_per_hour(templates) * fleet.nodes
+    return Costs(text, Range(min(prices), max(prices)).plus(volumes), total, fixed, unknown)
+
+
+def price_dates(templates: TemplateSet) -> dict[str, str]:
+    """Return the date of the instance prices for each market in the deployment's region."""
+    fleet = fleet_summary(templates)
+    prices = catalogue().regions.get(fleet.region) if fleet is not None else None
+    if prices is None:
+        return {}
+    markets: tuple[Purchase, ...] = ("spot", "on_demand")
+    return {market: prices.sources[market].date.isoformat() for market in markets if market in prices.sources}
+
+
+def _usd_per_hour_by_type(fleet: FleetSummary, own_reservation: bool) -> tuple[list[float], str | None]:
+    """Return the hourly cost of a fleet that uses a single type, for each type with known prices."""
+    found, missing = [], []
+    for name in fleet.instance_types:
+        parts: list[tuple[int, Purchase]] = [(fleet.spot_nodes, "spot")]
+        # A reservation that the stack creates is a fixed cost because it is billed whether or not it is used.
+        parts += [] if own_reservation and fleet.is_reserved else [(fleet.on_demand_nodes, "on_demand")]
+        sums = [(number, catalogue().usd_per_hour(fleet.region, name, market)) for number, market in parts if number]
+        if any(price is None for _, price in sums):
+            missing.append(name)
+        else:
+            found.append(sum(number * (price or 0.0) for number, price in sums))
+    unknown = f"the price of {', '.join(missing)} in {fleet.region} is unknown" if missing else None
+    return found, unknown
+
+
+def _reservations(templates: TemplateSet, fleet: FleetSummary | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for _, _, definition in resources_of_type(templates, "AWS::EC2::CapacityReservation"):
+        properties = definition.get("Properties", {})
+        name = text_of(properties.get("InstanceType"))
+        price = catalogue().usd_per_hour(fleet.region if fleet else "", name, "on_demand")
+        if price is not None:
+            usd = price * number(properties.get("InstanceCount"), otherwise=0) * HOURS_PER_MONTH
+            found["capacity reservation"] = found.get("capacity reservation", 0.0) + usd
+    return found
+
+
+def _node_volumes_usd_per_hour(templates: TemplateSet) -> float:
+    """Return the hourly cost of one node's volumes."""
+    for _, _, template in resources_of_type(templates, "AWS::EC2::LaunchTemplate"):
+        devices = mappings(launch_template_data(template).get("BlockDeviceMappings"))
+        return sum(volume_usd_per_month(one["Ebs"]) for one in devices if mapping(one.get("Ebs"))) / HOURS_PER_MONTH
+    return 0.0
+
+
+def quotas(templates: TemplateSet) -> list[Quota]:
+    """Return the vCPU quota that the fleet uses if every node has the largest listed type."""
+    fleet = fleet_summary(templates)
+    if fleet is None or fleet.market_type == "capacity-block":
+        return []
+    return sorted(_quotas(fleet), key=lambda one: (one.market, one.code))
+
+
+def _quotas(fleet: FleetSummary) -> Iterator[Quota]:
+    for market, nodes in (("spot", fleet.spot_nodes), ("on demand", fleet.on_demand_nodes)):
+        most: dict[str, int] = {}
+        for name in fleet.instance_types if nodes else ():
+            one = catalogue().types.get(name)
+            code = None if one is None else one.quota_code(spot=market == "spot")
+            if one is not None and code is not None:
+                most[code] = max(most.get(code, 0), nodes * one.vcpus)
+        yield from (Quota(code, market, vcpus) for code, vcpus in most.items())

@@ -1,0 +1,1 @@
+"""The updates that CloudFormation would perform, by resource and property."""

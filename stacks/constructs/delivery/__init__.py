@@ -1,0 +1,1 @@
+"""Constructs for the PipelineStack: pipeline, gates, drift detection and roles for GitHub workflows."""

@@ -1,0 +1,125 @@
+"""The function that runs drift detection once a day, and the alarms for drift and for a failed detection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as events_targets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_sns as sns
+from constructs import Construct
+
+from stacks.artifacts.bundles import BundleFile
+from stacks.constructs.lambda_function import lambda_function
+
+LOG_RETENTION_DAYS = 90
+
+
+@dataclass(frozen=True)
+class Target:
+    """The stacks in one account and region. `role_arn` names the role that reads them."""
+
+    region: str
+    role_arn: str
+    stacks: tuple[str, ...]
+
+
+class DriftWatch(Construct):
+    """The function with its role, log group, schedule, metric and alarms."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        name: str,
+        targets: Sequence[Target],
+        hour_utc: int,
+        code: BundleFile,
+        topic: sns.ITopic,
+    ) -> None:
+        super().__init__(scope, id_)
+        log_group = logs.CfnLogGroup(
+            self,
+            "Logs",
+            log_group_name=f"/trainstack/{name}/drift",
+            retention_in_days=LOG_RETENTION_DAYS,
+        )
+        log_group.apply_removal_policy(RemovalPolicy.DESTROY)
+        role = self._role(log_group, targets)
+        function = lambda_function(
+            self,
+            program="drift_watch",
+            code=code,
+            role=role,
+            log_group=logs.LogGroup.from_log_group_name(self, "LogsByName", log_group.ref),
+            timeout=Duration.minutes(15),
+            environment={
+                "TARGETS": json.dumps(
+                    [{"region": one.region, "role_arn": one.role_arn, "stacks": one.stacks} for one in targets]
+                )
+            },
+            no_dead_letter_queue="An alarm reports a failed detection, and the next detection runs within a day",
+        )
+        events.Rule(
+            self,
+            "Clock",
+            schedule=events.Schedule.cron(minute="0", hour=str(hour_utc)),
+            targets=[events_targets.LambdaFunction(function, retry_attempts=1)],
+        )
+        self._alarms(name, log_group, function, topic)
+
+    def _role(self, log_group: logs.CfnLogGroup, targets: Sequence[Target]) -> iam.Role:
+        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
+        readers = list(dict.fromkeys(target.role_arn for target in targets))
+        for sid, action, resources in (
+            ("ReadStacks", ["sts:AssumeRole"], readers),
+            ("WriteLogs", ["logs:CreateLogStream", "logs:PutLogEvents"], [log_group.attr_arn]),
+        ):
+            role.add_to_policy(iam.PolicyStatement(sid=sid, actions=action, resources=resources))
+        return role
+
+    def _alarms(self, name: str, log_group: logs.CfnLogGroup, function: lambda_.Function, topic: sns.ITopic) -> None:
+        namespace, day = f"Trainstack/{Stack.of(self).stack_name}", Duration.days(1)
+        logs.CfnMetricFilter(
+            self,
+            "Drifted",
+            log_group_name=log_group.ref,
+            filter_pattern='{ $.event = "drift" }',
+            metric_transformations=[
+                logs.CfnMetricFilter.MetricTransformationProperty(
+                    metric_namespace=namespace, metric_name="DriftedResources", metric_value="$.drifted", unit="Count"
+                )
+            ],
+        )
+        drifted = cloudwatch.Metric(
+            namespace=namespace, metric_name="DriftedResources", statistic="Maximum", period=day
+        )
+        failed = function.metric_errors(period=day)
+        for id_, metric, description in (
+            (
+                "DriftAlarm",
+                drifted,
+                f"Resources were changed outside CloudFormation; see log group {log_group.ref}",
+            ),
+            ("LookAlarm", failed, f"Drift detection failed for the stacks of {name}"),
+        ):
+            alarm = cloudwatch.Alarm(
+                self,
+                id_,
+                metric=metric,
+                threshold=0,
+                comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+                evaluation_periods=1,
+                treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
+                alarm_description=description,
+            )
+            alarm.add_alarm_action(actions.SnsAction(topic))

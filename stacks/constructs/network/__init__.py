@@ -1,0 +1,1 @@
+"""Constructs for the NetworkStack: VPC endpoints, NAT gateway and flow logs."""

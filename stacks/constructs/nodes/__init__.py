@@ -1,0 +1,1 @@
+"""Constructs for the nodes: launch template, role, placement group, capacity reservation and service-linked roles."""

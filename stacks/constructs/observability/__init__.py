@@ -1,0 +1,1 @@
+"""Constructs for the ObservabilityStack: metrics, alarms, topic, dashboard, budget and log encryption."""

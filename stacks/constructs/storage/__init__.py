@@ -1,0 +1,1 @@
+"""Constructs for the StorageStack: buckets, volumes, snapshots and Lustre."""

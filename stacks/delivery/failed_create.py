@@ -1,0 +1,82 @@
+"""Ends the termination protection of stacks whose create failed, so that the next deploy can create them again.
+
+The CDK CLI sets termination protection before it executes the change set that creates a stack. If the create fails, the
+CLI's next deploy deletes the stack first, which CloudFormation refuses while the stack is protected
+(https://github.com/aws/aws-cdk/issues/11687).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from stacks.errors import DeployError
+
+# The CLI deletes stacks in these states before it creates them again. Source (2026-11):
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
+FAILED_STATES = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
+GONE = ("DELETE_COMPLETE", "DELETE_SKIPPED")
+"""States of resources that deleting the stack does not delete."""
+
+
+def end_protection(client: Any, stacks: Sequence[str]) -> list[str]:
+    """End the protection of stacks whose create failed and that hold no resources. Return notes for the user.
+
+    Args:
+        client: A CloudFormation client under the role that deploys.
+        stacks: Names of the stacks that a deploy creates or changes. A stack may be missing.
+
+    Raises:
+        DeployError: A protected stack still holds resources, so deleting it could delete data.
+    """
+    notes, blocked = [], []
+    for name in stacks:
+        stack = describe(client, name)
+        if stack is None or stack["StackStatus"] not in FAILED_STATES or not stack.get("EnableTerminationProtection"):
+            continue
+        created = resources(client, name)
+        held = [one for one in created if one["ResourceStatus"] not in GONE]
+        if held:
+            names = ", ".join(f"{one['LogicalResourceId']} ({one['ResourceStatus']})" for one in held)
+            blocked.append(
+                f"{name}: {stack['StackStatus']}, but it still holds {names}; delete them or back them up, then run "
+                f"`aws cloudformation update-termination-protection --no-enable-termination-protection "
+                f"--stack-name {name}` and `aws cloudformation delete-stack --stack-name {name}`"
+            )
+            continue
+        client.update_termination_protection(StackName=name, EnableTerminationProtection=False)
+        notes.append(f"{name}: its create failed and it is empty: termination protection is off until the deploy")
+        # Source (2026-11): Retain also keeps a resource if the create of its stack is rolled back, see
+        # https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-attribute-deletionpolicy.html
+        kept = [one["PhysicalResourceId"] for one in created if _is_kept_role(one)]
+        if kept:
+            remedy = (
+                "deploy without the parameter ServiceLinkedRoles=create, because these roles cannot be created again"
+            )
+            notes.append(f"{name}: the failed create left {', '.join(kept)} in the account: {remedy}")
+    if blocked:
+        raise DeployError("\n".join(blocked))
+    return notes
+
+
+def _is_kept_role(resource: Mapping[str, str]) -> bool:
+    return resource["ResourceType"] == "AWS::IAM::ServiceLinkedRole" and resource["ResourceStatus"] == "DELETE_SKIPPED"
+
+
+def describe(client: Any, name: str) -> dict[str, Any] | None:
+    """Return a stack's description, or None if the stack does not exist."""
+    try:
+        found: list[dict[str, Any]] = client.describe_stacks(StackName=name)["Stacks"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ValidationError":  # the stack does not exist
+            return None
+        raise
+    return found[0]
+
+
+def resources(client: Any, name: str) -> list[dict[str, Any]]:
+    """Return the summaries of a stack's resources, including deleted ones."""
+    pages = client.get_paginator("list_stack_resources").paginate(StackName=name)
+    return [one for page in pages for one in page["StackResourceSummaries"]]

@@ -1,0 +1,56 @@
+"""The fleet as an EC2 Fleet of type maintain.
+
+Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyFleet.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from .. import policy
+from .maintained import Description, MaintainedFleet, active_instances, history_records
+
+_LIVE_STATES = ("submitted", "active", "modifying")
+
+
+class Ec2Fleet(MaintainedFleet):
+    """An EC2 Fleet, identified by id."""
+
+    keep_excess = "no-termination"
+    terminate_excess = "termination"
+
+    def _description(self) -> Description | None:
+        try:
+            (found,) = self._ec2.describe_fleets(FleetIds=[self._id])["Fleets"]
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("InvalidFleetId.NotFound", "InvalidFleetId.NotFoundException"):
+                return None
+            raise
+        if found["FleetState"] not in _LIVE_STATES:
+            return None
+        total = int(found["TargetCapacitySpecification"]["TotalTargetCapacity"])
+        return Description(total, found["LaunchTemplateConfigs"])
+
+    def _instances(self) -> tuple[policy.Instance, ...]:
+        return active_instances(self._ec2.describe_fleet_instances, FleetId=self._id)
+
+    def _history(self, since: datetime) -> Iterator[Mapping[str, Any]]:
+        return history_records(self._ec2.describe_fleet_history, FleetId=self._id, StartTime=since)
+
+    def _modify(self, desired: int, surplus: int, excess_policy: str, **more: Any) -> None:
+        on_demand = min(self._on_demand_base, desired)
+        target = {
+            "TotalTargetCapacity": desired + surplus,
+            "OnDemandTargetCapacity": on_demand,
+            "SpotTargetCapacity": desired + surplus - on_demand,
+        }
+        self._ec2.modify_fleet(
+            FleetId=self._id,
+            TargetCapacitySpecification=target,
+            ExcessCapacityTerminationPolicy=excess_policy,
+            **more,
+        )

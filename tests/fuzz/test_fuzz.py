@@ -1,0 +1,62 @@
+"""A bounded part of `make fuzz`, and its detection of faults."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from training.errors import DatasetError
+
+from . import __main__ as command
+from .damage import damaged_json
+from .readers import Reader
+
+COUNTS = {"yaml": 60, "documents": 1500, "objects": 500, "metadata": 200, "control": 25}
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_every_input_is_accepted_or_refused(kind: str) -> None:
+    tally = command.fuzz(kind, COUNTS[kind], seed=2)
+    assert not tally.failures, "\n".join(f"{content[:200]!r}: {text}" for content, text in tally.failures)
+    assert tally.accepted + tally.refused == COUNTS[kind]
+    # The supervisor's watch and the run controller set objects aside instead of raising an error.
+    assert tally.refused or kind == "control"
+
+
+@pytest.mark.parametrize("fault", ["exception", "time", "message"])
+def test_faults_are_counted(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(content: bytes) -> None:
+        if content == b'{"a": 1}':
+            return
+        if fault == "exception":
+            raise RecursionError
+        if fault == "message":
+            raise DatasetError([""])
+        clock[0] += 6
+
+    @contextmanager
+    def readers() -> Iterator[list[Reader]]:
+        yield [Reader((b'{"a": 1}',), damaged_json, read)]
+
+    clock = [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: clock[0])
+    monkeypatch.setitem(command.KINDS, "faulty", command.Kind(10, readers))
+    assert len(command.fuzz("faulty", 10, 1).failures) >= 9
+
+
+def test_damage_differs_and_repeats() -> None:
+    content = b'{"a": {"b": [1, 2, {"c": "d"}]}, "e": 1.5}'
+    made = [[damaged_json(random, content) for _ in range(200)] for random in (Random(1), Random(1))]
+    assert made[0] == made[1]
+    assert len(set(made[0])) > 100

@@ -1,0 +1,185 @@
+"""The commands against the embedded cloud, with the permissions of the reader policy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from bootstrap.documents.desired_state import RUNNING
+from bootstrap.documents.object_keys import control_prefix
+from bootstrap.supervise.membership.records import to_text
+from localcloud.cloud import LocalCloud
+from localcloud.iam.identity import ROOT_ACCESS_KEY_ID
+from stacks.functions.run_controller.records import state_key
+from tests.localcloud.core.conftest import as_role, make_role
+from tests.trainstack.stacks import create_stack
+from tests.trainstack.test_status import REPORT, RUN
+from trainstack import desired
+from trainstack.account import NotDeployed, find, find_all, observe
+from trainstack.reader_policy import operator_policy, reader_policy
+
+ROOT = Path(__file__).parents[2]
+REGION = "us-east-1"
+MAX_CALLS = 6
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    running = LocalCloud(tmp_path_factory.mktemp("cloud"), region=REGION)
+    running.start()
+    for name in ("demo", "other"):
+        deploy(running, name)
+    yield running
+    running.close()
+
+
+def deploy(cloud: LocalCloud, name: str) -> None:
+    """Create a stack with the outputs of a TrainingStack, and its records."""
+    bucket, parameter = f"{name}-control", f"/trainstack/{name}/run"
+    s3, client = cloud.clients.client("s3"), cloud.clients.client
+    s3.create_bucket(Bucket=bucket)
+    outputs = {"FleetId": "trainstack-" + name, "LogGroup": f"/trainstack/{name}", "RunParameter": parameter}
+    log = {"Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": outputs["LogGroup"]}}}
+    create_stack(client("cloudformation"), f"{name}-TrainingStack", outputs, log)
+    create_stack(
+        client("cloudformation"),
+        f"{name}-StorageStack",
+        {"CheckpointBucket": f"{name}-checkpoints", "ControlBucket": bucket},
+    )
+    client("ssm").put_parameter(Name=parameter, Type="String", Value=json.dumps(RUN.to_json()))
+    put(cloud, name, "status.json", to_text(REPORT))
+    state = {"run_digest": RUN.digest(), "phase": "waiting", "reason": "no capacity in 2 attempts"}
+    put(cloud, name, "controller.json", json.dumps(state))
+    logs = client("logs")
+    logs.create_log_stream(logGroupName=outputs["LogGroup"], logStreamName="i-1")
+    entry = {"timestamp": int(time.time() * 1000), "message": json.dumps({"event": "node_leaving", "reason": "notice"})}
+    logs.put_log_events(logGroupName=outputs["LogGroup"], logStreamName="i-1", logEvents=[entry])
+
+
+def put(cloud: LocalCloud, name: str, record: str, text: str) -> None:
+    key = state_key(RUN.run) if record == "controller.json" else control_prefix(name, RUN.run) + record
+    cloud.clients.client("s3").put_object(Bucket=f"{name}-control", Key=key, Body=text.encode())
+
+
+def run(cloud: LocalCloud, *arguments: str) -> subprocess.CompletedProcess[str]:
+    keys = {
+        "AWS_ENDPOINT_URL": cloud.endpoint_url,
+        "AWS_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": ROOT_ACCESS_KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": cloud.identity.root_secret,
+        "NO_COLOR": "1",
+    }
+    command = [sys.executable, "-m", "trainstack", *arguments]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **keys}, capture_output=True, text=True, timeout=120)
+
+
+def test_status_and_why(cloud: LocalCloud) -> None:
+    done = run(cloud, "status", "demo", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["run"], found["phase"], found["step"], found["nodes"]) == ("first", "waiting", 250, [])
+    assert found["controller_age_seconds"] >= 0
+    done = run(cloud, "why", "demo")
+    assert done.stdout.startswith("waiting: No capacity in 2 attempts."), done.stderr
+
+
+def test_runs_and_events(cloud: LocalCloud) -> None:
+    done = run(cloud, "runs")
+    assert sorted(line.split()[0] for line in done.stdout.splitlines()) == ["demo", "other"], done.stderr
+    done = run(cloud, "events", "demo", "--since", "5m")
+    assert "node_leaving       reason=notice" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("status", "absent"), 3, "no stack absent-TrainingStack"),
+        (("events", "demo", "--since", "soon"), 2, "must be a number with the unit"),
+        (("events", "demo", "--since", "nand"), 2, "must be a number with the unit"),
+        (("ssh", "demo", "7"), 3, "matches no live instance"),
+        (("--local", "--state", "/nonexistent", "runs"), 1, "no cloud is running"),
+    ],
+)
+def test_mistakes_are_explained(cloud: LocalCloud, arguments: tuple[str, ...], code: int, text: str) -> None:
+    done = run(cloud, *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert text in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_reader_policy_suffices_and_excludes_other_deployments(cloud: LocalCloud) -> None:
+    client = cloud.clients.client
+    policy = reader_policy(find(client, "demo"), REGION, cloud.clients.account)
+    arn = make_role(cloud, "reader", *policy["Statement"])
+    calls: list[str] = []
+    reader = counting(lambda service: as_role(cloud, arn, service), calls)
+    seen = observe(reader, find(reader, "demo"), time.time())
+    assert seen.problems == () and seen.status == REPORT
+    assert len(calls) <= MAX_CALLS, calls
+    logs = reader("logs")
+    assert logs.filter_log_events(logGroupName="/trainstack/demo")["events"]
+    with pytest.raises(logs.exceptions.ClientError, match="not authorized"):
+        find(reader, "other")
+    with pytest.raises(logs.exceptions.ClientError, match="AccessDenied|not authorized"):
+        logs.filter_log_events(logGroupName="/trainstack/other")
+
+
+def test_the_operator_policy_suffices_for_one_deployment(cloud: LocalCloud) -> None:
+    client = cloud.clients.client
+    policy = operator_policy(find(client, "demo"), REGION, cloud.clients.account)
+    operator = partial(as_role, cloud, make_role(cloud, "operator", *policy["Statement"]))
+    stopped = desired.stopped(RUNNING, "arn:aws:iam::123456789012:user/ada", 1.0)
+    desired.write(operator, "demo", stopped)
+    seen = observe(operator, find(operator, "demo"), time.time())
+    assert (seen.problems, seen.desired) == ((), stopped)
+    desired.request_retry(operator, "demo")
+    for refused in (
+        lambda: desired.write(operator, "other", stopped),
+        lambda: operator("events").put_events(Entries=[{"Source": "x", "DetailType": "y", "Detail": "{}"}]),
+        lambda: operator("ssm").put_parameter(Name="/trainstack/demo/run", Value="{}", Overwrite=True),
+    ):
+        with pytest.raises(ClientError, match="not authorized"):
+            refused()
+    desired.forget(client, "demo")
+    desired.forget(client, "demo")
+
+
+def counting(clients: Callable[[str], Any], calls: list[str]) -> Callable[[str], Any]:
+    """Return clients that append each call to a list."""
+
+    @cache
+    def client(service: str) -> Any:
+        made = clients(service)
+        made.meta.events.register("before-call", lambda model, **_: calls.append(model.name))
+        return made
+
+    for service in ("cloudformation", "ssm", "s3", "ec2", "logs"):
+        client(service)
+    return client
+
+
+def test_damaged_records_are_reported(cloud: LocalCloud) -> None:
+    client = cloud.clients.client
+    deploy(cloud, "damaged")
+    put(cloud, "damaged", "status.json", "[" * 100_000)
+    put(cloud, "damaged", "controller.json", "\xff")
+    client("ssm").put_parameter(
+        Name="/trainstack/damaged/run", Overwrite=True, Type="String", Value=json.dumps(RUN.to_json())
+    )
+    seen = observe(counting(client, []), find(client, "damaged"), time.time())
+    assert seen.status is None and seen.controller is None and len(seen.problems) == 2
+    client("ssm").put_parameter(Name="/trainstack/damaged/run", Overwrite=True, Type="String", Value="{}")
+    seen = observe(counting(client, []), find(client, "damaged"), time.time())
+    assert seen.run is None and "is required" in seen.problems[0]
+    assert "damaged" in [each.name for each in find_all(client)]
+    with pytest.raises(NotDeployed):
+        find(client, "absent")

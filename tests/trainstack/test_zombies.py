@@ -1,0 +1,213 @@
+"""Resources without a run are found, and resources of healthy deployments are not.
+
+The embedded cloud refuses RequestSpotInstances: `test_spot_requests` covers this kind.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG
+from bootstrap.documents.object_keys import heartbeat_key
+from localcloud.cloud import LocalCloud
+from tests.trainstack.stacks import create_stack
+from tests.trainstack.test_status import RUN
+from trainstack.account import DEPLOYMENT_TAG
+from trainstack.zombies import KINDS, Zombie, search
+
+REGION = "us-east-1"
+HOUR = 3600.0
+RESERVED = {"InstanceType": "p4d.24xlarge", "InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a"}
+
+
+class Open:
+    """The embedded cloud of the current test."""
+
+    cloud: LocalCloud
+
+
+def client(service: str) -> Any:
+    return Open.cloud.clients.client(service)
+
+
+@pytest.fixture(autouse=True)
+def cloud(tmp_path: Path) -> Iterator[None]:
+    Open.cloud = LocalCloud(tmp_path / "cloud", region=REGION)
+    Open.cloud.start()
+    yield
+    Open.cloud.close()
+
+
+def tags(deployment: str, more: dict[str, str] | None = None) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in {DEPLOYMENT_TAG: deployment, **(more or {})}.items()]
+
+
+def stack(name: str, **outputs: str) -> None:
+    create_stack(client("cloudformation"), name, outputs)
+
+
+def deploy(name: str) -> None:
+    """Create a deployment's stacks and run document."""
+    stack(f"{name}-NetworkStack")
+    stack(f"{name}-StorageStack", CheckpointBucket=f"{name}-checkpoints", ControlBucket=f"{name}-control")
+    parameter = f"/trainstack/{name}/run"
+    client("s3").create_bucket(Bucket=f"{name}-control")
+    client("ssm").put_parameter(Name=parameter, Type="String", Value=json.dumps(RUN.to_json()))
+    stack(
+        f"{name}-TrainingStack",
+        FleetId="f",
+        LogGroup=f"/trainstack/{name}",
+        RunParameter=parameter,
+    )
+
+
+def tagged(kind: str, deployment: str, more: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": tags(deployment, more)}]
+
+
+def instance(deployment: str) -> str:
+    image = client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    launched = client("ec2").run_instances(
+        ImageId=image,
+        InstanceType="g6.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=tagged("instance", deployment),
+    )
+    return str(launched["Instances"][0]["InstanceId"])
+
+
+def volume(deployment: str, copy_of: str = "") -> str:
+    more = {COPY_TAG: copy_of} if copy_of else None
+    made = client("ec2").create_volume(
+        Size=100, AvailabilityZone="us-east-1a", TagSpecifications=tagged("volume", deployment, more)
+    )
+    return str(made["VolumeId"])
+
+
+def snapshot(volume_id: str, owner: str) -> str:
+    specification = [{"ResourceType": "snapshot", "Tags": [{"Key": SNAPSHOTS_TAG, "Value": owner}]}]
+    return str(client("ec2").create_snapshot(VolumeId=volume_id, TagSpecifications=specification)["SnapshotId"])
+
+
+def network(deployment: str) -> dict[str, str]:
+    """Create an endpoint, a NAT gateway and its address."""
+    ec2 = client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
+    endpoint = ec2.create_vpc_endpoint(
+        VpcId=vpc,
+        ServiceName=f"com.amazonaws.{REGION}.logs",
+        VpcEndpointType="Interface",
+        SubnetIds=[subnet],
+        TagSpecifications=tagged("vpc-endpoint", deployment),
+    )["VpcEndpoint"]["VpcEndpointId"]
+    address = ec2.allocate_address(Domain="vpc", TagSpecifications=tagged("elastic-ip", deployment))["AllocationId"]
+    gateway = ec2.create_nat_gateway(
+        SubnetId=subnet, AllocationId=address, TagSpecifications=tagged("natgateway", deployment)
+    )["NatGateway"]["NatGatewayId"]
+    return {"endpoint": endpoint, "address": address, "gateway": gateway}
+
+
+def reservation(deployment: str) -> str:
+    made = client("ec2").create_capacity_reservation(
+        **RESERVED, InstanceCount=2, TagSpecifications=tagged("capacity-reservation", deployment)
+    )
+    return str(made["CapacityReservation"]["CapacityReservationId"])
+
+
+def file_system(deployment: str) -> str:
+    made = client("fsx").create_file_system(
+        FileSystemType="LUSTRE",
+        StorageCapacity=1200,
+        SubnetIds=[client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]],
+        Tags=tags(deployment),
+    )
+    return str(made["FileSystem"]["FileSystemId"])
+
+
+def heartbeat(deployment: str, instance_id: str) -> None:
+    key = heartbeat_key(deployment, RUN.run, f"AROA1:{instance_id}")
+    client("s3").put_object(Bucket=f"{deployment}-control", Key=key, Body=b"{}")
+
+
+def found(later_seconds: float = 0.0) -> dict[str, Zombie]:
+    zombies = search(client, REGION, time.time() + later_seconds)
+    assert len({each.id for each in zombies}) == len(zombies), "each resource is reported once"
+    return {each.id: each for each in zombies}
+
+
+def test_resources_of_a_deleted_deployment_are_found() -> None:
+    lost = [
+        instance("gone"),
+        volume("gone"),
+        snapshot(volume("gone"), "gone"),
+        file_system("gone"),
+        reservation("gone"),
+        client("ec2").allocate_address(Domain="vpc", TagSpecifications=tagged("elastic-ip", "gone"))["AllocationId"],
+        *(value for key, value in network("gone").items() if key != "address"),
+    ]
+    zombies = found()
+    assert set(lost) <= set(zombies)
+    assert {each.kind for each in zombies.values()} == {
+        "instance", "volume", "snapshot", "file system", "capacity reservation", "Elastic IP address",
+        "VPC endpoint", "NAT gateway",
+    }  # fmt: skip
+    assert all(each.id in each.remedy and each.deployment == "gone" for each in zombies.values())
+    assert zombies[lost[1]].usd_per_month == pytest.approx(8.0), "100 GiB of gp2 or gp3 at 0.08 USD"
+
+
+def test_a_network_without_training_is_found() -> None:
+    stack("idle-NetworkStack")
+    stack("idle-StorageStack")
+    network("idle")
+    zombies = found()
+    assert {each.kind for each in zombies.values()} == {"stack", "NAT gateway"}
+    assert all("make destroy" in each.remedy for each in zombies.values())
+
+
+def test_instances_without_heartbeat_are_found_after_their_boot() -> None:
+    deploy("live")
+    silent, fresh = instance("live"), instance("live")
+    heartbeat("live", fresh)
+    assert found() == {}, "still booting"
+    key = heartbeat_key("live", RUN.run, f"AROA1:{fresh}")
+    sent = client("s3").head_object(Bucket="live-control", Key=key)["LastModified"].timestamp()
+    assert sent > time.time() - 60
+    zombies = found(2 * HOUR)
+    assert "never sent a heartbeat" in zombies[silent].reason
+    assert "last heartbeat is 120 min old" in zombies[fresh].reason
+
+
+def test_an_unused_copy_and_an_unused_reservation_are_found() -> None:
+    deploy("live")
+    checkpoint = volume("live")
+    copy, reserved = volume("live", copy_of=checkpoint), reservation("live")
+    assert found() == {}, "an instance may attach the copy, or use the reservation, soon"
+    assert set(found(2 * HOUR)) == {copy, reserved}
+
+
+def test_fifty_resources_of_healthy_deployments_are_not_found() -> None:
+    for number in range(5):
+        name = f"healthy-{number}"
+        deploy(name)
+        network(name)
+        heartbeat(name, instance(name))
+        heartbeat(name, instance(name))
+        snapshot(volume(name), name)
+        volume(name)
+        file_system(name)
+        reservation(name)
+    client("ec2").create_volume(Size=1, AvailabilityZone="us-east-1a")
+    client("ec2").allocate_address(Domain="vpc")
+    assert found() == {}, "resources without a deployment's tag are not Trainstack's"
+
+
+def test_each_kind_is_covered() -> None:
+    assert len(KINDS) == 10

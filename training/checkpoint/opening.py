@@ -1,0 +1,83 @@
+"""Opens a run's checkpoint store. Both this package's trainer and `Checkpointer` use this module."""
+
+from __future__ import annotations
+
+import torch
+
+from training.checkpoint.log import LogWriter
+from training.checkpoint.manifest import Subject
+from training.checkpoint.resume import Resumed, resume
+from training.checkpoint.retention import Retention
+from training.checkpoint.save.executors import choose_placement
+from training.checkpoint.save.proof import Verification, prove_loadable
+from training.checkpoint.save.rank_save import SavePlan, chunks_by_hash
+from training.checkpoint.save.writer import CheckpointWriter
+from training.checkpoint.state.training_state import TrainingState
+from training.checkpoint.storage.backend import Backend
+from training.process.distributed import Gang
+
+
+def open_store(
+    gang: Gang,
+    backend: Backend,
+    state: TrainingState,
+    *,
+    generation: int,
+    retention: Retention,
+    seed: int,
+    subject: Subject | None = None,
+    compress: bool = True,
+    verification: Verification = "part",
+) -> tuple[CheckpointWriter, Resumed | None]:
+    """Take over a run's store, resume from its newest checkpoint, and start this rank's writer.
+
+    All ranks make the same call. Earlier writers are fenced off first, so that they cannot commit a newer checkpoint.
+    A new run then verifies that its checkpoints can be loaded.
+
+    Args:
+        gang: this process's gang.
+        backend: the checkpoint store.
+        state: state that the newest checkpoint, if any, overwrites, and that the writer saves.
+        generation: the gang's generation, rejected if the log has a later generation.
+        retention: retention rules to apply after each save.
+        seed: seed for the random states if the world size has changed.
+        subject: this run's model, dataset and tokenizer; None: do not compare.
+        compress: True to compress chunks where it saves space.
+        verification: data that a new run writes and reads back before its first step.
+
+    Returns:
+        The writer, and the checkpoint; None for a new run.
+
+    Raises:
+        ConfigurationError: The checkpoint has another model, tokenizer, dataset or schema version.
+        StoreError: The store cannot be read, or all of its checkpoints are damaged.
+        SupersededError: A later generation owns the store.
+    """
+    log: list[LogWriter] = []
+
+    def raise_fence() -> int:
+        log.append(LogWriter(backend, generation))
+        return log[0].fence
+
+    fence = gang.ask_rank_zero(raise_fence)
+    resumed = resume(gang, backend, state, subject, seed)
+    if resumed is None:
+        gang.ask_rank_zero(lambda: prove_loadable(backend, fence, state, compress=compress, verification=verification))
+    placement = choose_placement(
+        gang.local_rank, gang.local_world_size, torch.get_num_threads(), on_gpu=gang.device.type == "cuda"
+    )
+    plan = SavePlan(
+        rank=gang.rank,
+        world_size=gang.world_size,
+        fence=fence,
+        retention=retention,
+        reusable=chunks_by_hash(resumed.manifest) if resumed is not None and resumed.has_reusable_chunks else {},
+        damaged=frozenset() if resumed is None else resumed.damaged,
+        threads=placement.threads,
+        compress=compress,
+        yields=placement.shares_cores,
+    )
+    writer = CheckpointWriter(backend, plan, log[0] if log else None, placement, gang.store)
+    state.optimizer.register_step_pre_hook(lambda *_: writer.before_update())
+    writer.committed_step = resumed.manifest.step if resumed is not None and resumed.is_durable else None
+    return writer, resumed

@@ -1,0 +1,48 @@
+"""Measures how long threads that compute wait for a core, because other threads use the same cores."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SHORT_BELOW = 0.8
+"""A thread that has a core for less than this share of the time competes with training. The share is 1 for a thread
+alone on its core, and one half if a training thread uses the same core."""
+WEIGHT_OF_NEWEST = 0.25
+"""A measurement lasts milliseconds, so a single one may include a time slice of another thread."""
+
+
+class CoreShare:
+    """The share of time for which threads that compute have a core, as a moving average over their work.
+
+    Args:
+        thread_seconds: clock of the calling thread's CPU time.
+        seconds: clock of elapsed time.
+    """
+
+    def __init__(
+        self,
+        thread_seconds: Callable[[], float] = time.thread_time,
+        seconds: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._thread_seconds, self._seconds = thread_seconds, seconds
+        self._lock = threading.Lock()
+        self._share = 1.0
+
+    @property
+    def is_short(self) -> bool:
+        """True if threads wait for a core."""
+        return self._share < SHORT_BELOW
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Measure the work in the context, which must not wait for anything else."""
+        cpu, began = self._thread_seconds(), self._seconds()
+        yield
+        elapsed = self._seconds() - began
+        if elapsed > 0:
+            share = min(1.0, (self._thread_seconds() - cpu) / elapsed)
+            with self._lock:
+                self._share += WEIGHT_OF_NEWEST * (share - self._share)

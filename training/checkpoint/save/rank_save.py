@@ -1,0 +1,343 @@
+"""One rank's part of a save, from bytes in memory to the commit. A small process can run it, as it does not use torch.
+
+Every rank stores its own chunks and leaves a list of them in the store. Rank 0 gathers the lists, writes the manifest
+and commits it. The ranks communicate only through the store. A save is therefore committed even if every trainer dies
+after its bytes have been copied. If a save fails on one rank, it fails on all ranks, with the same reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from training.checkpoint import chunks
+from training.checkpoint.chunks import ChunkSpan, Layout
+from training.checkpoint.gc import GarbageCollector
+from training.checkpoint.log import LogWriter
+from training.checkpoint.manifest import ChunkRecord, Manifest, PartMessage, PartRecord, chunk_key, tensor_records
+from training.checkpoint.retention import Retention
+from training.checkpoint.save.core_share import CoreShare
+from training.checkpoint.save.local_tier import LocalRecord, LocalStage, write_record
+from training.checkpoint.save.progress import ProgressMeter
+from training.checkpoint.storage.backend import Backend
+from training.checkpoint.storage.parallel import TRANSFER_THREADS, results_of
+from training.checkpoint.storage.tiers import TieredBackend
+from training.checkpoint.store import put_manifest
+from training.errors import PeerError, SaveCancelledError, StoreError, SupersededError
+
+logger = logging.getLogger(__name__)
+
+PARTS_PREFIX = "parts/"
+PARTS_TIMEOUT_SECONDS = 900
+"""How long rank 0 waits for the other ranks' parts. It equals the timeout for a collective."""
+ORPHAN_PATIENCE_SECONDS = 15
+"""How long rank 0 waits for parts after its trainer has died. Other trainers may have died before copying their
+shares."""
+WRITES_BESIDE_ENCODING = 4
+"""Number of chunks in transfer while others are encoded. A transfer that waits for the store does not use a core, and a
+file system's journal commits several chunks at the cost of one."""
+SHORTEST_POLL_SECONDS = 0.02
+LONGEST_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class SaveRequest:
+    """Describes a save whose bytes are in the buffer.
+
+    Attributes:
+        serial: number of the save since the gang started, the same on all ranks.
+        manifest: manifest without parts.
+        reason: trigger of the save, one of interval, validation, request, resume, stop and finished.
+        layout: the buffer's tensors and chunks; None: the same as in the preceding request.
+        started_seconds: time of the request on this machine's monotonic clock.
+        blocked_seconds: how long the training loop was blocked.
+        skip_local_tier: True if this node is about to be terminated, together with its local tier.
+    """
+
+    serial: int
+    manifest: Manifest
+    reason: str
+    layout: Layout | None
+    started_seconds: float
+    blocked_seconds: float
+    skip_local_tier: bool = False
+
+
+@dataclass(frozen=True)
+class SaveResult:
+    """A committed checkpoint, as reported by rank 0.
+
+    Attributes:
+        step: optimizer steps completed in the saved state.
+        seconds: time from the request to the commit.
+        blocked_seconds: the part of that time for which the training loop was blocked.
+        bytes: plain bytes in the state.
+        written_bytes: stored bytes added by all ranks.
+        reason: trigger of the save, one of interval, validation, request, resume, stop and finished.
+    """
+
+    step: int
+    seconds: float
+    blocked_seconds: float
+    bytes: int
+    written_bytes: int
+    reason: str
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The rate at which the state became durable."""
+        return self.bytes / self.seconds
+
+
+@dataclass(frozen=True)
+class SavePlan:
+    """The settings shared by all of a gang's saves.
+
+    Attributes:
+        rank: this process's rank.
+        world_size: the gang's world size.
+        fence: sequence number of the gang's fence, which names the folder for its chunks.
+        retention: rules for the checkpoints to keep.
+        reusable: records, by hash, of chunks in complete checkpoints that the store is certain to keep.
+        damaged: log entries that the retention rules must not count.
+        threads: number of threads that encode chunks.
+        compress: True to compress chunks where it saves space.
+        yields: True to compress only while the threads that encode do not wait for a core.
+    """
+
+    rank: int
+    world_size: int
+    fence: int
+    retention: Retention = field(default_factory=Retention)
+    reusable: Mapping[str, ChunkRecord] = field(default_factory=dict)
+    damaged: frozenset[int] = frozenset()
+    threads: int = TRANSFER_THREADS
+    compress: bool = True
+    yields: bool = False
+
+
+def chunks_by_hash(manifest: Manifest) -> dict[str, ChunkRecord]:
+    """Return a checkpoint's chunks by hash, for use in :attr:`SavePlan.reusable`."""
+    return {chunk.blake3: chunk for chunk in manifest.chunks}
+
+
+class Saver:
+    """Runs saves one after another.
+
+    Args:
+        backend: the checkpoint store.
+        plan: the settings of all saves.
+        log: rank 0's right to commit; None on other ranks.
+
+    Attributes:
+        orphaned: event to set when the trainer has died and will not request another save.
+        meter: the current save's progress.
+    """
+
+    def __init__(self, backend: Backend, plan: SavePlan, log: LogWriter | None) -> None:
+        self._backend = backend
+        self._plan = plan
+        self._log = log
+        self._reusable = dict(plan.reusable)
+        self._encoding = threading.Semaphore(plan.threads)
+        self._load = CoreShare()
+        self._has_swept = False
+        self._layout: Layout | None = None
+        self._collector = GarbageCollector(backend, plan.retention)
+        self._tiers = backend if isinstance(backend, TieredBackend) else None
+        self._stage = None if self._tiers is None else LocalStage(self._tiers, plan.threads, plan.compress)
+        self._prunable: list[str] = []
+        self.orphaned = threading.Event()
+        self.meter = ProgressMeter()
+
+    def save(self, request: SaveRequest, plain: memoryview, cancel: threading.Event) -> SaveResult | None:
+        """Store this rank's share. On rank 0, also commit the checkpoint.
+
+        Args:
+            request: the requested save.
+            plain: the buffer, which must not change until this method returns.
+            cancel: event that cancels the save when it is set.
+
+        Returns:
+            The committed checkpoint on rank 0; None on other ranks.
+
+        Raises:
+            StoreError: The save was not committed; SaveCancelledError if cancelled.
+            SupersededError: A newer gang owns the log.
+            PeerError: Another rank failed.
+        """
+        self._layout = request.layout or self._layout
+        try:
+            self._prune()
+            part = self._store_chunks(request, plain, cancel)
+            self._copy_to_durable(request, part, plain, cancel)
+            self._reusable = {chunk.blake3: chunk for chunk in part.chunks}
+            if self._log is not None:
+                return self._commit(request, [part, *self._gather_parts(request, cancel)], cancel)
+            self._send_part(request, PartMessage(part=part))
+        except Exception as error:
+            if self._log is None:
+                self._report_failure(request, error, cancel.is_set())
+            raise
+        return None
+
+    def _prune(self) -> None:
+        """Delete collected chunks from this node's local tier. Rank 0 does this when it collects.
+
+        Delete only chunks that are older than this save. Other ranks on this node may have begun saves whose chunks are
+        not durable yet.
+        """
+        if self._tiers is not None and self._log is None:
+            self._tiers.prune(self._prunable)
+
+    def _copy_to_durable(
+        self, request: SaveRequest, part: PartRecord, plain: memoryview, cancel: threading.Event
+    ) -> None:
+        """With two tiers, record that this share is in the local tier, and copy it to the durable tier."""
+        if self._tiers is None or self._stage is None or request.reason == "stop":
+            return
+        record = LocalRecord(fence=self._plan.fence, serial=request.serial, manifest=request.manifest, part=part)
+        write_record(self._tiers, self._plan.rank, record)
+        self._prunable = self._tiers.local_keys()
+        self.meter.begin(request.manifest.step, self._tiers.tiers[1].url, self._stage.pending_bytes)
+        self._stage.copy_to_durable(plain, cancel, self.meter)
+
+    def _store_chunks(self, request: SaveRequest, plain: memoryview, cancel: threading.Event) -> PartRecord:
+        layout = self._layout
+        assert layout is not None, "the first request has a layout"
+        url = self._backend.url if self._tiers is None or request.reason == "stop" else self._tiers.tiers[0].url
+        self.meter.begin(request.manifest.step, url, sum(span.bytes for span in layout.spans))
+        if self._stage is not None:
+            self._stage.clear()
+        workers = self._plan.threads + WRITES_BESIDE_ENCODING
+        with ThreadPoolExecutor(workers, thread_name_prefix="checkpoint-chunk") as pool:
+            pending = [pool.submit(self._store_chunk, request, plain, span, cancel) for span in layout.spans]
+            written = results_of(pool, pending)
+        return PartRecord(
+            tensors=tensor_records(layout),
+            chunks=[record for record, _ in written],
+            written_bytes=sum(added_bytes for _, added_bytes in written),
+        )
+
+    def _store_chunk(
+        self, request: SaveRequest, plain: memoryview, span: ChunkSpan, cancel: threading.Event
+    ) -> tuple[ChunkRecord, int]:
+        if cancel.is_set():
+            raise SaveCancelledError(f"saving step {request.manifest.step} was cancelled before its upload finished")
+        content = plain[span.offset_bytes : span.offset_bytes + span.bytes]
+        with self._encoding, self._load.measured():
+            name = chunks.plain_hash(content)
+            reusable = self._reusable.get(name)
+            if reusable is not None:
+                self.meter.add(span.bytes, 0)
+                return reusable, 0
+            compress = self._plan.compress and not (self._plan.yields and self._load.is_short)
+            stored = chunks.encode(content, span.element_bytes, compress)
+        record = ChunkRecord(key=chunk_key(self._plan.fence, name), bytes=span.bytes, stored_bytes=len(stored))
+        if self._tiers is not None and request.skip_local_tier:
+            self._tiers.put_durable(record.key, stored)
+        elif self._stage is None or request.reason == "stop":
+            # The next gang needs the chunks saved at a stop. Write to both tiers at once, since going through the local
+            # tier would only delay the commit.
+            self._backend.put(record.key, stored)
+        else:
+            self._stage.put(span, record, stored)
+        self.meter.add(span.bytes, len(stored))
+        return record, len(stored)
+
+    def _send_part(self, request: SaveRequest, message: PartMessage) -> None:
+        self._backend.put(self._part_key(request, self._plan.rank), message.model_dump_json().encode())
+
+    def _part_key(self, request: SaveRequest, rank: int) -> str:
+        return f"{PARTS_PREFIX}{self._plan.fence:08d}/{request.serial:06d}/{rank:05d}.json"
+
+    def _report_failure(self, request: SaveRequest, error: Exception, cancelled: bool) -> None:
+        try:
+            self._send_part(request, PartMessage(error=f"rank {self._plan.rank}: {error}", cancelled=cancelled))
+        except StoreError as unreachable:
+            # The trainers' control flags inform the other ranks. The message only shortens rank 0's wait.
+            logger.warning("cannot report a failed save to rank 0: %s", unreachable)
+
+    def _gather_parts(self, request: SaveRequest, cancel: threading.Event) -> list[PartRecord]:
+        """Wait until the parts from ranks 1 and up are in the store; return them in rank order."""
+        waiting = {self._part_key(request, rank): rank for rank in range(1, self._plan.world_size)}
+        if not waiting:
+            return []
+        parts: dict[int, PartRecord] = {}
+        began = time.monotonic()
+        pause = SHORTEST_POLL_SECONDS
+        while waiting:
+            for key in self._backend.keys(self._part_key(request, 0).rpartition("/")[0] + "/"):
+                if key in waiting:
+                    parts[waiting.pop(key)] = self._read_part(key)
+            if waiting:
+                self._refuse_to_wait(request, sorted(waiting.values()), time.monotonic() - began, cancel)
+                # Add jitter, since many runs may share the store.
+                cancel.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = min(pause * 1.5, LONGEST_POLL_SECONDS)
+        return [parts[rank] for rank in sorted(parts)]
+
+    def _read_part(self, key: str) -> PartRecord:
+        try:
+            message = PartMessage.model_validate_json(self._backend.get(key))
+        except ValidationError as error:
+            raise StoreError(f"{self._backend.url}/{key}: is not a valid part of a save ({error})") from error
+        if message.part is None:
+            raise (SaveCancelledError if message.cancelled else PeerError)(message.error or "failed without a reason")
+        return message.part
+
+    def _refuse_to_wait(self, request: SaveRequest, ranks: list[int], waited: float, cancel: threading.Event) -> None:
+        assert self._log is not None, "rank 0 gathers"
+        if cancel.is_set():
+            raise SaveCancelledError(f"saving step {request.manifest.step} was cancelled before all ranks finished")
+        if self.orphaned.is_set():
+            if waited > ORPHAN_PATIENCE_SECONDS:
+                raise StoreError(f"the trainer died, and ranks {ranks} did not save their parts of that step")
+            if self._log.is_superseded():
+                raise SupersededError("the trainer died, and a newer gang already owns the checkpoint log")
+        if waited > PARTS_TIMEOUT_SECONDS:
+            raise StoreError(f"ranks {ranks} did not save their parts in {PARTS_TIMEOUT_SECONDS} s; see their logs")
+
+    def _commit(self, request: SaveRequest, parts: list[PartRecord], cancel: threading.Event) -> SaveResult:
+        assert self._log is not None, "rank 0 commits"
+        manifest = request.manifest.model_copy(update={"parts": parts})
+        reference = put_manifest(self._backend, self._plan.fence, manifest)
+        if cancel.is_set():
+            raise SaveCancelledError(f"saving step {manifest.step} was cancelled before its commit")
+        written_bytes = sum(part.written_bytes for part in parts)
+        plain_bytes = sum(part.plain_bytes for part in parts)
+        self._log.append_checkpoint(
+            step=manifest.step,
+            manifest=reference,
+            reason=request.reason,
+            bytes=plain_bytes,
+            written_bytes=written_bytes,
+            validation=manifest.validation,
+        )
+        seconds = time.monotonic() - request.started_seconds
+        if request.reason != "stop":
+            # Collect before the next save begins on any rank, because its chunks would look like garbage.
+            self._delete_old()
+        return SaveResult(manifest.step, seconds, request.blocked_seconds, plain_bytes, written_bytes, request.reason)
+
+    def _delete_old(self) -> None:
+        try:
+            if self._plan.world_size > 1 or not self._has_swept:
+                self._backend.delete(self._stale_parts())
+                self._has_swept = True
+            self._collector.collect(self._plan.fence, self._plan.damaged)
+        except StoreError as error:
+            # The checkpoint is committed. Old checkpoints that remain cost money, but do not harm the run.
+            logger.warning("cannot delete old checkpoints: %s", error)
+
+    def _stale_parts(self) -> list[str]:
+        """Return the keys of the chunk lists that rank 0 has gathered, or that no rank will gather."""
+        own = f"{PARTS_PREFIX}{self._plan.fence:08d}/"
+        return [key for key in self._backend.keys(PARTS_PREFIX) if key < own or key.startswith(own)]

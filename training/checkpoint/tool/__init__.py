@@ -1,0 +1,1 @@
+"""The command line for checkpoint stores: ``python -m training checkpoint``."""

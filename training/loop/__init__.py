@@ -1,0 +1,1 @@
+"""The training loop. Start reading at :func:`training.loop.trainer.train`."""

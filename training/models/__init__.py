@@ -1,0 +1,1 @@
+"""Model architectures, user-supplied models, and FLOPs estimates."""

@@ -1,0 +1,240 @@
+"""The gang: the group of processes that train together, with collectives that do not make a GPU wait.
+
+The gang's collectives run over gloo on host tensors, separately from the gradient all-reduce. The control flags'
+all-reduce is deferred: flags are posted after one step and collected after the next, which hides the latency.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from training.errors import ConfigurationError, PeerError
+from training.process.messages import decode, encode
+
+logger = logging.getLogger(__name__)
+
+RENDEZVOUS_TIMEOUT = datetime.timedelta(seconds=180)
+"""Timeout until all processes have joined. Their boot, import and dataset check times differ by less than this."""
+COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=15)
+"""Timeout for a collective. The longest legitimate delay is a `torch.compile` on one rank."""
+MAX_MESSAGE_BYTES = 1 << 30
+
+Answer = TypeVar("Answer")
+_c10d: Any = dist  # torch exports its stores and rendezvous at runtime, but not in its annotations
+
+
+@dataclass(frozen=True)
+class ControlFlags:
+    """A rank's flags after a step; the all-reduce sums them over all ranks.
+
+    Attributes:
+        loss: this rank's share of the loss; the sum over all ranks is the mean over all tokens.
+        non_finite: 1 if a step's loss or gradient was NaN or infinite on this rank.
+        stop: 1 if this rank was asked to save and stop.
+        save: 1 if this rank was asked for an extra checkpoint.
+        due: 1 on rank 0 if the next checkpoint is due.
+        busy: 1 while a save is in flight on this rank.
+        failed: 1 if a save failed on this rank.
+        leaving: 1 if this rank will stop soon, so that a save that begins now would delay the last save.
+    """
+
+    loss: float = 0.0
+    non_finite: float = 0.0
+    stop: float = 0.0
+    save: float = 0.0
+    due: float = 0.0
+    busy: float = 0.0
+    failed: float = 0.0
+    leaving: float = 0.0
+
+
+class Gang:
+    """This process as a member of the group of processes that train together.
+
+    Attributes:
+        rank: this process's rank, 0 to world_size - 1 over all nodes.
+        world_size: number of processes.
+        local_rank: this process's rank on its node.
+        local_world_size: number of processes on this node.
+        device: this process's device.
+        store: the rendezvous key-value store, for threads that must not use collectives.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, local_rank: int, local_world_size: int, device: torch.device, store: Any
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.local_rank = local_rank
+        self.local_world_size = local_world_size
+        self.device = device
+        self.store = store
+        self._host_group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        self._posted: tuple[Tensor, dist.Work | None] | None = None
+
+    def post(self, flags: ControlFlags) -> None:
+        """Start all-reducing this rank's control flags. All ranks must post the same number of times."""
+        assert self._posted is None, "flags are collected before the next ones are posted"
+        sums = torch.tensor(astuple(flags), dtype=torch.float64)
+        # With a single process, the collective would be the most expensive part of the work between steps.
+        alone = self.world_size == 1
+        self._posted = (sums, None if alone else dist.all_reduce(sums, group=self._host_group, async_op=True))
+
+    def collect(self) -> ControlFlags | None:
+        """Wait for the most recent all-reduce; return the sums, equal on all ranks, or None if none was posted."""
+        if self._posted is None:
+            return None
+        sums, work = self._posted
+        if work is not None:
+            work.wait()
+        self._posted = None
+        return ControlFlags(**dict(zip((field.name for field in fields(ControlFlags)), sums.tolist(), strict=True)))
+
+    def agree(self, flags: ControlFlags) -> ControlFlags:
+        """Post flags and collect their sums immediately. Blocks until all ranks have posted."""
+        self.post(flags)
+        agreed = self.collect()
+        assert agreed is not None, "posted above"
+        return agreed
+
+    def ask_rank_zero(self, question: Callable[[], Answer]) -> Answer:
+        """Call ``question`` on rank 0 and return its result, or raise its exception, on every rank."""
+        failure: Exception | None = None
+        answer: Any = None
+        if self.rank == 0:
+            try:
+                answer = question()
+                message = encode(answer)
+            # The exception is raised below, on all ranks. Raising it here would leave the other ranks waiting.
+            except Exception as error:  # noqa: BLE001
+                failure, message = error, encode(error)
+        else:
+            message = b""
+        if self.world_size > 1:
+            size = torch.tensor([len(message)])
+            dist.broadcast(size, src=0, group=self._host_group)
+            content = _buffer(message, _checked_size(size))
+            dist.broadcast(content, src=0, group=self._host_group)
+            if self.rank:
+                answer = decode(content.numpy().tobytes())
+                failure = answer if isinstance(answer, Exception) else None
+        if failure is not None:
+            raise failure
+        return answer  # type: ignore[no-any-return]
+
+    def raise_together(self, error: Exception | None) -> None:
+        """Raise the lowest failing rank's exception on every rank."""
+        for rank, candidate in enumerate(self.gather(error)):
+            if candidate is not None:
+                raise error if rank == self.rank and error is not None else candidate
+
+    def gather(self, value: Answer) -> list[Answer]:
+        """Return all ranks' values, in rank order, on every rank."""
+        message = encode(value)
+        if self.world_size == 1:
+            return [decode(message)]
+        sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.world_size)]
+        dist.all_gather(sizes, torch.tensor([len(message)]), group=self._host_group)
+        longest = max(_checked_size(size) for size in sizes)
+        own = _buffer(message, longest)
+        contents = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world_size)]
+        dist.all_gather(contents, own, group=self._host_group)
+        return [decode(content.numpy()[: int(size)].tobytes()) for content, size in zip(contents, sizes, strict=True)]
+
+    def broadcast_(self, tensor: Tensor, source: int) -> None:
+        """Overwrite ``tensor`` on every rank with rank ``source``'s tensor, of any type, on the host or the device."""
+        group = self._host_group if tensor.device.type == "cpu" else None
+        content = tensor.contiguous()
+        # Gloo and NCCL support some types only, but all of them are bytes.
+        dist.broadcast(content.as_strided((content.numel(),), (1,)).view(torch.uint8), src=source, group=group)
+        if content.data_ptr() != tensor.data_ptr():
+            tensor.copy_(content)
+
+    def sum_(self, tensor: Tensor) -> None:
+        """Replace ``tensor`` with its sum over all ranks. Does not make the host wait for a GPU."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, group=self._host_group if tensor.device.type == "cpu" else None)
+
+    def share_of(self, count: int) -> range:
+        """Return this rank's contiguous share of ``range(count)``. The shares' sizes differ by at most one."""
+        return range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)
+
+    def leave(self) -> None:
+        """Destroy the process groups. All ranks call it, after their last collective."""
+        if self._posted is not None:
+            self.collect()
+        dist.destroy_process_group()
+
+
+def join_gang() -> Gang:
+    """Join the processes started by torchrun; without torchrun's variables, form a gang with one process.
+
+    Raises:
+        ConfigurationError: This node runs more processes than it has GPUs.
+    """
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    device = _device(local_rank, local_world_size)
+    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    if master == "localhost" or master.startswith("127."):
+        # If the master uses the loopback interface, all processes are on this machine, so gloo need not listen
+        # elsewhere.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if "RANK" in os.environ:
+        store, rank, world_size = next(_c10d.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
+    else:
+        store = _c10d.HashStore()
+    dist.init_process_group(
+        backend="gloo" if device.type == "cpu" else "nccl",
+        store=_c10d.PrefixStore("collectives", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=COLLECTIVE_TIMEOUT,
+        device_id=None if device.type == "cpu" else device,
+    )
+    logger.info("rank %d of %d on %s", rank, world_size, device)
+    return Gang(rank, world_size, local_rank, local_world_size, device, _c10d.PrefixStore("gang", store))
+
+
+def adopt_gang(device: torch.device) -> Gang:
+    """Return the gang for the default process group, which the caller has initialized."""
+    local_rank, local_world_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    store = _c10d.PrefixStore("checkpoints", _c10d.distributed_c10d._get_default_store())
+    return Gang(dist.get_rank(), dist.get_world_size(), local_rank, local_world_size, device, store)
+
+
+def _checked_size(size: Tensor) -> int:
+    if not 0 < int(size) <= MAX_MESSAGE_BYTES:
+        raise PeerError(f"a rank announced a message of {int(size)} bytes; must be 1 to {MAX_MESSAGE_BYTES}")
+    return int(size)
+
+
+def _buffer(message: bytes, size: int) -> Tensor:
+    """Return a host tensor with the message, padded with zeros. Shapes: [size] uint8."""
+    buffer = torch.zeros(size, dtype=torch.uint8)
+    if message:
+        buffer[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+    return buffer
+
+
+def _device(local_rank: int, local_world_size: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    gpus = torch.cuda.device_count()
+    if local_world_size > gpus:
+        raise ConfigurationError(
+            [f"processes per node: {local_world_size} exceeds this node's {gpus} GPUs; start one process per GPU"]
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,1 @@
+"""Auto-tuning: finds the largest micro-batch size that fits, and runs the learning-rate range test."""

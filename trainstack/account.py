@@ -1,0 +1,241 @@
+"""Finds deployments in an account and region, and reads the records of their runs.
+
+One observation makes six calls: two DescribeStacks, GetParameters, two GetObject and DescribeInstances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from bootstrap.documents import RunDocument
+from bootstrap.documents.desired_state import RUNNING, DesiredState, desired_parameter
+from bootstrap.documents.object_keys import control_prefix
+from bootstrap.errors import BootstrapError
+from bootstrap.supervise.membership.control import STATUS_NAME
+from bootstrap.supervise.membership.records import RunStatus, run_status_from_bytes
+from stacks.functions.run_controller import records
+from stacks.functions.run_controller.policy import ControllerState
+
+Clients = Callable[[str], Any]
+"""Returns the boto3 client of a service, for one account and region."""
+
+STACK_SUFFIX, STORAGE_SUFFIX = "-TrainingStack", "-StorageStack"
+DEPLOYMENT_TAG = "trainstack:deployment"
+_LIVE = ("pending", "running", "stopping", "shutting-down")
+_MAX_BYTES = records.MAX_RECORD_BYTES
+
+
+class NotDeployed(Exception):
+    """The account and region do not contain the deployment."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A deployed training stack.
+
+    Attributes:
+        name: Name from the deployment file.
+    """
+
+    name: str
+    log_group: str
+    run_parameter: str
+    checkpoint_bucket: str
+    control_bucket: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """A live instance of a deployment.
+
+    Attributes:
+        market: `spot` or `on_demand`.
+        state: EC2's state, such as `running`.
+        launched_unix_seconds: Launch time.
+    """
+
+    instance_id: str
+    instance_type: str
+    zone: str
+    market: str
+    state: str
+    launched_unix_seconds: float
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A deployment's records at one point in time.
+
+    Attributes:
+        run: The run document, or None without a parameter.
+        desired: The operator's desired state of the deployment.
+        controller: The run controller's state, or None before its first step for this run.
+        controller_unix_seconds: Time when the controller last changed its state.
+        status: The first member's latest status, or None before the first generation.
+        nodes: The live instances, oldest first.
+        problems: Records that could not be read, with the reason.
+    """
+
+    deployment: Deployment
+    run: RunDocument | None
+    controller: ControllerState | None
+    controller_unix_seconds: float | None
+    status: RunStatus | None
+    nodes: tuple[Node, ...]
+    problems: tuple[str, ...]
+    desired: DesiredState = RUNNING
+
+
+def find(client: Clients, name: str) -> Deployment:
+    """Return a deployment by its name.
+
+    Raises:
+        NotDeployed: There is no training stack of this name.
+        botocore.exceptions.ClientError: AWS rejected the call.
+    """
+    stacks = []
+    for stack in (name + STACK_SUFFIX, name + STORAGE_SUFFIX):
+        try:
+            stacks += client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ValidationError":
+                raise
+            raise NotDeployed(
+                f"{name}: the account has no stack {stack} in this region; list the deployments with "
+                "`trainstack runs`, or set --region"
+            ) from error
+    deployment = _deployment(*stacks)
+    if deployment is None:
+        raise NotDeployed(
+            f"{name}: stack {name}{STACK_SUFFIX} is {stacks[0]['StackStatus']} and has no outputs; deploy it again"
+        )
+    return deployment
+
+
+def find_all(client: Clients) -> Iterator[Deployment]:
+    """Yield the deployments in the region."""
+    pages = client("cloudformation").get_paginator("describe_stacks").paginate()
+    stacks = {stack["StackName"]: stack for page in pages for stack in page["Stacks"]}
+    for name, training in stacks.items():
+        storage = stacks.get(name.removesuffix(STACK_SUFFIX) + STORAGE_SUFFIX)
+        if name.endswith(STACK_SUFFIX) and storage is not None:
+            deployment = _deployment(training, storage)
+            if deployment is not None:
+                yield deployment
+
+
+def _deployment(training: Mapping[str, Any], storage: Mapping[str, Any]) -> Deployment | None:
+    """Return a deployment, or None if a stack has not been created completely."""
+    outputs = {
+        each["OutputKey"]: each["OutputValue"] for stack in (storage, training) for each in stack.get("Outputs", [])
+    }
+    try:
+        return Deployment(
+            name=training["StackName"].removesuffix(STACK_SUFFIX),
+            log_group=outputs["LogGroup"],
+            run_parameter=outputs["RunParameter"],
+            checkpoint_bucket=outputs["CheckpointBucket"],
+            control_bucket=outputs["ControlBucket"],
+        )
+    except KeyError:
+        return None
+
+
+def observe(client: Clients, deployment: Deployment, now_unix_seconds: float) -> Observation:
+    """Read a deployment's records and instances, in parallel.
+
+    Raises:
+        botocore.exceptions.ClientError: AWS rejected a call.
+    """
+    problems: list[str] = []
+    with ThreadPoolExecutor(4) as pool:
+        nodes = pool.submit(live_nodes, client, deployment.name)
+        run, desired = parameters(client, deployment, problems)
+        state: ControllerState | None = None
+        changed: float | None = None
+        status: RunStatus | None = None
+        if run is not None:
+            prefix = control_prefix(deployment.name, run.run)
+            state_key = records.state_key(run.run)
+            control = pool.submit(_object, client, deployment, state_key)
+            reported = pool.submit(_object, client, deployment, prefix + STATUS_NAME)
+            content, changed = control.result()
+            if content is not None:
+                try:
+                    state = records.state_of(records.json_object(content), now_unix_seconds)
+                except records.InvalidRecord as error:
+                    problems.append(f"{state_key}: {error}")
+            content, _ = reported.result()
+            if content is not None:
+                try:
+                    status = run_status_from_bytes(content, prefix + STATUS_NAME)
+                except BootstrapError as error:
+                    problems.append(str(error))
+        return Observation(deployment, run, state, changed, status, nodes.result(), tuple(problems), desired)
+
+
+def live_nodes(client: Clients, name: str) -> tuple[Node, ...]:
+    """Return the deployment's instances that are not terminated, oldest first."""
+    filters = [
+        {"Name": f"tag:{DEPLOYMENT_TAG}", "Values": [name]},
+        {"Name": "instance-state-name", "Values": list(_LIVE)},
+    ]
+    pages = client("ec2").get_paginator("describe_instances").paginate(Filters=filters)
+    found = [_node(each) for page in pages for group in page["Reservations"] for each in group["Instances"]]
+    return tuple(sorted(found, key=lambda node: (node.launched_unix_seconds, node.instance_id)))
+
+
+def _node(instance: Mapping[str, Any]) -> Node:
+    return Node(
+        instance_id=instance["InstanceId"],
+        instance_type=instance["InstanceType"],
+        zone=instance.get("Placement", {}).get("AvailabilityZone", ""),
+        market="spot" if instance.get("InstanceLifecycle") == "spot" else "on_demand",
+        state=instance["State"]["Name"],
+        launched_unix_seconds=instance["LaunchTime"].timestamp(),
+    )
+
+
+def run_document(client: Clients, deployment: Deployment, problems: list[str]) -> RunDocument | None:
+    """Return the run document, or None after adding the reason to `problems`. Raises ClientError."""
+    return parameters(client, deployment, problems)[0]
+
+
+def parameters(client: Clients, deployment: Deployment, problems: list[str]) -> tuple[RunDocument | None, DesiredState]:
+    """Return the run document and the desired state. Reasons why one is missing or invalid are added to `problems`.
+
+    Raises:
+        botocore.exceptions.ClientError: AWS rejected the call.
+    """
+    name, desired_name = deployment.run_parameter, desired_parameter(deployment.name)
+    answer = client("ssm").get_parameters(Names=[name, desired_name])
+    texts = {each["Name"]: each["Value"] for each in answer["Parameters"]}
+    run, desired = None, RUNNING
+    if name not in texts:
+        problems.append(f"{name}: the parameter does not exist; deploy again")
+    try:
+        run = RunDocument.from_text(texts[name], document=name) if name in texts else None
+    except BootstrapError as error:
+        problems.append(str(error))
+    try:
+        if desired_name in texts:
+            desired = DesiredState.from_text(texts[desired_name], document=desired_name)
+    except BootstrapError as error:
+        problems.append(f"{error}; replace it with `trainstack resume {deployment.name}`")
+    return run, desired
+
+
+def _object(client: Clients, deployment: Deployment, key: str) -> tuple[bytes | None, float | None]:
+    """Return an object's content, at most one byte more than the limit, and its time; None if it does not exist."""
+    try:
+        response = client("s3").get_object(Bucket=deployment.control_bucket, Key=key)
+    except ClientError as error:
+        if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
+            return None, None
+        raise
+    return response["Body"].read(_MAX_BYTES + 1), response["LastModified"].timestamp()

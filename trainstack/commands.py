@@ -1,0 +1,292 @@
+"""The command line of `trainstack`. Each command calls AWS with the caller's credentials only.
+
+`session.EXIT_CODES` documents the exit codes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from botocore.exceptions import BotoCoreError, ClientError
+from rich.console import Console
+
+from stacks.capacity.catalogue import catalogue
+from trainstack import account, cost_command, deploying, node_events, status, verbs, why, zombies
+from trainstack.reader_policy import operator_policy, reader_policy
+from trainstack.session import (
+    EXIT_CODES,
+    FAILED,
+    INVALID,
+    MISSING,
+    Account,
+    CommandError,
+    Json,
+    Name,
+    Region,
+    observing,
+    status_of,
+)
+
+PLUGIN_PAGE = (
+    "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
+)
+WATCH_SECONDS = 5.0
+PROGRAMS = (
+    ("config", "stacks", "Check, review and deliver deployment files (`python -m stacks`)."),
+    ("training", "training", "Prepare data, inspect checkpoints, train by hand (`python -m training`)."),
+    ("cloud", "localcloud", "Run the embedded cloud (`python -m localcloud`)."),
+)
+"""Programs that this command starts: name, module and description."""
+
+app = typer.Typer(
+    help="Operate training runs on AWS.", epilog=EXIT_CODES, no_args_is_help=True, pretty_exceptions_enable=False
+)
+console = Console(highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command("status")
+def show_status(
+    name: Name,
+    region: Region = None,
+    watch: Annotated[bool, typer.Option(help=f"Repeat every {WATCH_SECONDS:.0f} s until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print a run's phase, step, loss, nodes, newest durable checkpoint and price per hour."""
+    opened = observing(region)
+    deployment = account.find(opened.client, name)
+    while True:
+        found = status_of(opened, deployment)
+        if as_json:
+            print(json.dumps(found.to_json()), flush=True)
+        else:
+            if watch and console.is_terminal:
+                console.clear()
+            print("\n".join(status.lines(found)), flush=True)
+        if not watch:
+            return
+        time.sleep(WATCH_SECONDS)
+
+
+@app.command("runs")
+def show_runs(region: Region = None, as_json: Json = False) -> None:
+    """List the runs of all deployments in a region."""
+    opened = observing(region)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(partial(status_of, opened), account.find_all(opened.client)))
+    if as_json:
+        print(json.dumps([each.to_json() for each in found]))
+    elif not found:
+        print(f"no deployments in {opened.region}")
+    for each in [] if as_json else found:
+        step = "-" if each.step is None else f"{each.step:,}" + (f"/{each.steps_total:,}" if each.steps_total else "")
+        loss = "" if each.loss is None else f"  loss {each.loss:.4f}"
+        price = f"  {each.usd_per_hour:.2f} USD/h" if each.nodes and each.usd_per_hour is not None else ""
+        print(f"{each.name:<24} {each.run:<20} {each.phase:<10} step {step}{loss}  {len(each.nodes)} nodes{price}")
+
+
+@app.command("why")
+def explain(name: Name, region: Region = None, as_json: Json = False) -> None:
+    """Explain in one sentence why a run is not training, with the evidence and the remedy."""
+    opened, now = observing(region).prepare("logs"), time.time()
+    seen = account.observe(opened.client, account.find(opened.client, name), now)
+    found = why.explain(
+        seen,
+        status.status_of(seen, catalogue(), opened.region, now),
+        lambda: why.first_failure(opened.client, seen, now),
+    )
+    print(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+
+
+@app.command("events")
+def show_events(
+    name: Name,
+    region: Region = None,
+    node: Annotated[str, typer.Option(help="Only this instance's events.")] = "",
+    since: Annotated[str, typer.Option(help="Age of the oldest event, such as 30m, 6h or 2d.")] = "1h",
+    kind: Annotated[list[str] | None, typer.Option("--kind", help="Only this event; can be repeated.")] = None,
+    follow: Annotated[bool, typer.Option(help="Continue until Ctrl-C, even when nodes are replaced.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+) -> None:
+    """Print the nodes' events, oldest first."""
+    oldest = time.time() - _seconds(since)
+    reader = _reader(Account(region), name, oldest, node)
+    for event in reader.follow() if follow else reader.poll():
+        if not kind or event["event"] in kind:
+            print(json.dumps(event) if as_json else node_events.line_of(event), flush=True)
+
+
+@app.command("logs")
+def show_output(
+    name: Name,
+    region: Region = None,
+    node: Annotated[str, typer.Option(help="Only this instance's output.")] = "",
+    rank: Annotated[int | None, typer.Option(min=0, help="Only the node with this rank in the gang.")] = None,
+    since: Annotated[str, typer.Option(help="Age of the oldest line, such as 30m, 6h or 2d.")] = "1h",
+    follow: Annotated[bool, typer.Option(help="Continue until Ctrl-C, even when nodes are replaced.")] = False,
+) -> None:
+    """Print the trainers' standard output and error. A node sends at most 4 KiB per second on average."""
+    oldest = time.time() - _seconds(since)
+    reader = _reader(Account(region), name, oldest, node)
+    for event in reader.follow() if follow else reader.poll():
+        if event["event"] == "trainer_output" and rank in (None, event.get("rank")):
+            for line in node_events.output_lines(event):
+                print(line, flush=True)
+
+
+@app.command("ssh", context_settings={"ignore_unknown_options": True})
+def open_shell(
+    name: Name,
+    node: Annotated[str, typer.Argument(help="Instance id, its beginning, or a node rank.")] = "0",
+    command: Annotated[list[str] | None, typer.Argument(help="Command to run instead of a shell, after --.")] = None,
+    region: Region = None,
+) -> None:
+    """Open a shell on a node through Session Manager, without keys or open ports."""
+    opened = observing(region)
+    instance_id = _instance(status_of(opened, account.find(opened.client, name)), node)
+    for program, remedy in (
+        ("aws", "install the AWS CLI"),
+        ("session-manager-plugin", f"install the plugin: {PLUGIN_PAGE}"),
+    ):
+        if shutil.which(program) is None:
+            raise CommandError(FAILED, f"{program} is not installed; {remedy}")
+    arguments = ["aws", "ssm", "start-session", "--region", opened.region, "--target", instance_id]
+    if command:
+        parameters = json.dumps({"command": [" ".join(command)]})
+        arguments += ["--document-name", "AWS-StartInteractiveCommand", "--parameters", parameters]
+    raise typer.Exit(subprocess.run(arguments).returncode)
+
+
+@app.command("zombies")
+def show_zombies(
+    region: Region = None,
+    all_regions: Annotated[bool, typer.Option(help="Search all regions that the account has enabled.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List resources that cost money without a run, with the command that deletes each. Nothing is deleted."""
+    now, first = time.time(), Account(region)
+    names = [each["RegionName"] for each in first.client("ec2").describe_regions()["Regions"]] if all_regions else []
+    found: list[zombies.Zombie] = []
+    for name in names or [first.region]:
+        if names:
+            print(f"searching {name}", file=sys.stderr)
+        found += zombies.search(Account(name).prepare(*zombies.SERVICES).client, name, now)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(each) for each in found]))
+        return
+    for each in found:
+        print(each)
+    known = sum(each.usd_per_month or 0.0 for each in found)
+    print(f"{len(found)} resources without a run, {known:,.2f} USD per month for those with a known price")
+
+
+@app.command("reader-policy")
+def print_reader_policy(
+    name: Name,
+    region: Region = None,
+    operate: Annotated[
+        bool, typer.Option("--operate", help="Add the permissions for stop, resume, restart and retry.")
+    ] = False,
+) -> None:
+    """Print the IAM policy that the read-only commands need for one deployment, without `ssh`."""
+    opened = Account(region)
+    identity = opened.client("sts").get_caller_identity()
+    partition = str(identity["Arn"]).split(":")[1]
+    found = account.find(opened.client, name)
+    make = operator_policy if operate else reader_policy
+    print(json.dumps(make(found, opened.region, identity["Account"], partition), indent=2))
+
+
+def _instance(found: status.Status, node: str) -> str:
+    matches = [
+        each.instance_id
+        for each in found.nodes
+        if (node.isdecimal() and each.rank == int(node)) or (len(node) > 2 and each.instance_id.startswith(node))
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    live = ", ".join(f"{each.instance_id} (rank {each.rank})" for each in found.nodes) or "none"
+    problem = "is ambiguous" if matches else "matches no live instance"
+    raise CommandError(MISSING, f"{node}: {problem}; live instances: {live}")
+
+
+def _reader(opened: Account, name: str, oldest: float, node: str) -> node_events.EventReader:
+    group = account.find(opened.client, name).log_group
+    return node_events.EventReader(opened.client("logs"), group, oldest, node)
+
+
+def _seconds(span: str) -> float:
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    try:
+        seconds = float(span[:-1]) * units[span[-1]]
+    except (ValueError, KeyError, IndexError):
+        seconds = -1.0
+    if not 0 <= seconds <= 3653 * 86400:
+        raise CommandError(
+            INVALID, f"--since: {span!r}: must be a number with the unit s, m, h or d, such as 90m; correct it"
+        )
+    return seconds
+
+
+def _add_program(name: str, module: str, text: str) -> None:
+    """Add a command that replaces this process with `python -m MODULE`, which parses the remaining arguments itself."""
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+    @app.command(name, help=text, context_settings=settings, add_help_option=False, rich_help_panel="Programs")
+    def run(context: typer.Context) -> None:
+        os.execv(sys.executable, [sys.executable, "-m", module, *context.args])  # noqa: S606 needs no shell
+
+
+@app.callback()
+def use_account(
+    local: Annotated[
+        bool, typer.Option("--local", help="Use the embedded cloud that `trainstack cloud up` started.")
+    ] = False,
+    state: Annotated[Path, typer.Option(help="State directory of the embedded cloud.")] = Path("build/localcloud"),
+) -> None:
+    """Operate training runs on AWS."""
+    if local:
+        command = [sys.executable, "-m", "localcloud", "env", "--json", "--state", str(state)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise CommandError(FAILED, (done.stdout + done.stderr).strip())
+        os.environ.update(json.loads(done.stdout))
+
+
+deploying.add(app)
+verbs.add(app)
+cost_command.add(app)
+for program in PROGRAMS:
+    _add_program(*program)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line, and exit with one of the codes in `session.EXIT_CODES`."""
+    try:
+        app(arguments, prog_name="trainstack")
+    except CommandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.code)
+    except account.NotDeployed as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(MISSING)
+    except (ClientError, BotoCoreError) as error:
+        print(f"error: {error}; check the credentials with `aws sts get-caller-identity`", file=sys.stderr)
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of the output has exited, as in `trainstack events NAME | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+    sys.exit(0)

@@ -1,0 +1,239 @@
+"""What a deployment costs: its instances from the ledger, and estimates of its other resources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from botocore.exceptions import ClientError
+
+from bootstrap.documents import SNAPSHOTS_TAG
+from stacks.changes.effects.fixed_costs import (
+    PRICES_DATE,
+    PRICES_REGION,
+    S3_USD_PER_GIB_MONTH,
+    SNAPSHOT_USD_PER_GIB_MONTH,
+    fixed_usd_per_month,
+)
+from stacks.changes.templates.template_set import StackTemplate
+from stacks.functions.run_controller.ledger import documents
+from stacks.functions.run_controller.ledger.documents import Entry
+from stacks.functions.run_controller.ledger.machines import Charge
+from stacks.functions.run_controller.records import InvalidRecord
+from trainstack.account import DEPLOYMENT_TAG, Clients, Deployment, Observation
+
+By = Literal["run", "node", "zone", "market", "day"]
+STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
+REQUEST_USD = 0.01
+"""Price of a Cost Explorer request. Source (2026-11): https://aws.amazon.com/aws-cost-management/pricing/"""
+COST_EXPLORER_REGION = "us-east-1"
+COMPUTE = "Amazon Elastic Compute Cloud - Compute"
+ESTIMATE_SOURCE = f"list prices of {PRICES_REGION}, {PRICES_DATE}"
+
+_KEYS: Mapping[By, Callable[[Entry], str]] = {
+    "run": lambda entry: entry.run or "no run",
+    "node": lambda entry: f"{entry.instance_id} {entry.instance_type or 'unknown type'}",
+    "zone": lambda entry: entry.zone or "unknown zone",
+    "market": lambda entry: entry.market or "unknown market",
+    "day": lambda entry: f"{datetime.fromtimestamp(entry.hour_unix_seconds, UTC):%Y-%m-%d}",
+}
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of a group of the ledger's entries."""
+
+    label: str
+    instances: int
+    charge: Charge
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The monthly price of resources other than instances, with its source. None: unknown."""
+
+    label: str
+    usd_per_month: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What the current run's money has bought. None: the trainer has not reported enough yet.
+
+    Attributes:
+        goodput: Share of the time with instances that the steps up to the latest one took at the latest speed.
+    """
+
+    usd_per_million_tokens: float | None
+    goodput: float | None
+
+
+def entries(client: Clients, deployment: Deployment) -> tuple[list[Entry], list[str]]:
+    """Return the ledger's entries, and the problems of objects that cannot be read.
+
+    Raises:
+        botocore.exceptions.ClientError: AWS rejected a call.
+    """
+    s3, bucket = client("s3"), deployment.control_bucket
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=documents.HOURS_PREFIX)
+    keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
+    problems: list[str] = []
+
+    def read(key: str) -> list[Entry]:
+        body = s3.get_object(Bucket=bucket, Key=key)["Body"].read(documents.MAX_BYTES + 1)
+        try:
+            return documents.entries_from_bytes(body)
+        except InvalidRecord as error:
+            problems.append(f"s3://{bucket}/{key}: {error}; its hour is missing from the sums")
+            return []
+
+    with ThreadPoolExecutor(16) as pool:
+        found = [entry for each in pool.map(read, keys) for entry in each]
+    return found, problems
+
+
+def sums(found: Iterable[Entry], by: By) -> list[Sum]:
+    """Return the sums of the entries by a key: days in order, all others by cost."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in found:
+        groups.setdefault(_KEYS[by](entry), []).append(entry)
+    result = [summed(label, group) for label, group in groups.items()]
+    return sorted(result, key=lambda one: (one.label if by == "day" else "", -one.charge.usd, one.label))
+
+
+def summed(label: str, group: Sequence[Entry]) -> Sum:
+    """Return the sum of entries."""
+    charge = sum((entry.charge for entry in group), Charge())
+    return Sum(label, len({entry.instance_id for entry in group}), charge)
+
+
+def efficiency(seen: Observation, spent: Charge) -> Efficiency:
+    """Return the price of the tokens and the goodput of the current run."""
+    report, controller = seen.status, seen.controller
+    if report is None or not report.step or report.step_seconds is None:
+        return Efficiency(None, None)
+    price = None
+    if report.tokens_per_second:
+        tokens = report.step * report.step_seconds * report.tokens_per_second
+        price = spent.usd / (tokens / 1e6) if tokens else None
+    spending = None if controller is None else controller.spending
+    hours = 0.0 if spending is None else spending.run_hours
+    goodput = min(1.0, report.step * report.step_seconds / (hours * 3600)) if hours else None
+    return Efficiency(price, goodput)
+
+
+def estimates(client: Clients, name: str, buckets: Sequence[str], now_unix_seconds: float) -> list[Estimate]:
+    """Return the monthly prices of the deployment's other resources: those of its templates, snapshots and buckets.
+
+    Raises:
+        botocore.exceptions.ClientError: AWS rejected a call.
+    """
+    found = fixed_usd_per_month(_templates(client, name))
+    result = [Estimate(label, usd, f"templates at {ESTIMATE_SOURCE}") for label, usd in sorted(found.items())]
+    gib = 0
+    owned: dict[str, Any] = {"OwnerIds": ["self"], "Filters": [{"Name": f"tag:{SNAPSHOTS_TAG}", "Values": [name]}]}
+    for page in client("ec2").get_paginator("describe_snapshots").paginate(**owned):
+        gib += sum(item["VolumeSize"] for item in page["Snapshots"])
+    if gib:
+        source = f"upper bound: sizes of the volumes at {ESTIMATE_SOURCE}"
+        result.append(Estimate("snapshots", gib * SNAPSHOT_USD_PER_GIB_MONTH, source))
+    for bucket in buckets:
+        size = _stored_gib(client, bucket, now_unix_seconds)
+        source = "CloudWatch has no size yet: S3 reports it once a day"
+        if size is not None:
+            source = f"{size:,.1f} GiB, reported by S3 once a day, at {ESTIMATE_SOURCE}"
+        result.append(Estimate(f"bucket {bucket}", None if size is None else size * S3_USD_PER_GIB_MONTH, source))
+    return result
+
+
+def _templates(client: Clients, name: str) -> dict[str, StackTemplate]:
+    found = {}
+    for stack in STACKS:
+        try:
+            body = client("cloudformation").get_template(StackName=f"{name}-{stack}")["TemplateBody"]
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ValidationError":
+                raise
+            continue  # the stack does not exist, so it costs nothing
+        template = body if isinstance(body, dict) else json.loads(body)
+        found[stack] = StackTemplate(stack, f"{name}-{stack}", template)
+    return found
+
+
+def _stored_gib(client: Clients, bucket: str, now_unix_seconds: float) -> float | None:
+    """Return a bucket's size. Source (2026-11):
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/metrics-dimensions.html
+    """
+    now = datetime.fromtimestamp(now_unix_seconds, UTC)
+    answer = client("cloudwatch").get_metric_statistics(
+        Namespace="AWS/S3",
+        MetricName="BucketSizeBytes",
+        Dimensions=[{"Name": "BucketName", "Value": bucket}, {"Name": "StorageType", "Value": "StandardStorage"}],
+        StartTime=now - timedelta(days=3),
+        EndTime=now,
+        Period=86400,
+        Statistics=["Average"],
+    )
+    points = sorted(answer["Datapoints"], key=lambda point: point["Timestamp"])
+    return float(points[-1]["Average"]) / 2**30 if points else None
+
+
+@dataclass(frozen=True)
+class Actual:
+    """What Cost Explorer reports for the deployment's tag, by service, and the number of requests that it took."""
+
+    usd: Mapping[str, float]
+    requests: int
+
+
+def actual(explorer: Any, name: str, first_unix_seconds: float, now_unix_seconds: float) -> Actual:
+    """Ask Cost Explorer for the costs with the deployment's tag. Each page is a request that costs REQUEST_USD.
+
+    Raises:
+        botocore.exceptions.ClientError: AWS rejected the call.
+    """
+    first = datetime.fromtimestamp(first_unix_seconds, UTC)
+    end = datetime.fromtimestamp(now_unix_seconds, UTC) + timedelta(days=1)
+    asked: dict[str, Any] = {
+        "TimePeriod": {"Start": f"{first:%Y-%m-%d}", "End": f"{end:%Y-%m-%d}"},
+        "Granularity": "DAILY",
+        "Metrics": ["UnblendedCost"],
+        "Filter": {"Tags": {"Key": DEPLOYMENT_TAG, "Values": [name]}},
+        "GroupBy": [{"Type": "DIMENSION", "Key": "SERVICE"}],
+    }
+    found: dict[str, float] = {}
+    requests = 0
+    while True:
+        page = explorer.get_cost_and_usage(**asked)
+        requests += 1
+        for day in page["ResultsByTime"]:
+            for group in day.get("Groups", []):
+                service = group["Keys"][0]
+                found[service] = found.get(service, 0.0) + float(group["Metrics"]["UnblendedCost"]["Amount"])
+        if not page.get("NextPageToken"):
+            return Actual(found, requests)
+        asked["NextPageToken"] = page["NextPageToken"]
+
+
+def to_json(groups: Sequence[Sum]) -> list[dict[str, Any]]:
+    """Return sums as JSON values."""
+    return [{"label": one.label, "instances": one.instances, **asdict(one.charge)} for one in groups]
+
+
+def lines(groups: Sequence[Sum], total: Sum) -> list[str]:
+    """Return sums as aligned lines of text, with their total."""
+    rows = [("", "instances", "hours", "USD", "on demand", "saved")]
+    for one in (*groups, total):
+        hours, usd, full = one.charge.seconds / 3600, one.charge.usd, one.charge.on_demand_usd
+        saved = f"{1 - usd / full:.0%}" if full else "-"
+        rows.append((one.label, str(one.instances), f"{hours:,.2f}", f"{usd:,.2f}", f"{full:,.2f}", saved))
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(row[column].rjust(widths[column]) for column in range(1, 6))]).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,211 @@
+"""The commands that create and remove a deployment: `init`, `up` and `down`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stacks.config import DeploymentConfig
+from stacks.delivery.review import MEANINGS
+from stacks.errors import ConfigError
+from stacks.loading import load
+from trainstack import account, desired, new_file, programs
+from trainstack.session import FAILED, INVALID, REFUSED, Account, CommandError, Json, observing, status_of
+from trainstack.status import Status
+from trainstack.verbs import saved
+from trainstack.waiting import Look, wait
+
+HARMLESS = 10
+"""Highest exit code of `python -m stacks diff` that needs no approval."""
+FOREVER = float("inf")
+
+File = Annotated[Path, typer.Argument(help="Deployment file, such as config/my-run.yaml.")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to a command line."""
+    for name, command in (("init", init), ("up", up), ("down", down)):
+        app.command(name, rich_help_panel="Create and remove a deployment")(command)
+
+
+def init(
+    file: File,
+    name: Annotated[str, typer.Option(help="Deployment name; default: the file's name.")] = "",
+    region: Annotated[str | None, typer.Option(help="AWS region.")] = None,
+    instance_type: Annotated[list[str] | None, typer.Option(help="Instance type; can be repeated.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of instances.")] = None,
+    market: Annotated[str | None, typer.Option(help="spot or on_demand.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Name of the dataset.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Model preset, such as gpt2 or llama-160m.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences per step, over all GPUs.")] = None,
+) -> None:
+    """Write a commented deployment file. On a terminal, asks for values that no option sets."""
+    given: dict[str, object] = {
+        "name": name or new_file.name_of(file),
+        "region": region,
+        "instance_types": instance_type,
+        "nodes": nodes,
+        "market": market,
+        "dataset": dataset,
+        "preset": preset,
+        "steps": steps,
+        "global_batch_size": batch,
+    }
+    ask = input if sys.stdin.isatty() and sys.stdout.isatty() else None
+    try:
+        config = new_file.write(file, given, ask)
+    except new_file.NotWritten as error:
+        raise CommandError(INVALID, str(error)) from error
+    print(f"{file}: written; {config.name} in {config.region}. Edit it, then run `trainstack up {file}`")
+
+
+def up(
+    file: File,
+    stacks: Annotated[list[str] | None, typer.Argument(help="Stacks, such as TrainingStack; default: all.")] = None,
+    approved: Annotated[
+        int, typer.Option(metavar="CODE", help="Approved exit code of the review: 20, 30 or 40.")
+    ] = HARMLESS,
+    follows: Annotated[bool, typer.Option("--follow/--no-follow", help="Report progress until the run ends.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Validate a file, build its wheels, review the change, deploy it, and follow the run until it ends.
+
+    A change above code 10 needs confirmation on the terminal, or --approved with its code. Ctrl-C ends the command, not
+    the run.
+    """
+    config = _load(file)
+    _run("bundle", "building wheels", str(file), *(["--locked"] if _is_locked(file) else []))
+    code = programs.run(programs.python("stacks", "diff", str(file)), "reviewing the change")
+    if code not in MEANINGS:
+        raise CommandError(INVALID if code == INVALID else FAILED, f"{file}: the review failed (code {code})")
+    if code:
+        _approve(file, code, approved)
+        _run("deploy", "deploying", str(file), *(stacks or []), "--yes")
+    else:
+        print(f"{file}: nothing to deploy", file=sys.stderr)
+    opened = observing(config.region)
+    deployment = account.find(opened.client, config.name)
+    status = status_of(opened, deployment)
+    if follows and status.desired != "stopped":
+        status = _follow(opened, deployment)
+    _report(status, as_json=as_json)
+
+
+def down(
+    file: File,
+    data: Annotated[bool, typer.Option("--data", help="Also delete the data: needs --allow-destroy.")] = False,
+    allow_destroy: Annotated[
+        bool, typer.Option("--allow-destroy", help="Second key for --data, after storage.deletion: destroy.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete the fleet and all other billed resources except the data, and list the data with its monthly price.
+
+    With --data, the file's storage.deletion: destroy and --allow-destroy, deletes the buckets and StorageStack too.
+    """
+    config = _load(file)
+    if data and not (config.storage.deletion == "destroy" and allow_destroy):
+        raise CommandError(
+            REFUSED,
+            f"{file}: --data deletes checkpoints and datasets, so it needs both keys: storage.deletion: destroy "
+            f"(found {config.storage.deletion}) and --allow-destroy ({'given' if allow_destroy else 'missing'})",
+        )
+    options = ["--force"]
+    if not yes:
+        what = "the fleet, the network, the alarms AND ALL DATA" if data else "the fleet, the network and the alarms"
+        _confirm(f"Delete {what} of {config.name}?", "nothing was deleted", "--yes")
+    if data:
+        options += ["--data", "--context", "allow-destroy=true"]
+    _run("destroy", "deleting", str(file), *options)
+    desired.forget(Account(config.region).client, config.name)
+    print(f"{config.name}: deleted" + ("" if data else "; the data remains"))
+
+
+def _load(file: Path) -> DeploymentConfig:
+    """Load a file and print its warnings.
+
+    Raises:
+        CommandError: The file is invalid.
+    """
+    from stacks.validators import warnings
+
+    try:
+        config = load(file)
+        for problem in warnings(config):
+            print(f"{problem.severity}: {problem}", file=sys.stderr)
+    except ConfigError as error:
+        raise CommandError(INVALID, str(error)) from error
+    return config
+
+
+def _is_locked(file: Path) -> bool:
+    from stacks.artifacts.wheelhouse import LOCK_NAME
+
+    return file.with_name(LOCK_NAME).exists()
+
+
+def _run(verb: str, what: str, *arguments: str) -> None:
+    code = programs.run(programs.python("stacks", verb, *arguments), what)
+    if code:
+        raise CommandError(code if code in (FAILED, INVALID) else FAILED, f"{what} failed (code {code}); see above")
+
+
+def _approve(file: Path, code: int, approved: int) -> None:
+    """Return if a change may be deployed.
+
+    Raises:
+        CommandError: The change is not approved.
+    """
+    if code <= max(approved, HARMLESS):
+        return
+    _confirm(f"{file}: {MEANINGS[code]} (code {code}). Deploy?", "nothing was deployed", f"--approved {code}")
+
+
+def _confirm(question: str, otherwise: str, option: str) -> None:
+    if not sys.stdin.isatty():
+        raise CommandError(REFUSED, f"{question} {otherwise}; without a terminal, confirm with {option}")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise CommandError(REFUSED, otherwise)
+
+
+def _follow(opened: Account, deployment: account.Deployment) -> Status:
+    status = status_of(opened, deployment)
+
+    def look() -> Look:
+        nonlocal status
+        status = status_of(opened, deployment)
+        is_over = status.phase == "ended" or (status.phase == "stopped" and not status.nodes)
+        return Look(is_over, progress(status))
+
+    wait(look, FOREVER)
+    return status
+
+
+def progress(status: Status) -> str:
+    """Return a status as one line."""
+    if status.phase != "running" or status.step is None:
+        return f"{status.phase}: {status.reason}"
+    total = "" if status.steps_total is None else f" of {status.steps_total:,}"
+    loss = "" if status.loss is None else f", loss {status.loss:.4f}"
+    return f"{status.phase}: step {status.step:,}{total}{loss}, {len(status.nodes)} nodes, {saved(status)}"
+
+
+def _report(status: Status, *, as_json: bool) -> None:
+    """Print the status.
+
+    Raises:
+        CommandError: The run failed.
+    """
+    if as_json:
+        print(json.dumps(status.to_json()))
+    else:
+        print(f"{status.name}: {progress(status)}")
+    if status.desired == "stopped":
+        print(f"{status.name} is stopped; start it with `trainstack resume {status.name}`", file=sys.stderr)
+    if status.phase == "ended" and status.cause != "finished":
+        raise CommandError(FAILED, f"{status.name}: the run failed; see `trainstack why {status.name}`")

@@ -1,0 +1,104 @@
+"""The IAM policies for users and programs: reading (`status`, `why`, `events`, `cost`), and operating as well.
+
+Operating adds the calls of `stop`, `resume`, `restart` and `retry`.
+
+Sources (2026-11): https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+(DescribeInstances does not support resource-level permissions) and
+https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html (without s3:ListBucket, a missing object is reported
+as 403).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bootstrap.documents.desired_state import desired_parameter
+from bootstrap.documents.object_keys import control_prefix
+from bootstrap.supervise.membership.control import STATUS_NAME
+from stacks.functions.run_controller.events import RETRY, SOURCE
+from stacks.functions.run_controller.records import state_key
+from trainstack.account import DEPLOYMENT_TAG, STACK_SUFFIX, STORAGE_SUFFIX, Deployment
+
+
+def reader_policy(deployment: Deployment, region: str, account_id: str, partition: str = "aws") -> dict[str, Any]:
+    """Return the policy document for one deployment. `runs` shows the stacks that DescribeStacks may list."""
+    place = f"{region}:{account_id}"
+    bucket = f"arn:{partition}:s3:::{deployment.control_bucket}"
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            _allow(
+                "FindDeployment",
+                "cloudformation:DescribeStacks",
+                [
+                    f"arn:{partition}:cloudformation:{place}:stack/{deployment.name}{suffix}/*"
+                    for suffix in (STACK_SUFFIX, STORAGE_SUFFIX)
+                ],
+            ),
+            _allow(
+                "ReadRunDocument",
+                "ssm:GetParameters",
+                [
+                    f"arn:{partition}:ssm:{place}:parameter{name}"
+                    for name in (deployment.run_parameter, desired_parameter(deployment.name))
+                ],
+            ),
+            _allow(
+                "ReadRecords",
+                "s3:GetObject",
+                [f"{bucket}/{control_prefix(deployment.name, '*')}{STATUS_NAME}", f"{bucket}/{state_key('*')}"],
+            ),
+            _allow("DistinguishMissing", "s3:ListBucket", bucket),
+            {
+                **_allow("DecryptRecords", "kms:Decrypt", f"arn:{partition}:kms:{place}:key/*"),
+                "Condition": {
+                    "StringEquals": {
+                        "kms:ViaService": f"s3.{region}.amazonaws.com",
+                        f"aws:ResourceTag/{DEPLOYMENT_TAG}": deployment.name,
+                    }
+                },
+            },
+            _allow("FindInstances", "ec2:DescribeInstances", "*"),
+            _allow(
+                "EstimateCosts",
+                "cloudformation:GetTemplate",
+                f"arn:{partition}:cloudformation:{place}:stack/{deployment.name}-*/*",
+            ),
+            # Neither call supports resources. Source (2026-11): list_amazonec2.html and list_amazoncloudwatch.html in
+            # https://docs.aws.amazon.com/service-authorization/latest/reference/
+            _allow("FindSnapshots", "ec2:DescribeSnapshots", "*"),
+            _allow("ReadSizes", "cloudwatch:GetMetricStatistics", "*"),
+            _allow(
+                "ReadEvents",
+                "logs:FilterLogEvents",
+                f"arn:{partition}:logs:{place}:log-group:{deployment.log_group}:*",
+            ),
+        ],
+    }
+
+
+def operator_policy(deployment: Deployment, region: str, account_id: str, partition: str = "aws") -> dict[str, Any]:
+    """Return the policy document for one deployment's operators: the reader's statements and those that change it.
+
+    Sources (2026-11): https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoneventbridge.html
+    (PutEvents is authorized by the bus, its source and its detail type) and
+    https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html (needs no permission).
+    """
+    place = f"{region}:{account_id}"
+    policy = reader_policy(deployment, region, account_id, partition)
+    policy["Statement"] += [
+        _allow(
+            "StopAndResume",
+            "ssm:PutParameter",
+            f"arn:{partition}:ssm:{place}:parameter{desired_parameter(deployment.name)}",
+        ),
+        {
+            **_allow("Retry", "events:PutEvents", f"arn:{partition}:events:{place}:event-bus/default"),
+            "Condition": {"StringEquals": {"events:source": SOURCE, "events:detail-type": RETRY}},
+        },
+    ]
+    return policy
+
+
+def _allow(sid: str, action: str, resource: str | list[str]) -> dict[str, Any]:
+    return {"Sid": sid, "Effect": "Allow", "Action": action, "Resource": resource}

@@ -1,0 +1,67 @@
+"""Code that all commands share: the account's clients, the exit codes, and common arguments."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Annotated, Any
+
+import boto3
+import typer
+from botocore.config import Config
+
+from stacks.capacity.catalogue import catalogue
+from trainstack import account, status
+
+FAILED, INVALID, MISSING, REFUSED = 1, 2, 3, 4
+EXIT_CODES = (
+    "Exit codes: 0 success, 1 an AWS call failed or a wait ended without success, 2 invalid input, 3 the deployment or "
+    "instance does not exist, 4 the run's phase does not permit the command."
+)
+
+Name = Annotated[str, typer.Argument(help="Deployment name, as in its file.")]
+Region = Annotated[str | None, typer.Option(help="AWS region; default: the region of the AWS configuration.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class CommandError(Exception):
+    """A command cannot be executed. `code` is its exit code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Account:
+    """boto3 clients for one region, each created once."""
+
+    def __init__(self, region: str | None) -> None:
+        self._session = boto3.session.Session(region_name=region or os.environ.get("AWS_REGION"))
+        if self._session.region_name is None:
+            raise CommandError(INVALID, "no AWS region is set; use --region, or set AWS_REGION")
+        self.region: str = self._session.region_name
+        self._clients: dict[str, Any] = {}
+
+    def client(self, service: str) -> Any:
+        """Return a client. The first call for each service must not be concurrent."""
+        if service not in self._clients:
+            retries = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 4})
+            self._clients[service] = self._session.client(service, config=retries)
+        return self._clients[service]
+
+    def prepare(self, *services: str) -> Account:
+        """Create the clients of these services, so that threads can use them."""
+        for service in services:
+            self.client(service)
+        return self
+
+
+def observing(region: str | None) -> Account:
+    """Return an account with the clients that an observation calls."""
+    return Account(region).prepare("cloudformation", "ssm", "s3", "ec2")
+
+
+def status_of(opened: Account, deployment: account.Deployment) -> status.Status:
+    """Return a deployment's status now."""
+    now = time.time()
+    return status.status_of(account.observe(opened.client, deployment, now), catalogue(), opened.region, now)
