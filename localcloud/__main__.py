@@ -68,7 +68,9 @@ def _error_message(error: urllib.error.HTTPError) -> str:
 def up(
     state: State = DEFAULT_STATE,
     region: Annotated[str, typer.Option(help="The cloud's AWS region.")] = "us-east-1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Preferred port. If in use, another is chosen.")] = 4600,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Preferred port. If it is in use, another port is chosen.")
+    ] = 4600,
     foreground: Annotated[bool, typer.Option(help="Run in this terminal until Ctrl-C.")] = False,
     account: Annotated[
         Path | None, typer.Option("--account", help="YAML file with the account's limits and defects.")
@@ -78,7 +80,7 @@ def up(
         typer.Option(
             "--check-models",
             envvar="LOCALCLOUD_CHECK_MODELS",
-            help="Record in records.jsonl how requests and answers differ from botocore's models.",
+            help="Record in records.jsonl how requests and responses differ from botocore's models.",
         ),
     ] = False,
 ) -> None:

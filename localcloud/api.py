@@ -60,7 +60,7 @@ Handler = Callable[[Call], Mapping[str, Any]]
 
 
 Observer = Callable[[Call, Mapping[str, Any]], None]
-"""Receives a call that moto has completed and its output (without Body for S3). It must not block or raise."""
+"""Receives a call that moto has completed, and the call's output (without Body for S3). It must not block or raise."""
 
 
 class Service(Protocol):
@@ -115,7 +115,7 @@ class Clients(Protocol):
     account: str
 
     def power_token(self, instance_id: str) -> str:
-        """Return the token with which an instance can power itself off."""
+        """Return the token that lets an instance power itself off."""
         ...
 
     def client(self, service: str, *, role_arn: str | None = None, region: str | None = None) -> Any:

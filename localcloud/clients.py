@@ -35,7 +35,7 @@ class LocalClients:
         self._cache: dict[tuple[str, str, str | None], tuple[float, Any]] = {}
 
     def power_token(self, instance_id: str) -> str:
-        """Return the token with which an instance can power itself off."""
+        """Return the token that lets an instance power itself off."""
         return power_token(self._identity.root_secret, instance_id)
 
     def client(self, service: str, *, role_arn: str | None = None, region: str | None = None) -> Any:

@@ -50,7 +50,7 @@ class LocalCloud:
         region: Region for the services and the root user's clients.
         port: Preferred port on 127.0.0.1. If it is 0 or in use, any free port is used.
         account: The account's limits, zones, denied actions, images and networks. None: an unlimited account.
-        check_models: Record how requests and answers differ from botocore's models.
+        check_models: Record how requests and responses differ from botocore's models.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ def start(
                 reported = time.monotonic()
                 progress(f"waiting for process {process.pid}, {reported - began:.0f} s so far; log: {log}")
             time.sleep(0.05)
-    except BaseException:  # Ctrl-C: the process would remain, and its state directory with it
+    except BaseException:  # on Ctrl-C, do not leave the process running
         process.kill()
         raise
     tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])

@@ -151,7 +151,7 @@ class Gateway:
     def _respond_checked(
         self, environ: Environ, start_response: StartResponse, parsed: ParsedRequest, call: Call, body: bytes | None
     ) -> Iterable[bytes]:
-        """Respond, and record how the request and the answer differ from botocore's models."""
+        """Respond, and record how the request and the response differ from botocore's models."""
         found = violations(parsed.operation.input_shape, parsed.parameters)
         begun: list[tuple[int, dict[str, str]]] = []
 

@@ -78,7 +78,7 @@ def _write_nothing(data: bytes) -> None:
 
 
 def _trust_gateway() -> None:
-    """Disable moto's bucket policy evaluation, which ignores conditions and so denies access to TLS-only buckets."""
+    """Disable moto's bucket policy evaluation, since it ignores conditions and denies access to TLS-only buckets."""
 
     def permitted(bucket: FakeBucket, action: str, resource: str) -> PermissionResult:
         return PermissionResult.PERMITTED

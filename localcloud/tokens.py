@@ -1,6 +1,6 @@
 """Tokens for the control API, derived from the root user's secret key.
 
-A holder of the secret key can derive every token, but a token discloses neither the key nor another token.
+Anyone who has the secret key can derive every token, but a token discloses neither the key nor another token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def control_token(root_secret: str) -> str:
 
 
 def power_token(root_secret: str, instance_id: str) -> str:
-    """Return the token with which an instance can power off or restart itself."""
+    """Return the token that lets an instance power off or restart itself."""
     return _derived(root_secret, f"power {instance_id}")
 
 

@@ -1,6 +1,6 @@
-"""Describes an account that differs from a new, unlimited one: `python -m localcloud up --account FILE`.
+"""Reads the account file, which describes an account's limits and defects: `python -m localcloud up --account FILE`.
 
-localcloud/README.md documents the keys, which are all optional.
+localcloud/README.md documents the keys, all of which are optional.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from localcloud.account.quotas import QUOTAS
 
 
 class AccountFileError(ValueError):
-    """The file is invalid. The message contains all problems."""
+    """The file is invalid. The message lists all problems."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def read_account(path: Path) -> AccountDescription:
 
 
 def account_of(loaded: Any, source: str = "account") -> AccountDescription:
-    """Return the description in a mapping.
+    """Convert a mapping to a description.
 
     Raises:
         AccountFileError: The mapping is invalid.

@@ -15,7 +15,7 @@ GATEWAY_SERVICES = ("s3", "dynamodb")
 
 
 class _Part:
-    """A service without observers, endpoints and threads (api.Service)."""
+    """A service without observers, endpoints or threads (api.Service)."""
 
     def __init__(self, account: AccountDescription, clients: Clients) -> None:
         self._account = account
@@ -34,7 +34,7 @@ class _Part:
 
 
 class AccountNetworks(_Part):
-    """EC2's zones and endpoint services, where the account differs from moto's."""
+    """EC2's zones and endpoint services, if the account file sets them."""
 
     name = "ec2"
 

@@ -1,7 +1,7 @@
 """AWS's public SSM parameters for machine images.
 
-A machine image parameter returns an image that exists in the cloud, with the root device of the real one. moto provides
-all other parameters.
+A machine image parameter returns an image that exists in the cloud and has the same root device as the real image. moto
+provides all other parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AMAZON_OWNER = "898082745236"
 
 
 class _PublicImage(Ami):
-    """An image with a root volume of a given size; the root volumes of moto's images have 15 GiB."""
+    """An image with a root volume of a given size. The root volumes of moto's images are 15 GiB in size."""
 
     gib = 75
 
@@ -43,7 +43,7 @@ class _PublicImage(Ami):
 
 
 def check_value(call: Call) -> None:
-    """Check the length of the value of a parameter in the Standard tier.
+    """Check the length of a Standard-tier parameter's value.
 
     Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html
     (2026-11).
@@ -120,7 +120,7 @@ class PublicParameters:
         return parameter
 
     def _image(self, call: Call, name: str) -> Mapping[str, Any]:
-        """Return a parameter that contains a machine image, which the first call creates."""
+        """Return a parameter that contains a machine image's ID. The first call creates the image."""
         image_id = "ami-" + hashlib.sha256(name.encode()).hexdigest()[:17]
         described = self._described.get(name, self._usual(name))
         images = ec2_backends[ACCOUNT][call.region].amis

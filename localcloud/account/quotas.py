@@ -1,4 +1,4 @@
-"""Service Quotas. The account file and tests can set them, but they are not enforced.
+"""Service Quotas. The account file and tests can set quotas, but quotas are not enforced.
 
 `POST /_localcloud/service-quotas/quota {quota_code, value}` sets a quota's applied value.
 Codes (2026-11): docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html, and the links to Service Quotas
@@ -42,7 +42,7 @@ SERVICES: Mapping[str, frozenset[str]] = {
     "vpc": frozenset(("L-F678F1CE", "L-A4707A72", "L-FE5A380F", "L-1B52E74A", "L-29B6F2EB")),
     "ebs": frozenset(("L-7A658B76", "L-09BD8365", "L-8D977E7E", "L-631ECBD3")),
 }
-"""Codes of the quotas by service; all others belong to `ec2`."""
+"""Quota codes, keyed by service. All other quotas belong to `ec2`."""
 APPLIED_VALUE = 4096.0
 """Applied value of every quota unless the account file or a test sets a different value."""
 

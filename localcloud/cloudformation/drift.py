@@ -27,7 +27,7 @@ from localcloud.cloudformation.views import page
 
 @dataclass(frozen=True)
 class Detection:
-    """Results of a drift detection, keyed by resource, or the reason for its failure."""
+    """The results of drift detection, keyed by resource, or the reason for its failure."""
 
     stack: Stack
     found: Mapping[str, ResourceDrift]

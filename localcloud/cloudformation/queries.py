@@ -25,8 +25,9 @@ from localcloud.cloudformation.views import (
 )
 
 Output = Mapping[str, Any]
-# Messages of the operations that do not call a missing stack "Stack with id NAME". Source: LocalStack's snapshots of
-# AWS, https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation/api (2026-11).
+# Messages for a missing stack, for operations that do not return "Stack with id NAME does not exist". Source:
+# LocalStack's snapshots of AWS,
+# https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation/api (2026-11).
 NO_STACK = {
     **dict.fromkeys(
         ("CreateChangeSet", "DeleteChangeSet", "DescribeChangeSet", "DescribeStackEvents", "ExecuteChangeSet"),
@@ -89,7 +90,7 @@ class Queries:
             raise InvalidRequest("StackName is a required parameter." if call.operation == "GetTemplate" else required)
         for stack in [self.stack(call)] if named else self._stacks.all(call.region):
             for change_set in stack.change_sets:
-                # Executed and obsolete change sets can only be found by ARN, since their names can be used again.
+                # Executed and obsolete change sets can only be found by ARN, since their names can be reused.
                 if name in (change_set.name if named and change_set.holds_name else None, change_set.change_set_id):
                     return stack, change_set
         raise NoSuchChangeSet(name)

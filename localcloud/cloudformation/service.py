@@ -39,7 +39,7 @@ class CloudFormationService:
         self.stacks = Stacks(clients, providers)
         self._queries = Queries(self.stacks)
         self._drift = Drift(self.stacks)
-        # Ensures that only one call sees a stack as idle and starts an operation.
+        # Ensures that only one call at a time finds a stack idle and starts an operation.
         self._lock = threading.Lock()
 
     def operations(self) -> Mapping[str, Handler]:
@@ -149,7 +149,7 @@ class CloudFormationService:
             stack.change_set_id, stack.updated = change_set.change_set_id, now()
         for other in stack.change_sets:
             if other.is_open:
-                # It was computed before this operation changes the stack.
+                # The change set was computed before this operation changed the stack.
                 other.execution_status = "OBSOLETE"
         change_set.execution_status = "EXECUTE_IN_PROGRESS"
         stack.cancelled.clear()
@@ -197,7 +197,7 @@ class CloudFormationService:
                 before = stack.status
                 stack.begin("DELETE_IN_PROGRESS", "DELETE_STACK", token)
             if before == "CREATE_IN_PROGRESS":
-                # The thread that creates the stack deletes it.
+                # The thread that is creating the stack also deletes it.
                 stack.cancelled.set()
                 return {}
         self.stacks.start(lambda: self.stacks.delete(stack, token, retain, before), stack, "DELETE_FAILED", token)

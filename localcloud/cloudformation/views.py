@@ -169,7 +169,7 @@ def change_views(stack: Stack, change_set: ChangeSet, *, with_values: bool) -> l
 
 
 def _is_only_possible(change: Mapping[str, Any]) -> bool:
-    """Return True if a resource changes only if the values that it refers to change."""
+    """Return True if a resource changes only when the values that it references change."""
     return bool(change["Details"]) and all(map(_is_possible, change["Details"]))
 
 

@@ -36,7 +36,7 @@ class CapacityPools:
                 self._available[market, instance_type, zone] = available
 
     def refuse(self, refusal: tuple[str, str] | None) -> None:
-        """Let all launches fail with an error code and message, such as a quota's. None removes the fault."""
+        """Make all launches fail with an error, as (code, message). None removes the fault."""
         with self._lock:
             self._refusal = refusal
 

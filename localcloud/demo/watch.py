@@ -12,7 +12,7 @@ SCHEMA_VERSION = 2
 """The supported schema version for the nodes' events and the trainer's records."""
 POLL_SECONDS = 0.5
 NOTICE_SECONDS = 20.0
-"""AWS gives 120 s of notice. A node trains until it must start its last save, so the demo might finish before then."""
+"""With AWS's 120 s of notice, a node trains until its last save must start. The demo might finish before then."""
 
 
 class LogsClient(Protocol):
@@ -88,7 +88,7 @@ def describe(event: Mapping[str, Any]) -> str | None:
         ),
         "generation_started": lambda e: f"generation {e['generation']}: rank {e['rank']} of {e['world_size']}",
         "generation_ended": lambda e: f"generation {e['generation']} ended: {e['outcome']} at step {e['step']}",
-        "interruption_notice": lambda e: f"INTERRUPTION NOTICE ({e['action']}): saving a checkpoint, then leaving",
+        "interruption_notice": lambda e: f"INTERRUPTION NOTICE ({e['action']}): saving a checkpoint, then stopping",
         "rebalance_recommendation": lambda e: "rebalance recommendation: saving an extra checkpoint",
         "run_document_changed": lambda e: "run document changed: restarting the trainer in place",
         "lifecycle_target": lambda e: f"target lifecycle state: {e['state']}",

@@ -1,6 +1,6 @@
 """Validates event patterns and matches events against them.
 
-Numbers are equal by value, and keys with dots are equal to nested keys, as AWS's recorded responses show.
+Numbers are compared by value, and dotted keys are equivalent to nested keys, as in AWS's recorded responses.
 Sources (2026-11): https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-pattern-operators.html,
 https://github.com/localstack/localstack/blob/8b9a79f/tests/aws/services/events/test_events_patterns.snapshot.json
 """

@@ -49,7 +49,7 @@ def check_target(number: int, target: Mapping[str, Any]) -> None:
 
 
 def admits(service: str, statements: Iterable[Mapping[str, Any]], action: str, resource: str, source_arn: str) -> bool:
-    """Return True if a resource policy allows a service to call `action` for one of its resources. Denials win."""
+    """Return True if a resource policy allows a service to call `action` for a resource. Denials take precedence."""
     account = source_arn.split(":")[4]
     context = {"aws:sourcearn": [source_arn], "aws:sourceaccount": [account], "aws:securetransport": ["true"]}
     principal = Principal(service, account, "service")
@@ -116,7 +116,7 @@ class TargetSender:
         attributes = queue.get_queue_attributes(QueueUrl=url, AttributeNames=["Policy"])
         policy = attributes.get("Attributes", {}).get("Policy")
         _require(policy, "sqs:SendMessage", arn, PRINCIPAL, rule_arn)
-        # A FIFO queue rejects messages without a group. Deduplication is by content.
+        # A FIFO queue rejects messages without a group ID. Deduplication is based on content.
         queue.send_message(QueueUrl=url, MessageBody=text, **({} if group is None else {"MessageGroupId": group}))
         self._functions.event_sources.wake(name)
 

@@ -1,7 +1,7 @@
 """Event source mappings: threads that receive messages from SQS queues and invoke functions with them.
 
 Each mapping calls SQS with its function's role, as Lambda does, and runs one invocation at a time. On AWS, a standard
-queue has several at a time, and a FIFO queue has one for each message group.
+queue has several concurrent invocations, and a FIFO queue has one for each message group.
 Source: https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-scaling.html (read 2026-11).
 """
 
@@ -192,7 +192,7 @@ class EventSourceMappings:
             )
 
     def _check(self, mapped: Mapped, definition: FunctionDefinition) -> None:
-        """Make Lambda's checks: the role has the permissions, and messages stay hidden during an invocation.
+        """Check, as Lambda does, that the role has permissions and that messages stay hidden during an invocation.
 
         Source: https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-configure.html (read 2026-11).
         """
@@ -235,7 +235,7 @@ class EventSourceMappings:
             mapped.wake.wait(POLL_SECONDS)
 
     def _handle_batch(self, mapped: Mapped) -> bool:
-        """Invoke the function with the next messages, and delete them if it succeeds. Return False without messages."""
+        """Invoke the function with the next messages; delete them if it succeeds. Return False if there are none."""
         definition = self._define(mapped.function, None)
         sqs, url = self._sqs(definition), self._url(mapped)
         messages = sqs.receive_message(

@@ -53,7 +53,7 @@ class LogShipper:
         self._queue.put((stream, int(time.time() * 1000), line))
 
     def flush(self, deadline_seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until all lines so far are shipped or rejected. Return False if `deadline_seconds` pass first."""
+        """Wait until all lines so far have been shipped or rejected. Return False at the deadline."""
         done = threading.Event()
         self._queue.put(done)
         return done.wait(deadline_seconds)

@@ -36,7 +36,7 @@ from localcloud.journal import RecordLog
 _logger = logging.getLogger(__name__)
 
 DEFAULT_CONCURRENCY = 4
-"""Maximum processes for a function without reserved concurrency. Further calls wait, where AWS would scale out."""
+"""Maximum processes for a function without reserved concurrency. Further calls wait; AWS would scale out."""
 WAIT_FOR_PLACE_SECONDS = 900.0
 SYNCHRONOUS_LIMIT_BYTES = 6 * 1024 * 1024
 ASYNCHRONOUS_LIMIT_BYTES = 1024 * 1024

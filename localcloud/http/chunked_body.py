@@ -21,7 +21,7 @@ LINE_BYTES = 128  # bytes read at a time when looking for the end of a line
 READ_BYTES = 1 << 20
 CHECKSUM = "x-amz-checksum-"
 DIGEST_BYTES = {"crc32": 4, "sha1": 20, "sha256": 32}
-# Header of the checksum's properties, not a checksum.
+# Suffixes of headers that describe a checksum but do not contain it.
 CHECKSUM_PROPERTIES = ("algorithm", "mode", "type")
 
 
@@ -57,7 +57,7 @@ def _content_md5(environ: Mapping[str, Any]) -> str | None:
 
 
 def _checksum(environ: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """Return the checksum's algorithm and its value, or None as value if a trailer contains it."""
+    """Return the checksum's algorithm and value. The value is None if a trailer contains it."""
     prefix = "HTTP_" + CHECKSUM.upper().replace("-", "_")
     values = {name.removeprefix(prefix).lower(): value for name, value in environ.items() if name.startswith(prefix)}
     found: dict[str, str | None] = {name: one for name, one in values.items() if name not in CHECKSUM_PROPERTIES}
@@ -119,7 +119,7 @@ class _Digest:
 
 
 class VerifiedBody:
-    """File-like body that compares its digests with the request's when it ends.
+    """File-like body that, at its end, compares its digests with those in the request.
 
     Raises:
         ApiError: BadDigest.
@@ -134,7 +134,7 @@ class VerifiedBody:
 
     def read(self, size: int = -1) -> bytes:
         """Return up to `size` bytes, or all remaining bytes."""
-        # The server's reader of a body with a known length does not end at read(-1).
+        # With read(-1), the server's reader of a body with a known length does not stop at the body's end.
         data: bytes = self._source.read() if size < 0 else self._source.read(size)
         for digest in self._digests.values():
             digest.update(data)

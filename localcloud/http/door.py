@@ -1,8 +1,8 @@
 """Guards the control API, whose requests are not signed.
 
-A request needs a token. Browsers would send a web page's request to 127.0.0.1 too, under the name of that page if its
-DNS name resolves to 127.0.0.1 (DNS rebinding). A request is therefore also rejected if it has an Origin, or a Host that
-is not the cloud's own address. Sources (2026-11): https://fetch.spec.whatwg.org/#origin-header,
+A request needs a token. Browsers also send web pages' requests to 127.0.0.1, and use the page's host name if that name
+resolves to 127.0.0.1 (DNS rebinding). Requests are therefore also rejected if they have an Origin header, or a Host
+header that is not the cloud's own address. Sources (2026-11): https://fetch.spec.whatwg.org/#origin-header,
 https://developer.mozilla.org/en-US/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site
 """
 
@@ -18,7 +18,7 @@ from localcloud.tokens import TOKEN_HEADER, control_token, power_token
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 POWER_PATH = "compute/poweroff"
 CALLBACK_PATH = "cloudformation/response/"
-"""Start of the paths to which functions report on custom resources; the rest of such a path is its own token."""
+"""Prefix of the paths to which custom resources' functions send responses. The rest of the path is a token."""
 _HEADER = "HTTP_" + TOKEN_HEADER.upper().replace("-", "_")
 
 

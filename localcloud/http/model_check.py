@@ -31,7 +31,7 @@ def _check(shape: Any, value: Any, path: str) -> Iterator[str]:
         return
     is_typed = isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
     if not is_typed:
-        yield _broken(path, value, f"is not a {kind}")
+        yield _broken(path, value, f"is not of type {kind}")
         return
     yield from _check_limits(shape, value, path)
     if kind == "structure":

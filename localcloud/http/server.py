@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 ADDRESS = "127.0.0.1"
 # Handlers also call the cloud (for example, when they deploy stacks). With few threads, all of them could block.
 SERVER_THREADS = 64
-# A client that reuses an idle connection just when the server closes it sees a failed call. The pauses between the
-# calls of a deployment are shorter than this.
+# A call fails if the client reuses an idle connection just as the server closes it. During a deployment, the pauses
+# between calls are shorter than this.
 IDLE_SECONDS = 600
 
 

@@ -1,7 +1,7 @@
-"""Checks of the policies that IAM, KMS and S3 store: sizes, principals, lock-outs and resources.
+"""Checks the policies that IAM, KMS and S3 store: sizes, principals, lockouts and resources.
 
 Sources: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html (sizes),
-https://docs.aws.amazon.com/kms/latest/APIReference/API_PutKeyPolicy.html (lock-out safety check) and
+https://docs.aws.amazon.com/kms/latest/APIReference/API_PutKeyPolicy.html (lockout safety check) and
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/access-control-block-public-access.html (2026-11).
 """
 
@@ -85,7 +85,7 @@ def check_kms(call: Call) -> None:
 
 
 def check_bucket_policy(call: Call) -> None:
-    """Check the principals and resources of a bucket policy, and that it is not public if the bucket blocks that.
+    """Check a bucket policy's principals and resources. Reject a public policy if the bucket blocks public policies.
 
     Raises:
         ApiError: MalformedPolicy or AccessDenied.
@@ -131,7 +131,7 @@ def _statements(text: str) -> list[Mapping[str, Any]]:
 
 
 def _unknown_principals(text: str) -> Iterator[str]:
-    """Yield the roles and users of this account that a policy names and that do not exist."""
+    """Yield this account's roles and users that a policy names but that do not exist."""
     for statement in _statements(text):
         for principal in _aws_principals(statement):
             named = ROLE.fullmatch(principal)
@@ -160,7 +160,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _characters(text: str) -> int:
-    """Return the size of a policy, in which white space does not count."""
+    """Return the size of a policy, excluding white space."""
     return len(re.sub(r"\s", "", text))
 
 

@@ -1,4 +1,4 @@
-"""Reads the keys, roles, launch templates and tags that IAM evaluation requires from moto."""
+"""Reads from moto the keys, roles, launch templates and tags that IAM evaluation requires."""
 
 from __future__ import annotations
 

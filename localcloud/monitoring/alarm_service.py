@@ -1,6 +1,6 @@
 """Evaluates alarms once per minute, and notifies their topics when they change state.
 
-The alarms' clock can be set ahead, so that alarms with long periods can be tested.
+Tests can move the alarms' clock forward to test alarms with long periods.
 Source: https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/acw-notification-sns.html (2026-11).
 """
 
@@ -50,7 +50,7 @@ class AlarmService:
         return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Handle `POST clock {ahead_seconds}`, which sets the alarms' clock ahead and evaluates all alarms."""
+        """Handle `POST clock {ahead_seconds}`, which moves the alarms' clock forward and evaluates all alarms."""
         if (method, path) != ("POST", "clock"):
             return 404, b""
         ahead_seconds = json.loads(body or b"{}").get("ahead_seconds")
@@ -83,7 +83,7 @@ class AlarmService:
             else:
                 store.alarms[name] = before
             raise ApiError("ValidationError", str(error)) from error
-        if before is None:  # moto begins with OK
+        if before is None:  # moto creates alarms in state OK
             alarm.state_value = INSUFFICIENT_DATA
         else:
             alarm.state_value, alarm.state_reason = before.state_value, before.state_reason

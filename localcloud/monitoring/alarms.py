@@ -17,7 +17,7 @@ from localcloud.monitoring.metric_data import STATISTICS, Points, Series, dimens
 from localcloud.monitoring.metric_math import Expression, InvalidExpression
 
 EXTRA_PERIODS = 2
-"""Periods that CloudWatch reads in addition to the evaluation periods, as in the tables of AWS's second source."""
+"""Periods that CloudWatch reads in addition to the evaluation periods, as in the tables in AWS's second source."""
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "GreaterThanOrEqualToThreshold": operator.ge,
     "GreaterThanThreshold": operator.gt,

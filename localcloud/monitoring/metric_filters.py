@@ -28,7 +28,7 @@ from localcloud.monitoring.metric_data import Series, publish
 
 PARSED_PATTERNS = 256
 OLDEST_SECONDS, NEWEST_SECONDS = 14 * 86400, 2 * 3600
-"""Limits of PutLogEvents on an event's age and lead. Source: PutLogEvents in botocore's model (1.44)."""
+"""How old, and how far in the future, an event can be. Source: PutLogEvents in botocore's model (1.44)."""
 DIMENSIONS = 3
 """Source: dimensions of MetricTransformation in botocore's model of CloudWatch Logs (1.44)."""
 _parsed = lru_cache(maxsize=PARSED_PATTERNS)(parse_pattern)
@@ -65,7 +65,7 @@ class MetricFilters:
         name, group = call.parameters["filterName"], call.parameters["logGroupName"]
         try:
             logs.describe_log_streams(logGroupName=group, limit=1)
-            # moto would keep both filters; AWS replaces the filter of the same name.
+            # moto would keep both filters; AWS replaces the filter with the same name.
             logs.delete_metric_filter(filterName=name, logGroupName=group)
             logs.put_metric_filter(**call.parameters)
         except ClientError as error:

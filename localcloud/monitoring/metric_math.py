@@ -42,7 +42,7 @@ class Expression:
             self._tree = ast.parse(text.strip(), mode="eval").body
         except SyntaxError as error:
             raise InvalidExpression(f"Error in expression: {self._text}: {error.msg}") from error
-        # A trial with one period finds everything that is not supported.
+        # A trial evaluation of one period detects everything that is not supported.
         self.values({name: {0: 1.0} for name in names}, 1)
 
     def values(self, metrics: Mapping[str, Points], periods: int) -> Points:

@@ -1,6 +1,6 @@
 """Conditional S3 writes, and the checks of multipart uploads that moto omits.
 
-The writes to one key run one after another, so that only one of several conditional writes succeeds.
+Writes to the same key run one after another, so only one of several conditional writes succeeds.
 Sources (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html,
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_CompleteMultipartUpload.html
 """
@@ -84,10 +84,10 @@ class ObjectWrites:
 
     @contextmanager
     def guard(self, call: Call) -> Iterator[None]:
-        """Check an S3 call, and make the other writes to its key wait until it has finished.
+        """Check an S3 call, and make other writes to its key wait until it has finished.
 
         Raises:
-            ApiError: AWS's error for a call that must not succeed.
+            ApiError: The call fails the check. The error is the same as on AWS.
         """
         bucket = self._bucket(call)
         if bucket is None:  # moto returns NoSuchBucket, or the call has no bucket
@@ -246,7 +246,7 @@ def _check_parts(call: Call, upload: FakeMultipart) -> None:
         raise ApiError("InvalidRequest", rule)
     for name, algorithm in PART_CHECKSUMS.items():
         expected = call.parameters.get(name)
-        if expected is None or "-" in expected:  # the checksum of a COMPOSITE upload, which its parts' checksums cover
+        if expected is None or "-" in expected:  # COMPOSITE: a checksum of the parts' checksums
             continue
         content = b"".join(upload.parts[number].value for number in numbers if number in upload.parts)
         if _differs(name, expected, content):

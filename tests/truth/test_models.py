@@ -21,5 +21,5 @@ KNOWN = [f"{known.replace('[]', '[3]')} is not one of A, B" for known in ANSWERS
 
 def test_only_answers_of_aws_may_differ_from_the_models() -> None:
     assert compare(records(*KNOWN)) == {"passed": 1, "failed": 0, "out of scope": len(KNOWN)}
-    assert compare(records(*KNOWN, "logs:CreateLogGroup: R.name: 5 is not a string"))["failed"] == 1
+    assert compare(records(*KNOWN, "logs:CreateLogGroup: R.name: 5 is not of type string"))["failed"] == 1
     assert compare(records(*KNOWN[1:]))["failed"] == 1  # a known difference that has disappeared

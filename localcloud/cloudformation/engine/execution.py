@@ -157,7 +157,7 @@ def restore(stack: Stack, undo: Undo, worker: Worker, skip: set[str]) -> list[st
     Args:
         skip: Logical IDs of resources that keep their current state.
     """
-    if undo.configuration.template_body:  # a rolled back creation still shows its template and parameters
+    if undo.configuration.template_body:  # a rolled-back creation keeps its template and parameters
         stack.configuration = undo.configuration
     worker.tags = undo.configuration.tags
     for name, old in undo.replaced.items():
@@ -186,7 +186,7 @@ def delete_created(stack: Stack, undo: Undo, worker: Worker) -> list[str]:
     """Delete the resources that a failed operation created; return the reasons for failures."""
 
     def policy(resource: Resource) -> str:
-        # The resource has never been in use, so do not take a snapshot.
+        # The resource has never been used, so do not take a snapshot.
         declared = resource.definition.get("DeletionPolicy")
         return "Retain" if declared == "Retain" and not stack.retain_except_on_create else "Delete"
 

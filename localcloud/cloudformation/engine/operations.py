@@ -122,7 +122,7 @@ class Stacks:
         """Check that CloudFormation can assume a role.
 
         Raises:
-            InvalidRequest: It cannot. The wording is CloudFormation's.
+            InvalidRequest: CloudFormation cannot assume it. The message matches CloudFormation's.
         """
         try:
             self.clients.client("ssm", role_arn=role_arn)
@@ -201,7 +201,7 @@ class Stacks:
         verb = "create" if kind == "CREATE" else "update"
         message = f"The following resource(s) failed to {verb}: {reason}"
         if kind == "CREATE":
-            stack.deleted = now()  # as on AWS, where the stack can only be deleted from here on
+            stack.deleted = now()  # as on AWS, where the stack can now only be deleted
         stack.begin(f"{prefix}_IN_PROGRESS", "ROLLBACK", token, message)
         if not self._undo(stack, token, prefix, set()):
             return

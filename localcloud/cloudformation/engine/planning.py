@@ -152,7 +152,7 @@ class Plan:
         yield {"Target": target, "Evaluation": evaluation, "ChangeSource": "DirectModification"}
 
     def _possible(self, logical_id: str, before: Resource, changed: set[str]) -> Iterator[dict[str, Any]]:
-        """Yield the details of properties that may change with another resource's property, whose value is known.
+        """Yield the details of properties that may change because a value that they reference changes.
 
         As on AWS, DescribeChangeSet does not show them with IncludePropertyValues. Source: test_change_set_fn_get_attr
         in https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation.
@@ -236,7 +236,7 @@ def _removal(resource: Resource, declared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_references(value: Any, declared: Any) -> Any:
-    """Return a removed resource's property as AWS shows it: unknown if it refers to another resource."""
+    """Return a removed resource's property as AWS shows it, which is unknown if it references another resource."""
     if isinstance(declared, Mapping) and any(name == "Ref" or name.startswith("Fn::") for name in declared):
         is_reference = any("::" not in name for name, _ in references(declared))
         return str(Unknown("")) if is_reference else value

@@ -51,7 +51,7 @@ class Resource:
         return found
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute. As on AWS, the properties that the template sets are attributes, too.
+        """Return an attribute. As on AWS, the properties that the template sets are also attributes.
 
         Raises:
             KeyError: The resource has no such attribute.

@@ -46,7 +46,7 @@ class FileSystem(Resource):
         """Update the capacity and the settings that can change.
 
         Raises:
-            ResourceFailure: A setting that differs cannot change in place.
+            ResourceFailure: A changed setting cannot be updated in place.
         """
         before, after = old.get("LustreConfiguration") or {}, new.get("LustreConfiguration") or {}
         settings = changed(before, after, *{*before, *after})

@@ -43,7 +43,7 @@ class Parameter(Resource):
         """Return the parameter's settings.
 
         Raises:
-            ResourceFailure: The type is SecureString, which CloudFormation cannot create either.
+            ResourceFailure: The type is SecureString. As on AWS, CloudFormation cannot create a SecureString.
         """
         if properties["Type"] == "SecureString":
             raise ResourceFailure(

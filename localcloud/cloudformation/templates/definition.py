@@ -26,7 +26,7 @@ def evaluate_output(resolver: Resolver, name: str, output: Mapping[str, Any]) ->
     """Return an output's value, description and export name.
 
     Raises:
-        TemplateError: The value or the name is not a string, number or boolean. The wording is CloudFormation's.
+        TemplateError: The value or the name is not a string, number or boolean. The message matches CloudFormation's.
     """
     shown = {"OutputKey": name, "OutputValue": resolver.resolve(output["Value"])}
     if isinstance(shown["OutputValue"], (dict, list)):

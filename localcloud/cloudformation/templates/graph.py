@@ -13,7 +13,7 @@ from localcloud.cloudformation.templates.intrinsics import PLACEHOLDER
 REFERRING = ("Properties", "Metadata", "UpdatePolicy", "CreationPolicy")
 
 EVALUATED = "(evaluated)"
-"""Attribute of a Fn::GetAtt whose attribute is the result of a function."""
+"""Placeholder for a Fn::GetAtt attribute that a function computes."""
 
 
 def references(value: Any) -> Iterator[tuple[str, str | None]]:

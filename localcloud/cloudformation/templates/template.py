@@ -77,9 +77,10 @@ def load_template(body: str) -> dict[str, Any]:
     """Parse a template and check its structure.
 
     Raises:
-        TemplateError: The template is not JSON or YAML, or its structure is invalid. The wording is CloudFormation's,
-            recorded from AWS in https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation;
-            problems in several sections are joined.
+        TemplateError: The template is not JSON or YAML, or its structure is invalid. The message matches
+            CloudFormation's, as recorded on AWS in
+            https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation; problems in several
+            sections are combined.
     """
     try:
         loaded = json.loads(body) if body.lstrip().startswith("{") else yaml.load(body, _Loader)  # noqa: S506
@@ -135,7 +136,7 @@ def _resource_problems(where: str, resource: Any) -> Iterator[str]:
     yield from (f"Invalid template resource property '{key}'" for key in resource if key not in RESOURCE_KEYS)
     for key in ("DeletionPolicy", "UpdateReplacePolicy"):
         value = resource.get(key, "Delete")
-        # A function such as Fn::If is evaluated with the deployment's parameters.
+        # A function such as Fn::If is evaluated later, with the deployment's parameters.
         if not isinstance(value, dict) and value not in DELETION_POLICIES:
             yield f"Template error: {where}: {key} {value}: must be one of {sorted(DELETION_POLICIES)}"
 

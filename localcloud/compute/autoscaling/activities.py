@@ -1,4 +1,4 @@
-"""Tracks scaling activities, words their causes as AWS does, and publishes and records their outcomes.
+"""Tracks scaling activities, describes their causes in AWS's wording, and publishes and records their outcomes.
 
 Event shapes: docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html, read 2026-11.
 """
@@ -58,7 +58,7 @@ class ActivityLog:
         self._publish("EC2 Instance Launch Unsuccessful", group, activity, origin="EC2", destination="AutoScalingGroup")
 
     def launch_cancelled(self, activity: Activity, message: str) -> None:
-        """Cancel a launch whose instance left before it was in service."""
+        """Cancel a launch whose instance was removed before it entered service."""
         self._end(activity, "Cancelled", message)
 
     def termination_succeeded(self, group: Group, activity: Activity) -> None:

@@ -137,7 +137,7 @@ class GroupOperations:
         return {}
 
     def resize(self, call: Call) -> Mapping[str, Any]:
-        """Set a group's desired capacity. Cooldown periods are not emulated, so none delays the change."""
+        """Set a group's desired capacity. Cooldown periods are not emulated and do not delay the change."""
         desired = int(call.parameters["DesiredCapacity"])
         with self._store.lock:
             group = self._store.get(call.parameters["AutoScalingGroupName"])

@@ -71,7 +71,7 @@ class GroupLauncher:
         return False
 
     def _in_zone(self, group: Group, attempt: ZoneAttempt) -> tuple[Instance, Override]:
-        """Launch in the first pool with capacity in a zone; raise the last pool's ApiError if all fail."""
+        """Launch in a zone's first pool that has capacity. If all pools fail, raise the last pool's ApiError."""
         refusal: ApiError | None = None
         for override in attempt.overrides:
             for reservation in reservation_attempts(group, attempt.market):

@@ -37,7 +37,7 @@ class Lifecycle:
         if member.is_ending:
             return
         if member.activity is not None and not member.is_in_service:
-            self._activities.launch_cancelled(member.activity, "The instance left before it came into service")
+            self._activities.launch_cancelled(member.activity, "The instance was removed before it entered service")
         member.waits = []
         member.activity = self._activities.begin(
             group, f"Terminating EC2 instance: {member.instance_id}", cause,

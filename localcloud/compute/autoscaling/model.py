@@ -27,7 +27,7 @@ class Subnet:
 
 @dataclass(frozen=True)
 class TemplateReference:
-    """A group's reference to a launch template version. `version` may be $Latest or $Default."""
+    """A group's reference to a launch template version. `version` can be $Latest or $Default."""
 
     template_id: str
     name: str

@@ -162,6 +162,6 @@ class GroupReconciler:
 
     @staticmethod
     def _goal(group: Group) -> int:
-        """Return the desired capacity plus the instances that stay until they are replaced."""
+        """Return the desired capacity plus the instances that remain in service until they are replaced."""
         extra = sum(one.weight for one in group.members.values() if one.leaves_because and one.is_in_service)
         return group.desired + extra

@@ -37,7 +37,7 @@ class InstanceRefresher:
             return
         if refresh.status == "Pending":
             refresh.status = "InProgress"
-        # Instances that left for other reasons were replaced with the current launch plan.
+        # Instances removed for other reasons have already been replaced using the current launch plan.
         refresh.to_replace &= set(group.members)
         waiting = {one for one in refresh.to_replace if not group.members[one].is_ending}
         if not refresh.to_replace:

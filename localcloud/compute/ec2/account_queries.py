@@ -75,7 +75,7 @@ class AccountQueries:
         return page(found, call.parameters, "InstanceTypeOfferings")
 
     def spot_prices(self, call: Call) -> Mapping[str, Any]:
-        """Handle DescribeSpotPriceHistory: return one price for each pool, with the start of the period as its time."""
+        """Handle DescribeSpotPriceHistory: return a price for each pool, dated to the start of the period."""
         asked = call.parameters
         start = unix_seconds(asked["StartTime"]) if asked.get("StartTime") else self._clock()
         filters = asked.get("Filters", [])

@@ -82,7 +82,8 @@ class VolumeOperations:
             known = self._tokens.get(token)
         if known is not None:
             if known[0] != asked:
-                raise ApiError("IdempotentParameterMismatch", f"ClientToken {token} was used with other parameters")
+                message = f"ClientToken {token} was already used with different parameters"
+                raise ApiError("IdempotentParameterMismatch", message)
             return self._volume(known[1])
         made = self._create(asked)
         if token is not None:

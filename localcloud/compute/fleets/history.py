@@ -90,7 +90,7 @@ class FleetHistory:
 def history_page(fleet: Fleet, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the events since StartTime in the format of the fleet's history call, oldest first.
 
-    Spot Fleet spells the types of events differently. Sources: the models of HistoryRecordEntry and HistoryRecord in
+    Spot Fleet spells event types differently. Sources: the models of HistoryRecordEntry and HistoryRecord in
     botocore.
     """
     start = unix_seconds(aware(parameters["StartTime"]))

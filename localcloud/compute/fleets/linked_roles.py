@@ -1,4 +1,4 @@
-"""Checks that the service-linked roles required by the fleet APIs exist. As on AWS, API users must create them.
+"""Checks that the service-linked roles required by the fleet APIs exist. As on AWS, users must create them.
 
 Source: docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-prerequisites.html and spot-fleet-prerequisites.html
 (2026-11).

@@ -32,7 +32,7 @@ class MotoRecord:
         return ec2_backends[self._account][self._region]
 
     def join_reservation(self, instance_ids: Sequence[str]) -> None:
-        """Move instances that moto launched one by one into one reservation, as if RunInstances had launched them."""
+        """Move instances that moto launched one by one into one reservation, as if a single call had launched them."""
         reservations = self._backend.reservations
         of_instance = {
             instance.id: reservation
@@ -51,7 +51,7 @@ class MotoRecord:
         self, instance_id: str, *, tags: Mapping[str, str], placement_group: str | None, spot_request_id: str | None,
         security_group_ids: Sequence[str], is_monitored: bool, is_protected: bool,
     ) -> None:  # fmt: skip
-        """Set a new instance's attributes that moto's RunInstances rejects or drops, such as tags prefixed aws:."""
+        """Set a new instance's attributes that moto's RunInstances rejects or drops, such as aws: tags."""
         instance = self._backend.get_instance(instance_id)
         self.add_tags(instance_id, tags)
         instance.placement.group_name = placement_group or ""
@@ -79,7 +79,7 @@ class MotoRecord:
             instance._reason = ""
 
     def is_protected(self, instance_id: str) -> bool:
-        """Return True if termination protection is enabled, including by ModifyInstanceAttribute."""
+        """Return True if termination protection was enabled at launch or by ModifyInstanceAttribute."""
         return str(self._backend.get_instance(instance_id).disable_api_termination).lower() == "true"
 
     def shutdown_behavior(self, instance_id: str) -> str:

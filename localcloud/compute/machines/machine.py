@@ -28,7 +28,7 @@ _INHERITED = ("LANG", "TZ", "TMPDIR")
 _INHERITED_PREFIXES = ("OPENBLAS", "OMP")
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
-# cloud-init's documented command, of which user data needs one query. Source (2026-11):
+# cloud-init's documented command. User data needs only one of its queries. Source (2026-11):
 # https://docs.cloud-init.io/en/latest/reference/cli.html (query), instancedata.html (v1.instance_id).
 _CLOUD_INIT = f"""#!/bin/sh
 [ "$*" = "query instance_id" ] || {{ echo "cloud-init: only 'query instance_id' is supported" >&2; exit 1; }}
@@ -36,7 +36,7 @@ echo "${process_tree.INSTANCE_VARIABLE}"
 """
 
 _POWER_PROGRAM = '''#!{interpreter} -ES
-"""Powers this instance off, or restarts it, through the cloud's API in place of the machine's firmware."""
+"""Powers off or restarts this instance through the cloud's API, since it has no firmware."""
 import json, os, sys, urllib.error, urllib.request
 
 name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
@@ -124,7 +124,7 @@ class Machine:
         self._give_to_user()
 
     def _give_to_user(self) -> None:
-        """Make the instance's user the owner of the instance's files, and keep other users out."""
+        """Make the instance's user the owner of the instance's files, and deny access to other users."""
         self.directory.chmod(0o700)
         self._user = node_user(self.instance_id, self.directory)
         if self._user is not None:
@@ -142,7 +142,7 @@ class Machine:
         if self._user is not None:
             # The user has no account, and torch names its cache directory after the user.
             inherited["LOGNAME"] = self.instance_id
-            inherited.pop("TMPDIR", None)  # other users may not reach it
+            inherited.pop("TMPDIR", None)  # other users might not have access to it
         return inherited | {
             "PATH": f"{self.directory / 'bin'}:{Path(sys.executable).parent}:{_SYSTEM_PATH}",
             "HOME": str(home),

@@ -1,8 +1,8 @@
 """Chooses the user that an instance's processes run as.
 
-If the cloud runs as root, each instance has its own user, so it cannot read the cloud's state, trace its processes, or
-read the files of another instance. The user has no account and no group. Its number is in the range for such users.
-Source (2026-11): https://systemd.io/UIDS-GIDS/ (DynamicUser)
+If the cloud runs as root, each instance has its own user. Instances therefore cannot read the cloud's state, trace the
+cloud's processes, or read another instance's files. The user has no account and no group. Its ID is in the range that
+systemd uses for such users. Source (2026-11): https://systemd.io/UIDS-GIDS/ (DynamicUser)
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ FIRST_USER, USERS = 61184, 4336
 
 
 def node_user(instance_id: str, directory: Path) -> int | None:
-    """Return the number of an instance's user, or None if the instance runs as the cloud's user.
+    """Return the ID of an instance's user, or None if the instance runs as the cloud's user.
 
-    That is the case if the cloud does not run as root, or if other users cannot reach the interpreter, the cloud's
-    program or the parent of the instance's directory.
+    An instance runs as the cloud's user if the cloud does not run as root, or if other users cannot access the
+    interpreter, the cloud's program or the parent of the instance's directory.
     """
     if os.geteuid() != 0:
         return None
     found = obstacle([Path(sys.executable), Path(os.__file__), Path(psutil.__file__), Path(localcloud.__file__)])
     found = found or obstacle([directory.parent])
     if found is not None:
-        _logger.warning("%s runs as root: other users cannot reach %s", instance_id, found)
+        _logger.warning("%s runs as root: other users cannot access %s", instance_id, found)
         return None
     return FIRST_USER + int(instance_id.removeprefix("i-"), 16) % USERS
 
 
 def obstacle(paths: Sequence[Path]) -> Path | None:
-    """Return the first path, or the first of its parents, that a user without groups cannot read or enter."""
+    """Return the first of the paths and their parents that a user without groups cannot read or enter."""
     for path in paths:
         for part in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
             if not part.stat().st_mode & stat.S_IXOTH:

@@ -39,7 +39,7 @@ class ResourceApi:
 
 @dataclass(frozen=True)
 class Create:
-    """Create operation and the dotted path to the physical ID in its response, which is empty if the name is the ID."""
+    """Create operation, and the dotted path to the physical ID in its response (empty if the name is the ID)."""
 
     operation: str
     result: str = ""

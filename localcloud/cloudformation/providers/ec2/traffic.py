@@ -131,7 +131,7 @@ class SecurityGroup(Ec2Resource):
         """Revoke the removed rules, then authorise the added ones."""
         for direction, default in (("ingress", []), ("egress", [_EVERYWHERE])):
             name = f"SecurityGroup{direction.capitalize()}"
-            # As on AWS, an empty list counts as no rules and keeps EC2's default.
+            # As on AWS, an empty list is treated like no rules, and EC2's default rule remains.
             before = [permission(rule) for rule in old.get(name) or default]
             after = [permission(rule) for rule in new.get(name) or default]
             removed, added = ([p for p in a if p not in b] for a, b in ((before, after), (after, before)))
@@ -182,7 +182,7 @@ def permission(rule: Properties) -> dict[str, Any]:
 
 
 def template_rule(rule: Properties) -> dict[str, Any]:
-    """Return an EC2 rule in template form. A rule for all protocols does not have ports."""
+    """Return an EC2 rule in template form. A rule for all protocols has no ports."""
     side = "Destination" if rule["IsEgress"] else "Source"
     group = rule.get("ReferencedGroupInfo") or {}
     found = {
