@@ -1,6 +1,6 @@
-"""Compares the embedded cloud with AWS's recorded and published answers, and prints the counts of each part.
+"""Compares the embedded cloud with AWS's recorded and published responses, and prints the counts for each part.
 
-A failed part, or a known difference that has disappeared, makes the command fail.
+The command fails if a part fails or if a known difference no longer occurs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class _Counts:
         self.found: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test's result, and a failure of its fixtures."""
+        """Count a test's result, or a failure in its fixtures."""
         if report.when == "call" or report.failed:
             self.found["out of scope" if report.skipped else report.outcome] += 1
 
 
 def table() -> Counter[str]:
-    """Send the requests of the table."""
+    """Send the requests in the table."""
     counts = _Counts()
     pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", str(FOLDER / "test_table.py")], plugins=[counts])
     return counts.found
@@ -55,7 +55,7 @@ def main() -> int:
     if folder:
         parts["recorded"] = lambda: recorded(Path(folder), BUILD)
     else:
-        print("recorded: skipped; to run it: make truth LOCALSTACK=folder, a checkout of LocalStack")
+        print("recorded: skipped; to run it: make truth LOCALSTACK=folder (a checkout of LocalStack)")
     results = {name: run() for name, run in parts.items()}
     for name, found in results.items():
         print(f"{name}: " + ", ".join(f"{found[outcome]} {outcome}" for outcome in COUNTED))

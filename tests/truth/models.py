@@ -1,4 +1,4 @@
-"""The differences between botocore's models and the calls of a run of the demo."""
+"""Compares the calls in a demo run with botocore's models."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ANSWERS_OF_AWS = {
         "test_stacks.snapshot.json, recorded from AWS"
     ),
     "ec2:CreateVpcEndpoint: CreateVpcEndpointResult.VpcEndpoint.State: 'available'": (
-        "https://docs.aws.amazon.com/cli/latest/reference/ec2/create-vpc-endpoint.html, output of the examples"
+        "https://docs.aws.amazon.com/cli/latest/reference/ec2/create-vpc-endpoint.html, example output"
     ),
     "ec2:DescribeVpcEndpoints: DescribeVpcEndpointsResult.VpcEndpoints[].State: 'available'": (
-        "https://docs.aws.amazon.com/cli/latest/reference/ec2/describe-vpc-endpoints.html, output of the examples"
+        "https://docs.aws.amazon.com/cli/latest/reference/ec2/describe-vpc-endpoints.html, example output"
     ),
 }
-"""Answers that AWS gives although its models do not allow them, each with the place where AWS's answer can be read."""
+"""Responses that AWS returns although its models do not allow them, each with its source."""
 
 
 def models(folder: Path) -> Counter[str]:
@@ -40,7 +40,7 @@ def models(folder: Path) -> Counter[str]:
 
 
 def compare(records: str) -> Counter[str]:
-    """Print the differences in the records of a cloud that are not answers of AWS, and return the counts."""
+    """Print the differences in a cloud's records that AWS's own responses do not show, and return the counts."""
     found = [record for record in map(json.loads, records.splitlines()) if record["kind"] == VIOLATION]
     broken = {re.sub(r"\[\d+\]", "[]", f"{record['operation']}: {record['violation']}") for record in found}
     allowed = {one for one in broken if any(one.startswith(f"{known} ") for known in ANSWERS_OF_AWS)}

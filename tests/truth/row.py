@@ -1,4 +1,4 @@
-"""A row of the table of AWS's answers."""
+"""A row in the table of AWS's responses."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ class Account(Protocol):
     """The account to which a row sends its request."""
 
     def client(self, service: str) -> Any:
-        """Return a boto3 client of the root user."""
+        """Return a boto3 client that signs as root."""
         ...
 
 
 @dataclass(frozen=True)
 class Row:
-    """A request, and AWS's answer to it.
+    """A request and AWS's response.
 
     Attributes:
         name: Short description of the request, unique in the table.
-        send: Sends the request, after the calls that prepare it, and returns the answer. Only the request may fail.
-        source: Where AWS's answer can be read: a URL, or a member of a botocore model.
+        send: Makes the preparatory calls, sends the request and returns the response. Only the request may fail.
+        source: Source of AWS's response: a URL, or a member of a botocore model.
         code: Code of the error that AWS returns, or "" if AWS accepts the request.
-        words: A part of the error's message, in AWS's words.
+        words: Part of AWS's error message.
         status: HTTP status of the error, or 0 if the source does not contain it.
-        holds: Returns True for an accepted request's answer if it is like AWS's.
-        gap: Reason why the embedded cloud answers differently, for a known difference.
+        holds: Returns True if the response to an accepted request agrees with AWS's.
+        gap: Reason for a known difference; "" if the embedded cloud responds as AWS does.
     """
 
     name: str

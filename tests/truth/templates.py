@@ -1,4 +1,4 @@
-"""The integration templates of CDK packages, which their authors deployed on AWS, deployed on the embedded cloud."""
+"""Deploys CDK packages' integration test templates, which their authors deployed on AWS, on the embedded cloud."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PACKAGES = {
     "ssm": "AbsyfASy8voakl1nBiJxmSPoTmOKsvWs7NuYb2P4/EzHs/Qo355zFkhPJf8AdSETYXlrISBUsptIVyBWeCxICw==",
 }
 REFUSED = ("the embedded cloud supports only python3.x runtimes", "properties not emulated")
-"""Words of failures for what the embedded cloud does not offer; such templates are out of scope."""
+"""Parts of failure messages for unsupported features. Templates that fail with them are out of scope."""
 KNOWN: Mapping[str, str] = {"ec2/integ.import-default-vpc.lit.expected.json": "names a VPC of its authors' account"}
 """Templates in scope that the embedded cloud does not deploy, each with its reason."""
 REGION = "us-east-1"
@@ -48,7 +48,7 @@ def templates(build: Path) -> Counter[str]:
     """Deploy, update and delete each template in scope; print the failures and count the results."""
     folder = build / "templates"
     if not all(_unpack(folder, name, digest) for name, digest in PACKAGES.items()):
-        print("templates: skipped, since npm cannot get the packages from its registry")
+        print("templates: skipped, since npm cannot download the packages")
         return Counter({"out of scope": len(PACKAGES), "passed": 1})
     counts: Counter[str] = Counter()
     with_provider = set(registry())
@@ -73,14 +73,14 @@ def templates(build: Path) -> Counter[str]:
             is_expected = (problem is not None) == (name in KNOWN)
             counts["out of scope" if is_expected and problem else "passed" if is_expected else "failed"] += 1
             if not is_expected:
-                print(f"{name}: {problem or 'deploys now, remove it from KNOWN'}")
+                print(f"{name}: {problem or 'now deploys; remove it from KNOWN'}")
     finally:
         cloud.close()
     return counts
 
 
 def _unpack(folder: Path, name: str, digest: str) -> bool:
-    """Get a package's archive, check its digest and unpack its templates."""
+    """Download a package's archive, check its digest and unpack its templates."""
     archive = folder / f"aws-cdk-aws-{name}-{VERSION}.tgz"
     folder.mkdir(parents=True, exist_ok=True)
     if not archive.exists():
@@ -99,13 +99,13 @@ def _unpack(folder: Path, name: str, digest: str) -> bool:
 def _templates(folder: Path) -> Iterator[tuple[str, Any]]:
     for package in PACKAGES:
         for path in sorted((folder / package / "package" / "test").glob("integ*.expected.json")):
-            # The authors' synthesis had placeholders for the region and its zones, test-region and test-region-1a.
+            # The templates have placeholders for the region and its zones: test-region and test-region-1a.
             text = path.read_text().replace("test-region-1", REGION).replace("test-region", REGION)
             yield f"{package}/{path.name}", json.loads(text)
 
 
 def _in_scope(template: Any, with_provider: set[str]) -> bool:
-    """Return True for a template of one stack without files, all of whose resource types have a provider."""
+    """Return True if a template is a stack without files, and all of its resource types have providers."""
     if not isinstance(template, dict) or any("Asset" in name for name in template.get("Parameters", {})):
         return False
     types = {resource["Type"] for resource in template.get("Resources", {}).values()}
@@ -138,7 +138,7 @@ def _problem(client: Any, template: Mapping[str, Any]) -> str | None:
 
 
 def _settled(client: Any, stack: str) -> str:
-    """Return a stack's status when no operation runs any more."""
+    """Wait until no operation is running on a stack, and return its status."""
     ends = time.monotonic() + SECONDS
     while time.monotonic() < ends:
         status = str(client.describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"])

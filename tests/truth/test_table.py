@@ -1,4 +1,4 @@
-"""The embedded cloud answers as AWS does: each row holds a request and AWS's answer."""
+"""The embedded cloud responds as AWS does. Each row contains a request and AWS's response."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_answer_is_that_of_aws(account: Account, row: Row) -> None:
         assert (found["Code"], row.words in found["Message"]) == (row.code, True), f"{found}; see {row.source}"
         assert row.status in (0, status), f"{found}; see {row.source}"
     else:
-        assert not row.code, f"AWS refuses it with {row.code}; see {row.source}"
+        assert not row.code, f"AWS rejects it with {row.code}; see {row.source}"
         assert row.holds(answer), f"{answer}; see {row.source}"
 
 

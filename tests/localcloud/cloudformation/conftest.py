@@ -1,4 +1,4 @@
-"""The engine with providers and clients in memory, and a caller of the service's operations."""
+"""The CloudFormation engine with in-memory providers and clients, and a helper that calls its operations."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class FakeProvider:
 
 
 class FakeParameterStore:
-    """The operations of SSM that the engine calls."""
+    """The SSM operations that the engine calls."""
 
     class exceptions:  # noqa: N801 - botocore's name
         class ParameterNotFound(Exception):
@@ -109,7 +109,7 @@ class FakeParameterStore:
 
 
 class FakeZones:
-    """The operations of EC2 that the engine calls."""
+    """The EC2 operations that the engine calls."""
 
     def describe_availability_zones(self, **_: Any) -> dict[str, Any]:
         return {"AvailabilityZones": [{"ZoneName": f"{REGION}{letter}"} for letter in "cab"]}
@@ -134,7 +134,7 @@ class FakeLambda:
 
 
 class FakeClients:
-    """Clients of services in memory; records the role of each request for a client."""
+    """In-memory service clients. Records the role for each requested client."""
 
     endpoint_url = "http://localhost:4566"
     region = REGION
@@ -153,7 +153,7 @@ class FakeClients:
 
 
 class Caller:
-    """Calls the service like the gateway, and deploys like the CDK CLI."""
+    """Calls the service as the gateway does, and deploys as the CDK CLI does."""
 
     def __init__(self, service: CloudFormationService, account: FakeAccount, clients: FakeClients) -> None:
         self.service = service
@@ -167,7 +167,7 @@ class Caller:
         return self.service.operations()[operation](call)
 
     def change_set(self, stack: str, template: Any, **more: Any) -> Mapping[str, Any]:
-        """Create a change set and return its description when it is complete or failed."""
+        """Create a change set and return its description after it has completed or failed."""
         name = f"set-{next(self._numbers)}"
         kind = "UPDATE" if self.exists(stack) else "CREATE"
         body = template if isinstance(template, str) else json.dumps(template)
@@ -229,7 +229,7 @@ class Caller:
             answer = ask()
             if holds(answer):
                 return answer
-            assert time.monotonic() < deadline, f"not reached in {seconds} s: {answer}"
+            assert time.monotonic() < deadline, f"condition not met within {seconds} s; last response: {answer}"
             time.sleep(0.002)
 
 

@@ -92,7 +92,7 @@ def test_update_in_place_changes_dependants_of_its_attributes_only(cloud):
     found = changes(cloud.change_set("app", template("b much longer")))
     assert set(found) == {"Launch", "Group"}
     assert found["Group"]["Replacement"] == "False"
-    (detail,) = found["Group"]["Details"]  # without IncludePropertyValues, only the cause
+    (detail,) = found["Group"]["Details"]  # without IncludePropertyValues, only the cause is shown
     assert detail["Evaluation"] == "Dynamic"
     assert detail["ChangeSource"] == "ResourceAttribute"
     assert detail["CausingEntity"] == "Launch.LatestVersionNumber"

@@ -1,4 +1,4 @@
-"""The unmodified CDK CLI against the embedded cloud: bootstrap, deploy, diff, update and destroy."""
+"""Runs the unmodified CDK CLI against the embedded cloud: bootstrap, deploy, diff, update and destroy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CommandLine:
         return output
 
     def write(self, template: dict[str, Any]) -> None:
-        """Write the output of `cdk synth`: one stack with its template as an asset and the roles of the bootstrap."""
+        """Write the output of `cdk synth`: one stack with its template as an asset and the bootstrap roles."""
         self.assembly.mkdir(exist_ok=True)
         body = json.dumps(template)
         (self.assembly / "App.template.json").write_text(body)

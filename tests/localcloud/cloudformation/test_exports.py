@@ -133,7 +133,7 @@ def test_custom_resource_is_created_by_its_function(cloud, answers):
     function.answer = lambda request: (
         {
             "Status": "SUCCESS" if answers or request["RequestType"] == "Delete" else "FAILED",
-            "Reason": "a reason of the function",
+            "Reason": "a reason from the function",
             "PhysicalResourceId": f"custom-{request['ResourceProperties']['Size']}",
             "Data": {"Answer": "42"},
         }
@@ -155,7 +155,7 @@ def test_custom_resource_is_created_by_its_function(cloud, answers):
     assert request["ResourceProperties"]["On"] == "true"
     if not answers:
         assert status == "ROLLBACK_COMPLETE"
-        assert "a reason of the function" in str(cloud.events("app"))
+        assert "a reason from the function" in str(cloud.events("app"))
         assert [r["RequestType"] for r in function.requests] == ["Create", "Delete"]
         assert function.requests[1]["PhysicalResourceId"] == "custom-1"
         return

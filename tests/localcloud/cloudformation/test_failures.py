@@ -1,4 +1,4 @@
-"""Failed operations: rollback to the former state, or a status that reports the failure."""
+"""Failed operations: rollback to the previous state, or a status that reports the failure."""
 
 from __future__ import annotations
 

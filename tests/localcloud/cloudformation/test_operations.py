@@ -1,4 +1,4 @@
-"""Operations around a deploy: cancel, rollback, NoEcho parameters, regions, snapshots and rejected requests."""
+"""Stack operations: cancellation, rollback, NoEcho parameters, regions, snapshots and rejected requests."""
 
 from __future__ import annotations
 

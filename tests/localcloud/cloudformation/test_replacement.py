@@ -103,7 +103,7 @@ def test_every_conditional_property_has_a_rule():
         for pointer in schema(type_name).get("conditionalCreateOnlyProperties", [])
         if pointer.removeprefix("/properties/") not in RULES.get(type_name, {})
     }
-    # A function is durable or not from its creation.
+    # A function's durability cannot change after its creation.
     assert undecided == {"AWS::Lambda::Function /properties/DurableConfig"}
 
 

@@ -52,7 +52,7 @@ def test_events_are_in_order_with_the_callers_token(cloud):
     ]
     assert {e.get("ClientRequestToken") for e in cloud.events("app")[1:]} == {"exec-1"}
     times = [e["Timestamp"] for e in cloud.events("app")]
-    # Ordered at millisecond resolution too, by which clients sort.
+    # Also ordered at millisecond resolution, since clients sort by milliseconds.
     milliseconds = [int(time.timestamp() * 1000) for time in times]
     assert milliseconds == sorted(set(milliseconds))
 

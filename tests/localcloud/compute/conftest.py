@@ -63,7 +63,7 @@ class RecordingBus:
 
 
 class ComputeCloud(LocalCloud):
-    """The embedded cloud with compute only, a recording event bus, and an adjustable clock."""
+    """The embedded cloud with only the compute services, a recording event bus and an adjustable clock."""
 
     def __init__(self, state: Path) -> None:
         self.bus = RecordingBus()
@@ -266,7 +266,7 @@ class Cloud:
         return self.control(f"compute/{verb}", body)[0]
 
     def control(self, path: str, body: Mapping[str, Any] | None = None, token: str | None = None) -> tuple[int, Any]:
-        """Call the control API, with POST if there is a body; return the status and the answer."""
+        """Call the control API, with POST if there is a body; return the status and the response."""
         headers = {TOKEN_HEADER: self._cloud.control_token if token is None else token}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.endpoint_url}/_localcloud/{path}", data, headers)

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def roles(cloud) -> str:
-    """Create the roles required by fleets; return the ARN of the Spot Fleet's role."""
+    """Create the roles required by fleets; return the ARN of the Spot Fleet role."""
     trust = {"Effect": "Allow", "Principal": {"Service": "spotfleet.amazonaws.com"}, "Action": "sts:AssumeRole"}
     document = {"Version": "2012-10-17", "Statement": [trust]}
     linked = {

@@ -111,7 +111,7 @@ def test_changed_properties_are_reported_by_path_until_restored(cloud, made):
 
 
 def test_resources_without_drift_detection_are_not_reported(cloud, made):
-    """CloudFormation does not detect drift of AWS::IAM::Policy and of launch template data."""
+    """CloudFormation does not detect drift of AWS::IAM::Policy or of launch template data."""
     cloud.client("iam").delete_role_policy(RoleName=made["Role"], PolicyName="more")
     cloud.ec2.create_launch_template_version(
         LaunchTemplateId=made["Template"], LaunchTemplateData={"InstanceType": "c7i.8xlarge"}

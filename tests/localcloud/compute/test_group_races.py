@@ -36,7 +36,7 @@ def store_of(*members: Member, **values: Any) -> tuple[GroupStore, Group]:
 
 
 class Resolver:
-    """Returns version 1 of the template; the first call runs `concurrent` before."""
+    """Returns version 1 of the template; the first call runs `concurrent` before returning."""
 
     def __init__(self, concurrent: Any) -> None:
         self._concurrent = concurrent

@@ -22,7 +22,7 @@ TOKEN = "X-aws-ec2-metadata-token"
 
 
 class Metadata:
-    """A client of one instance's metadata service."""
+    """A client for one instance's metadata service."""
 
     def __init__(self, cloud: Any, instance: str) -> None:
         cloud.until_state(instance, "running")

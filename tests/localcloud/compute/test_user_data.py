@@ -1,4 +1,4 @@
-"""The real user data on an instance: it starts the node program, or reports why it may not read the node bundle."""
+"""The real user data on an instance: it starts the node program, or reports why it cannot read the node bundle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print("booted", *sys.argv[1:], open(sys.argv[-1] + "/node.json").read())
 
 @pytest.fixture(scope="module")
 def user_data(cloud):
-    """Return user data that makes one attempt to download a bundle, which is in the bucket `bundles`."""
+    """Return user data that tries once to download a bundle from the bucket `bundles`."""
     s3, buffer = cloud.client("s3"), io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("bootstrap/__main__.py", PROGRAM)
@@ -41,7 +41,7 @@ def test_the_node_program_starts_with_its_document(cloud, user_data):
 
 
 def test_the_cause_of_a_refused_bundle_is_reported_under_the_user_id(cloud, user_data):
-    """As with a bootstrap bucket that the node role does not cover."""
+    """This happens if the node role does not allow access to the bootstrap bucket."""
     iam = cloud.client("iam")
     trust = {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
     own = "arn:aws:s3:::logs-of-nodes/nodes/${aws:userid}/*"

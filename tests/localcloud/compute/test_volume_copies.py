@@ -63,11 +63,11 @@ def test_node_killed_after_any_call_has_exactly_one_copy(deployment: Deployment)
         assert link["InstanceId"] == node.instance_id
         deployment.terminate(node)
         assert deployment.copies() == []
-    assert calls > 6, "find, describe snapshot and original, create, wait, attach, modify"
+    assert calls > 6, "calls: find, describe snapshot and original, create, wait, attach, modify"
 
 
 def test_lost_answer_creates_no_second_copy(deployment: Deployment) -> None:
-    """EC2 may not list a new volume yet."""
+    """EC2 might not list a new volume yet."""
     deployment.scheduled_snapshot()
     node = deployment.node(1, calls=4)
     with pytest.raises(Killed):
@@ -138,7 +138,7 @@ def test_denied_call_only_prevents_the_copy(deployment: Deployment, sid: str, ou
     events = node.events("checkpoint_copy")
     assert events[0]["outcome"] == outcome
     assert text in events[0]["message"] and events[0]["remedy"]
-    assert len([event for event in events if event["message"]]) == 1, "one event describes the problem"
+    assert len([event for event in events if event["message"]]) == 1, "only one event must describe the problem"
     assert node.is_mounted == (outcome == "retained")
     deployment.terminate(node)
     for copy in deployment.copies():
@@ -202,8 +202,8 @@ def test_leaving_node_takes_a_snapshot_if_needed(deployment: Deployment) -> None
 
     away = deployment.node(1)
     away.boot()
-    assert away.event()["snapshot_id"] == event["snapshot_id"], "restore uses it like a scheduled snapshot"
-    assert away.leave()["outcome"] == "not_needed", "nothing was saved here"
+    assert away.event()["snapshot_id"] == event["snapshot_id"], "a restore must also use this snapshot"
+    assert away.leave()["outcome"] == "not_needed", "this node has not saved anything"
     taken = []
     for _ in range(KEPT + 1):
         deployment.age_snapshots()

@@ -1,6 +1,6 @@
 """Nodes with a checkpoint volume and exactly the permissions of the node role.
 
-EC2 and IAM are the embedded cloud's; only the disks of the instances are simulated.
+The embedded cloud provides EC2 and IAM; only the instances' disks are simulated.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def node_statements() -> str:
 
 
 class Killed(BaseException):
-    """The instance is killed."""
+    """Raised when the simulated instance is killed."""
 
 
 class Calls:
-    """An EC2 client that kills the instance after a number of calls, before it gets the last answer."""
+    """An EC2 client that kills the instance after a number of calls, before it receives the last response."""
 
     def __init__(self, client: Any, calls: int | None) -> None:
         self._client = client
@@ -158,7 +158,7 @@ class Deployment:
         )
 
     def scheduled_snapshot(self) -> str:
-        """Take a snapshot in the way of the schedule; return its ID."""
+        """Take a snapshot as the schedule does; return its ID."""
         return str(
             self.ec2.create_snapshot(
                 VolumeId=self.volume_id,
@@ -185,7 +185,7 @@ class Deployment:
         return sorted(found["Snapshots"], key=lambda one: one["StartTime"])
 
     def node(self, zone: int, instance_id: str | None = None, *, calls: int | None = None) -> Node:
-        """Return a new node in a zone, or with `instance_id` that instance after a reboot."""
+        """Return a new node in a zone or, if `instance_id` is given, that instance after a reboot."""
         if instance_id is None:
             (instance_id,) = self.cloud.run(
                 SubnetId=self.cloud.subnets[zone],
@@ -254,7 +254,7 @@ class Node:
         os.utime(record, (unix_seconds, unix_seconds))
 
     def leave(self) -> dict[str, Any]:
-        """Take the snapshot of a leaving node; return its event."""
+        """Take the snapshot that a node takes when it leaves; return its event."""
         snapshot = VolumeSnapshot(self.context)
         snapshot.start()
         snapshot.finish()

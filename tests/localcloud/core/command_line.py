@@ -1,4 +1,4 @@
-"""Runs the CLI of the embedded cloud and finds the cloud's processes on this machine."""
+"""Runs the embedded cloud's CLI, and finds the cloud's processes on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_MARK = {name: value for name, value in os.environ.items() if name != MARKER}
 def wait_for(condition: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not reached in {DEADLINE_SECONDS} s"
+        assert time.monotonic() < deadline, f"condition not met within {DEADLINE_SECONDS} s"
         time.sleep(0.05)
     return found
 

@@ -1,4 +1,4 @@
-"""An embedded cloud, and clients signed by roles."""
+"""An embedded cloud, and clients that sign as roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Required IAM actions and resources of API calls."""
+"""The IAM actions and resources that API calls require."""
 
 from __future__ import annotations
 

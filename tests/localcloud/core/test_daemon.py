@@ -40,7 +40,7 @@ def test_start_reports_progress_and_waits_while_the_process_lives(tmp_path: Path
 
     def progress(line: str) -> None:
         lines.append(line)
-        if len(lines) == 3:  # several times the longest silence
+        if len(lines) == 3:  # several times the report interval
             (tmp_path / "go").touch()
 
     found = daemon.start(tmp_path, region="r", port=0, check_models=False, progress=progress)

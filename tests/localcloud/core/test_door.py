@@ -1,4 +1,4 @@
-"""The control API's door: tokens, Host and Origin; and the user of an instance's processes."""
+"""Access to the control API (tokens, Host and Origin), and the user that runs an instance's processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(
     host: str | None = None,
     **headers: str,
 ) -> tuple[int, Any]:
-    """Send a request to the control API with the given headers only; return the status and the answer."""
+    """Send a request to the control API with the given headers only; return the status and the response."""
     address = urlsplit(cloud.endpoint_url)
     connection = http.client.HTTPConnection(address.netloc, timeout=20)
     sent = {"Host": host or address.netloc, **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -61,7 +61,7 @@ def test_request_without_the_token_is_rejected_with_a_remedy(cloud: LocalCloud, 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1"])
 def test_request_under_another_name_is_rejected(cloud: LocalCloud, host: str) -> None:
-    """A name of a web page that resolves to 127.0.0.1 (DNS rebinding) reaches the port with the page's Host."""
+    """If a web page's name resolves to 127.0.0.1 (DNS rebinding), its requests reach the port with the page's Host."""
     host = host.format(port=urlsplit(cloud.endpoint_url).port)
     status, answer = ask(cloud, "compute/instances", token=cloud.control_token, host=host)
     assert status == 403
@@ -106,7 +106,7 @@ def test_first_unreachable_path_is_the_obstacle(tmp_path: Path) -> None:
     for path, mode in ((tmp_path, 0o755), (folder.parent, 0o711), (folder, 0o755), (file, 0o644)):
         path.chmod(mode)
     found = obstacle([file])
-    assert found is None or found in tmp_path.parents  # pytest's own folder is closed to other users
+    assert found is None or found in tmp_path.parents  # other users cannot enter pytest's own folder
     file.chmod(0o640)
     if found is None:
         assert obstacle([file]) == file

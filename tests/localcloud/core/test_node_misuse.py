@@ -1,4 +1,4 @@
-"""Misuses of a node's role on the embedded cloud: each call in the table is denied, and the calls of a run are not.
+"""Misuse of a node's role on the embedded cloud. Each call in the table is denied; the calls that a run makes are not.
 
 The role has exactly the statements that the stack gives it. The embedded cloud does not enforce endpoint policies.
 """
@@ -75,7 +75,7 @@ class Nodes:
         return client_of(self.cloud, session, service)
 
     def filled(self, value: Any) -> Any:
-        """Return parameters with the user ids of this node and of another one."""
+        """Return parameters with the user IDs of this node and of another node."""
         if isinstance(value, str):
             return value.replace("<me>", user_id(self.role_id, ME)).replace("<peer>", user_id(self.role_id, PEER))
         if isinstance(value, dict):
@@ -83,7 +83,7 @@ class Nodes:
         return [self.filled(item) for item in value] if isinstance(value, list) else value
 
     def call(self, service: str, operation: str, parameters: dict[str, Any]) -> str:
-        """Make a call; return "" or the code of the error."""
+        """Make a call; return "" or the error code."""
         try:
             getattr(self.client(service), operation)(**self.filled(parameters))
         except ClientError as error:
@@ -220,7 +220,7 @@ MISUSES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "launch instances": ("ec2", "run_instances", {"ImageId": "ami-12345678", "MinCount": 1, "MaxCount": 1}),
     "create a user": ("iam", "create_user", {"UserName": "thief"}),
 }
-"""The calls that must be denied: service, operation and parameters. `<me>` and `<peer>` are user ids of nodes."""
+"""The calls that must be denied: service, operation and parameters. `<me>` and `<peer>` are nodes' user IDs."""
 
 USES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "read the dataset": get(DATASETS, "datasets/words/dataset.json"),

@@ -1,4 +1,4 @@
-"""Role sessions: trust, session policies, duration and expiry; keys of users; signatures."""
+"""Role sessions (trust, session policies, duration and expiry), user keys and signatures."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def versioned(event: dict[str, Any]) -> dict[str, Any]:
 def synthetic_run(
     *, notice_seconds: float | None = 120.0, resumed_from: int = INTERRUPTED_AT_STEP
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return events and records of the run; without notice it resumes from an earlier checkpoint."""
+    """Return the run's events and records. Without notice, the run resumes from an earlier checkpoint."""
     a, b, c = "i-0aaa1111bbbb2222c", "i-0bbb3333cccc4444d", "i-0ccc5555dddd6666e"
     first = START + 14.0
     lost_at = first + INTERRUPTED_AT_STEP * 0.22 + 0.05

@@ -81,7 +81,7 @@ class Cloud:
     functions: FunctionService
 
     def call(self, operation: str, **parameters: Any) -> Mapping[str, Any]:
-        """Answer a Lambda call like the gateway: by the service if it has a handler, otherwise by moto."""
+        """Handle a Lambda call as the gateway does: in the service if it has a handler, otherwise in moto."""
         handler = self.functions.operations().get(operation)
         if handler is None:
             name = "".join(f"_{c.lower()}" if c.isupper() else c for c in operation).lstrip("_")

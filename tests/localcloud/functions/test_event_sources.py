@@ -1,4 +1,4 @@
-"""Event source mappings: a function's invocations with the messages of an SQS queue."""
+"""Event source mappings: functions that are invoked with messages from an SQS queue."""
 
 from __future__ import annotations
 

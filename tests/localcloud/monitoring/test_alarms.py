@@ -1,4 +1,4 @@
-"""The state of alarms: AWS's tables of missing data, and metric math."""
+"""Alarm states: AWS's tables for missing data, and metric math."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def datum(age_seconds: float, value: float, **changes: Any) -> MetricDatum:
 
 
 def data(text: str) -> list[MetricDatum]:
-    """Return the data of AWS's notation: X breaches, 0 does not, and - is missing; the last one is the newest."""
+    """Return data points from AWS's notation: X is breaching, 0 is not, and - is missing. The last is the newest."""
     ages = dict(enumerate(reversed(text.split())))
     return [datum(60 * age + 30, float(symbol == "X")) for age, symbol in ages.items() if symbol != "-"]
 

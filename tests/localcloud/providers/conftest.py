@@ -113,7 +113,7 @@ class Scripted:
 
 
 class Boto:
-    """Returns boto3 clients, or the replacements of a test."""
+    """Returns boto3 clients, or a test's replacements for them."""
 
     def __init__(self, **replaced: Any) -> None:
         self._replaced = replaced
@@ -313,8 +313,8 @@ def check_lifecycle(
     Args:
         changes: Properties to set (None removes one), a function that reads the result, and the expected result.
             Every updatable property of the provider must be in one of them, or in `unchanged`.
-        ref: Regular expression of the physical ID.
-        tags: Returns the tags of a physical ID.
+        ref: Regular expression for the physical ID.
+        tags: Returns the tags of the resource with a physical ID.
         unchanged: Updatable properties that the changes do not cover, with the reason.
     """
     provider = registry()[type_name]

@@ -15,7 +15,7 @@ from localcloud.cloudformation.providers import registry
 TYPES = sorted(registry())
 Schema = Callable[[str], dict[str, Any]]
 
-# Properties that can change in place by the schema but not in the provider, with the reason.
+# Properties that can change in place according to the schema but not in the provider, with the reason.
 FIXED = {
     "AWS::EC2::EIP": (["Domain"], "vpc is the only domain"),
     "AWS::EC2::Volume": (
@@ -29,7 +29,7 @@ FIXED = {
     ),
     "AWS::Logs::LogGroup": (["KmsKeyId", "LogGroupClass"], "moto has no call that changes them"),
     "AWS::KMS::Key": (["KeySpec", "KeyUsage", "MultiRegion", "Origin"], "KMS has no call that changes them"),
-    "AWS::Events::Rule": (["EventBusName"], "a rule of another bus is another rule"),
+    "AWS::Events::Rule": (["EventBusName"], "a rule on another bus is a different rule"),
 }
 
 

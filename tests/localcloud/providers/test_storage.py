@@ -163,7 +163,7 @@ def test_bucket(lifecycle: Lifecycle, world: Any) -> None:
         ({"Tags": None}, lambda bucket: set(bucket_tags(bucket)), {"team"}),
         ref=r"demo-thing-[0-9a-f]{12}",
         tags=bucket_tags,
-        unchanged={"LoggingConfiguration": "tested separately: it needs a bucket that admits the log service"},
+        unchanged={"LoggingConfiguration": "tested separately: requires a bucket that the log service can write to"},
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs LocalStack's snapshot tests, whose answers were recorded from AWS, against an embedded cloud."""
+"""Runs LocalStack's snapshot tests, whose responses were recorded on AWS, against an embedded cloud."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def recorded(folder: Path, build: Path) -> Counter[str]:
 
 
 def compare(results: str, known: dict[str, str]) -> Counter[str]:
-    """Compare the results with the known differences, which have a reason each, and count them.
+    """Compare the results with the known differences and count them. `known` maps test names to reasons.
 
-    A new difference is a failure, and so is a known difference that has disappeared or was not tested.
+    A new difference is a failure. A known difference that no longer occurs or was not tested is also a failure.
     """
     found = {one["test"].removeprefix(TESTS + "/"): one for one in map(json.loads, results.splitlines())}
     outcomes = Counter(one["outcome"] for one in found.values())
@@ -72,12 +72,12 @@ def compare(results: str, known: dict[str, str]) -> Counter[str]:
         for line in found[name].get("differences") or [found[name].get("failure", "")[-300:]]:
             print(f"  {line}")
     for name in sorted(known.keys() - differ):
-        print(f"no longer differs, remove it from {KNOWN.name}: {name}")
+        print(f"no longer differs; remove it from {KNOWN.name}: {name}")
     in_scope = sum(outcomes[one] for one in (*EQUAL, "differs"))
     equal = sum(outcomes[one] for one in EQUAL)
     share = f", {100 * equal / in_scope:.1f} %" if in_scope else ""
     print(
-        f"recorded answers: {outcomes['equal']} equal, {outcomes['cosmetic']} cosmetic, of {in_scope} in scope{share}"
+        f"recorded responses: {outcomes['equal']} equal, {outcomes['cosmetic']} cosmetic, of {in_scope} in scope{share}"
     )
     return Counter(
         {

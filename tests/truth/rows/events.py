@@ -1,6 +1,6 @@
 """EventBridge: patterns, targets and the events that users send.
 
-The sources are snapshot tests of LocalStack, whose answers were recorded from AWS.
+The sources are LocalStack's snapshot tests, whose responses were recorded on AWS.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def tested(pattern: Any, event: Any) -> Callable[[Account], Any]:
 
 
 def result(test: str, detail: Any, pattern: Any, expected: bool) -> Row:
-    """Return the row of a pattern for an event's detail."""
+    """Return the row that tests a pattern against an event's detail."""
     send = tested({"detail": pattern}, {**EVENT, "detail": detail})
-    name = f"pattern {json.dumps(pattern)} of {json.dumps(detail)}"
+    name = f"pattern {json.dumps(pattern)} with {json.dumps(detail)}"
     return Row(name, send, f"{PATTERNS}test_event_pattern[{test}]", holds=lambda found: found is expected)
 
 
@@ -42,7 +42,7 @@ def refused(test: str, pattern: Any, words: str, gap: str = "") -> Row:
 
 
 def put_targets(*identities: str, before: int = 0) -> Callable[[Account], Any]:
-    """Return a call that adds targets to a new rule; `before` targets exist already."""
+    """Return a call that adds targets to a new rule, which already has `before` targets."""
 
     def send(account: Account) -> Any:
         events, name = account.client("events"), f"truth-{uuid.uuid4().hex}"
@@ -132,7 +132,7 @@ ROWS = [
     ),
     Row("5 targets", put_targets("a", before=4), f"{EVENTS}TestEventTarget::test_add_exceed_fife_targets_per_rule"),
     Row(
-        "a target in place of another with its ID",
+        "target that replaces one with the same ID",
         put_targets("t0", before=5),
         "botocore: events, PutTargets: targets are updated if they are already associated with the rule",
     ),

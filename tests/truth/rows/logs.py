@@ -1,6 +1,6 @@
 """CloudWatch Logs: filter patterns and metric filters.
 
-The source of the patterns is AWS's page on filter patterns, with its examples.
+The patterns come from AWS's page on filter patterns and its examples.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def matching(pattern: str, *messages: str) -> Callable[[Account], Any]:
 
 
 def trail(pattern: str, matches: bool, page: str = JSON) -> Row:
-    """Return the row of a pattern that matches the trail event, or does not."""
+    """Return the row for a pattern that matches or does not match the trail event."""
     name = f"pattern {pattern} {'matches' if matches else 'does not match'}"
     return Row(name, matching(pattern, TRAIL), page, holds=lambda found: found == [1] * matches)
 
@@ -186,7 +186,7 @@ ROWS = [
         **INVALID,
     ),
     Row(
-        "metric filter of a group that does not exist",
+        "metric filter in a group that does not exist",
         put_filter(logGroupName="truth-no-such-group"),
         "botocore: logs, PutMetricFilter, ResourceNotFoundException",
         code="ResourceNotFoundException",

@@ -1,6 +1,6 @@
 """S3: conditions, checksums and multipart uploads.
 
-The sources are snapshot tests of LocalStack, whose answers were recorded from AWS, and botocore's model.
+The sources are LocalStack's snapshot tests, whose responses were recorded on AWS, and botocore's model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 
 
 class Bucket:
-    """A new bucket with shortcuts for the calls of the rows."""
+    """A new bucket, with shortcuts for the rows' calls."""
 
     def __init__(self, account: Account, *, versioned: bool = False) -> None:
         self.s3 = account.client("s3")
@@ -82,7 +82,7 @@ def md5(data: bytes) -> str:
 
 
 def steps(*calls: Callable[[Bucket], Any], versioned: bool = False) -> Callable[[Account], Any]:
-    """Return a function that makes the calls in a new bucket, and returns the last answer."""
+    """Return a function that makes the calls in a new bucket and returns the last response."""
 
     def send(account: Account) -> Any:
         bucket = Bucket(account, versioned=versioned)
@@ -108,14 +108,14 @@ DELETE = call("delete_object")
 
 
 def put_if_match(body: bytes = b"test") -> Callable[[Bucket], Any]:
-    """Return a call that overwrites an object on the condition of its own ETag."""
+    """Return a call that overwrites an object, with its ETag as the condition."""
     return lambda bucket: bucket.put(body, IfMatch=bucket.put(b"before")["ETag"])
 
 
 def upload_then(*between: Callable[[Bucket], Any], **conditions: Any) -> Callable[[Bucket], Any]:
     """Return a call that begins an upload, makes other calls and completes the upload.
 
-    A condition may be a function of the answers of the other calls.
+    A condition can be a function of the other calls' responses.
     """
 
     def send(bucket: Bucket) -> Any:
@@ -128,7 +128,7 @@ def upload_then(*between: Callable[[Bucket], Any], **conditions: Any) -> Callabl
 
 
 def after_put(**between: Any) -> Callable[[Bucket], Any]:
-    """Return a call that completes an upload on the condition of the ETag that the object had before the upload."""
+    """Return a call that completes an upload if the object still has the ETag that it had before the upload."""
 
     def send(bucket: Bucket) -> Any:
         etag = bucket.put()["ETag"]
@@ -138,7 +138,7 @@ def after_put(**between: Any) -> Callable[[Bucket], Any]:
 
 
 def restarted(bucket: Bucket) -> Any:
-    """Delete an object during an upload, and repeat the upload."""
+    """Delete an object during an upload, and then repeat the upload."""
     bucket.put()
     bucket.upload(b"test")
     bucket.call("delete_object")
@@ -178,7 +178,7 @@ def skipped_numbers(bucket: Bucket) -> Any:
 
 
 def of_upload(operation: str, **parameters: Any) -> Callable[[Bucket], Any]:
-    """Return a call on an upload, under another key."""
+    """Return a call that names an upload and a different key."""
 
     def send(bucket: Bucket) -> Any:
         identity, parts = bucket.upload(b"test")
@@ -672,14 +672,14 @@ UPLOADS = [
         status=400,
     ),
     Row(
-        "CompleteMultipartUpload, a part twice",
+        "CompleteMultipartUpload, same part twice",
         steps(repeated_part),
         "botocore: s3, CompleteMultipartUpload, InvalidPartOrder in the documentation",
         code="InvalidPartOrder",
         status=400,
     ),
     Row(
-        "CompleteMultipartUpload, numbers with gaps",
+        "CompleteMultipartUpload, gaps in part numbers",
         steps(skipped_numbers),
         f"{S3}TestS3::test_complete_multipart_parts_order",
         holds=lambda length: length == 2 * len(LARGE),
@@ -716,7 +716,7 @@ UPLOADS = [
         status=400,
     ),
     Row(
-        "UploadPart replaces a part of the same number",
+        "UploadPart replaces a part with the same number",
         steps(overwritten_part),
         "botocore: s3, UploadPart: a part with the same number is overwritten",
         holds=lambda body: body == b"second",

@@ -1,6 +1,6 @@
 """CloudFormation: templates, parameters, change sets, stacks and drift.
 
-The sources are snapshot tests of LocalStack, whose answers were recorded from AWS, and AWS's documentation.
+The sources are LocalStack's snapshot tests, whose responses were recorded on AWS, and AWS's documentation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def body(found: Template) -> str:
 
 
 class Stack:
-    """A stack that does not exist yet, with shortcuts for the calls of the rows."""
+    """A stack that does not exist yet, with shortcuts for the rows' calls."""
 
     def __init__(self, account: Account) -> None:
         self.cfn = account.client("cloudformation")
@@ -138,7 +138,7 @@ def executed(account: Account) -> Any:
 
 
 def updated(before: Any, after: Any, values: bool = False, **more: Any) -> Callable[[Account], Any]:
-    """Return a call that describes the changes of an update, keyed by logical ID."""
+    """Return a call that returns an update's changes, keyed by logical ID."""
 
     def send(account: Account) -> Any:
         changes = Stack(account).create(before).described(after, "UPDATE", values, **more)["Changes"]
@@ -148,7 +148,7 @@ def updated(before: Any, after: Any, values: bool = False, **more: Any) -> Calla
 
 
 def details(name: str, *expected: tuple[str, str]) -> Callable[[Any], bool]:
-    """Return a check of a resource's details, as (ChangeSource, Evaluation)."""
+    """Return a function that checks a resource's details, given as (ChangeSource, Evaluation)."""
     return lambda found: (
         sorted((each["ChangeSource"], each["Evaluation"]) for each in found[name]["Details"]) == sorted(expected)
     )
@@ -189,7 +189,7 @@ def invalid(name: str, found: Template, source: str, words: str, gap: str = "") 
 
 
 ROWS = [
-    invalid("template that is a text", "a text", STACKS + "test_create_stack_url_as_template",
+    invalid("template that is a string", "a text", STACKS + "test_create_stack_url_as_template",
             "Template format error: unsupported structure."),
     invalid("template of broken JSON", '{"Resources": ', TEMPLATES + "test_validate_invalid_json_template_should_fail",
             "Template format error: JSON not well-formed. (line 1, column"),
@@ -202,7 +202,7 @@ ROWS = [
             "Template format error: At least one Resources member must be defined."),
     invalid("resources that are a list", template([1]), STACKS + "test_linting_error_during_creation",
             "Template format error: Any Resources member must be an object."),
-    invalid("resource that is a text", template({"A": "x"}), STACKS + "test_linting_error_during_creation",
+    invalid("resource that is a string", template({"A": "x"}), STACKS + "test_linting_error_during_creation",
             "Template format error: Any Resources member must be an object."),
     invalid("resource without a type", template({"A": {"Properties": {}}}),
             f"{VALIDATIONS}#test_resources_blocks[missing-type]",
@@ -229,8 +229,8 @@ ROWS = [
             "Template format error: Every Outputs member must contain a Value object"),
     invalid("output that is a list", template(Outputs={"O": {"Value": ["a", "b"]}}), OUTPUTS,
             "Template format error: The Value field of every Outputs member must evaluate to a String."),
-    invalid("output that is split", template(Outputs={"O": {"Value": {"Fn::Split": [",", "a,b"]}}}), OUTPUTS,
-            "must evaluate to a String."),
+    invalid("output that is the result of Fn::Split", template(Outputs={"O": {"Value": {"Fn::Split": [",", "a,b"]}}}),
+            OUTPUTS, "must evaluate to a String."),
     invalid("export name that is a list", template(Outputs={"O": {"Value": "a", "Export": {"Name": ["x"]}}}), OUTPUTS,
             "evaluate to a String."),
     Row("output that is a number", creating(template(Outputs={"O": {"Value": 1}})), OUTPUTS),
@@ -247,16 +247,16 @@ ROWS = [
             "Template format error: Every Mappings member A must be a map"),
     Row("mapping with a list", creating(template(Mappings={"M": {"A": {"B": ["c"]}}})),
         ENGINE + "test_mappings.snapshot.json"),
-    invalid("reference to nothing", template({"A": parameter({"Ref": "InvalidRef"})}),
+    invalid("reference to a missing resource", template({"A": parameter({"Ref": "InvalidRef"})}),
             ENGINE + "test_references.snapshot.json#test_useful_error_when_invalid_ref",
             "Template format error: Unresolved resource dependencies [InvalidRef] in the Resources block of the "
             "template"),
-    invalid("DependsOn of nothing", template({"A": parameter(DependsOn="NonExistingResource")}),
+    invalid("DependsOn with a missing resource", template({"A": parameter(DependsOn="NonExistingResource")}),
             ENGINE + "test_references.snapshot.json#TestDependsOn::test_depends_on_with_missing_reference",
             "Unresolved resource dependencies [NonExistingResource] in the Resources block of the template"),
-    invalid("Fn::Sub of nothing", template({"A": parameter({"Fn::Sub": "${Nothing}"})}),
+    invalid("Fn::Sub with a missing resource", template({"A": parameter({"Fn::Sub": "${Nothing}"})}),
             ENGINE + "test_references.snapshot.json", "Unresolved resource dependencies [Nothing]"),
-    invalid("output of nothing", template(Outputs={"O": {"Value": {"Ref": "Nothing"}}}),
+    invalid("output of a missing resource", template(Outputs={"O": {"Value": {"Ref": "Nothing"}}}),
             ENGINE + "test_conditions.snapshot.json#test_output_reference_to_skipped_resource",
             "Unresolved resource dependencies [Nothing] in the Outputs block of the template"),
     invalid("reference to a resource whose condition is false",
@@ -312,13 +312,13 @@ ROWS = [
                  Conditions={"Yes": {"Fn::Equals": ["a", "a"]}})),
         f"{ENGINE}test_update_policy.snapshot.json"),
     invalid("unknown DeletionPolicy", template({"A": parameter(DeletionPolicy="Keep")}), POLICIES, "DeletionPolicy"),
-    Row("AllowedValues that are truth values", given({"Type": "String", "AllowedValues": [True, False]}, "true"),
+    Row("Boolean AllowedValues", given({"Type": "String", "AllowedValues": [True, False]}, "true"),
         PARAMETERS),
-    Row("default that is a truth value", given({"Type": "String", "AllowedValues": [True, False], "Default": False}),
+    Row("Boolean default", given({"Type": "String", "AllowedValues": [True, False], "Default": False}),
         PARAMETERS),
-    Row("value that AllowedValues does not contain", given({"Type": "String", "AllowedValues": ["a"]}, "b"), PARAMETERS,
+    Row("value missing from AllowedValues", given({"Type": "String", "AllowedValues": ["a"]}, "b"), PARAMETERS,
         words="Parameter 'P' must be one of AllowedValues", **INVALID),
-    Row("number that is a text", given({"Type": "Number"}, "not-a-number"),
+    Row("number parameter with a text value", given({"Type": "Number"}, "not-a-number"),
         f"{RECORDED}test_change_set_parameters.snapshot.json#test_invalid_parameter_type",
         words="Parameter 'P' must be a number.", **INVALID),
     Row("parameter without a value", given({"Type": "String"}), PARAMETERS,
@@ -360,23 +360,23 @@ ROWS = [
     Row("CreateStack of a stack that exists",
         lambda a: Stack(a).create().call("create_stack", TemplateBody=body(template())), STACKS + "test_name_conflicts",
         code="AlreadyExistsException", words="already exists", status=400),
-    Row("change set whose name exists", lambda a: sets(Stack(a), "x", "x"),
+    Row("change set with an existing name", lambda a: sets(Stack(a), "x", "x"),
         "https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateChangeSet.html",
         code="AlreadyExistsException", status=400),
-    Row("change set whose name was used before an execution", reused, f"{RECORDED}test_change_set_ref.snapshot.json"),
-    Row("change set left over", obsolete, CHANGE_SETS + "test_create_while_in_review",
+    Row("change set with the name of an executed change set", reused, f"{RECORDED}test_change_set_ref.snapshot.json"),
+    Row("change set open during another's execution", obsolete, CHANGE_SETS + "test_create_while_in_review",
         holds=lambda it: it == "OBSOLETE"),
-    Row("change set after its execution", executed, CHANGE_SETS + "test_name_conflicts",
+    Row("executed change set", executed, CHANGE_SETS + "test_name_conflicts",
         holds=lambda found: found == "EXECUTE_COMPLETE"),
     Row("executed change sets in the list",
         lambda a: Stack(a).create().call("list_change_sets")["Summaries"],
         "https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_ExecuteChangeSet.html",
         holds=lambda found: found == []),
-    Row("change set without changes executed",
+    Row("execution of a change set without changes",
         lambda a: (stack := Stack(a).create()).described(template(), "UPDATE") and stack.execute("described"),
         CHANGE_SETS + "test_empty_changeset", code="InvalidChangeSetStatus",
         words="cannot be executed in its current status of [FAILED]", status=400),
-    Row("fields of a change set without parameters and tags",
+    Row("fields of a change set without parameters or tags",
         lambda a: Stack(a).described(template()), CHANGE_SETS + "test_name_conflicts",
         holds=lambda found: {*found} == {
             "Capabilities", "ChangeSetId", "ChangeSetName", "Changes", "CreationTime", "ExecutionStatus",
@@ -385,7 +385,7 @@ ROWS = [
     Row("fields of a stack under review", lambda a: sets(stack := Stack(a), "x") and stack.shown(),
         CHANGE_SETS + "test_name_conflicts",
         holds=lambda found: found["StackStatusReason"] == "User Initiated" and "Outputs" not in found),
-    Row("deletion of a stack while it is created", deleted_early,
+    Row("deletion of a stack during its creation", deleted_early,
         "https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_DeleteStack.html",
         holds=lambda found: found == "DELETE_COMPLETE"),
     Row("fields of a deleted stack",
@@ -397,7 +397,7 @@ ROWS = [
         holds=lambda found: not {"ChangeSetId", "EnableTerminationProtection", "StackStatusReason"} & found.keys()),
     Row("added resource", lambda a: Stack(a).described(template(), values=True)["Changes"][0]["ResourceChange"],
         f"{RECORDED}test_change_set_fn_sub.snapshot.json", holds=lambda found: "Replacement" not in found),
-    Row("changed text of a property", updated(template(), template({"A": parameter("2")})),
+    Row("changed property value", updated(template(), template({"A": parameter("2")})),
         f"{RECORDED}test_change_sets.snapshot.json#TestCaptureUpdateProcess::test_direct_update",
         holds=details("A", ("DirectModification", "Static"))),
     Row("changed parameter", updated(
@@ -436,18 +436,18 @@ ROWS = [
         lambda a: a.client("cloudformation").get_template(ChangeSetName="does-not-exist"),
         TEMPLATES + "test_get_template_missing_resources_change_set", words="StackName is a required parameter.",
         **INVALID),
-    Row("template of nothing", lambda a: a.client("cloudformation").get_template(),
+    Row("template without a stack or change set", lambda a: a.client("cloudformation").get_template(),
         TEMPLATES + "test_get_template_no_arguments",
         words="StackName is required if ChangeSetName is not specified.", **INVALID),
     Row("summary of a stack under review",
         lambda a: sets(stack := Stack(a), "x") and stack.call("get_template_summary"),
         TEMPLATES + "test_get_template_summary_non_executed_change_set",
         words="GetTemplateSummary cannot be called on REVIEW_IN_PROGRESS stacks.", **INVALID),
-    Row("template in a bucket by an s3 URL", lambda a: Stack(a).call(
+    Row("template at an s3:// URL", lambda a: Stack(a).call(
         "create_stack", TemplateURL="s3://b/test/template.yml"),
         TEMPLATES + "test_create_stack_from_s3_template_url[s3_url]",
         words="S3 error: Domain name specified in b is not a valid S3 domain", **INVALID),
-    Row("template elsewhere", lambda a: Stack(a).call("create_stack", TemplateURL="https://example.com/dummy.yml"),
+    Row("template on another site", lambda a: Stack(a).call("create_stack", TemplateURL="https://example.com/dummy.yml"),
         TEMPLATES + "test_create_stack_from_s3_template_url[http_invalid]",
         words="TemplateURL must be a supported URL.",
         **INVALID),
