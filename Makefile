@@ -15,7 +15,7 @@ DATA ?=
 FAULT ?= notice
 BASE ?= HEAD
 AGAINST ?= deployed
-# Installs exactly the listed files: each has a hash, and pip adds no dependency of its own.
+# Installs exactly the listed files: each has a hash, and pip does not add dependencies.
 PIP := pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export AWS_CDK_DISABLE_VERSION_CHECK := true
@@ -32,7 +32,7 @@ $(VENV)/.installed: requirements.lock requirements-cpu.lock requirements-cuda.lo
 	@# PyPI has torch for CUDA only. If pip's configuration offers the build for CPUs, install that one: it is much smaller.
 	$(BIN)/python -m $(PIP) --no-compile --requirement requirements-cpu.lock 2>/dev/null || true
 	$(BIN)/python -m $(PIP) --no-compile --requirement requirements.lock
-	@# Only the builds of torch for CUDA need more. Builds for CPUs end in +cpu, except on other systems than Linux.
+	@# Only CUDA builds of torch need more packages. CPU builds end in +cpu, except on systems other than Linux.
 	$(BIN)/python -c 'import sys, importlib.metadata as m; sys.exit(sys.platform == "linux" and "+cpu" not in m.version("torch"))' || \
 	    $(BIN)/python -m $(PIP) --no-compile --requirement requirements-cuda.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
@@ -70,10 +70,10 @@ test-deploy: install ## deploy, change and destroy every example on the embedded
 test-root: install ## test with real disks (needs root, mdadm, xfsprogs and lvm2, and user-mode-linux if the kernel does not support arrays)
 	python -m pytest -m root
 
-truth: install ## compare the embedded cloud with answers that AWS has recorded and published [LOCALSTACK=checkout of LocalStack]
+truth: install ## compare the embedded cloud with recorded and published AWS responses [LOCALSTACK=checkout of LocalStack]
 	LOCALSTACK="$(LOCALSTACK)" python -m tests.truth
 
-fuzz: install ## give 60,000 damaged files, documents, objects and responses to their readers (40 minutes) [SEED=1]
+fuzz: install ## feed 60,000 damaged files, documents, objects and responses to their readers (40 minutes) [SEED=1]
 	python -m tests.fuzz --seed $(SEED)
 
 mutate: install ## check that the tests detect each of 30 single-line faults (10 minutes)
@@ -125,7 +125,7 @@ build/parity-venv/.installed: policy/requirements-parity.lock $(VENV)/.installed
 parity: install build/parity-venv/.installed ## compare losses, gradient norms and weights with plain PyTorch, HF Trainer and Lightning: build/bench/parity.json [NANOGPT=clone of karpathy/nanoGPT]
 	python -m benchmarks.parity --python build/parity-venv/bin/python $(if $(NANOGPT),--nanogpt $(NANOGPT))
 
-bench-synth: install ## measure synthesis and check: build/bench/synth.json
+bench-synth: install ## measure the duration of synthesis and of check: build/bench/synth.json
 	python -m benchmarks.synth
 
 bench-train: install ## compare the trainer with a bare loop: build/bench/train.json (needs an idle machine)
@@ -134,7 +134,7 @@ bench-train: install ## compare the trainer with a bare loop: build/bench/train.
 bench-tokenize: install ## compare tokenizing with a bare tiktoken pool: build/bench/tokenize.json
 	python -m benchmarks.tokenize
 
-bench-gpu: install ## measure models and ablations on the local GPUs: build/bench/gpu.json (reports a missing GPU)
+bench-gpu: install ## measure models and ablations on the local GPUs: build/bench/gpu.json (without a GPU, only prints a message)
 	python -m benchmarks.gpu
 
 bench-prewarm: install ## compare the pre-warm with dd and fio: build/bench/prewarm.json (needs root, fio and FUSE)
@@ -149,7 +149,7 @@ bench-boot: install ## compute the critical path of a boot, and measure the cost
 test-vm: install ## boot a Debian guest with cloud-init in QEMU, and train in it (needs root, debootstrap and qemu-system-x86; 25 minutes)
 	python -m tests.vm
 
-cdk-upgrade: install ## show how the adjacent CDK release changes the templates
+cdk-upgrade: install ## show how upgrading from the previous CDK release changes the templates
 	python -m benchmarks.cdk_upgrade
 
 perf-gate: install ## compare the working tree's speed with another revision [BASE=HEAD]
@@ -192,10 +192,10 @@ cdk-diff: install ## show the CDK's raw template diff [CONFIG=...] [STACKS=Train
 	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) diff $(STACKS) -c config=$(CONFIG)
 
-deploy: install ## review, then deploy to the AWS account of your credentials [CONFIG=...] [STACKS=TrainingStack] [APPROVED=20|30|40: without a question]
+deploy: install ## review, then deploy to the AWS account of your credentials [CONFIG=...] [STACKS=TrainingStack] [APPROVED=20|30|40: do not ask]
 	python -m trainstack up $(CONFIG) $(filter-out --all,$(STACKS)) $(if $(APPROVED),--approved $(APPROVED)) --no-follow
 
-destroy: install ## delete the fleet, network and alarms; list the data that remains with its monthly price [CONFIG=...] [YES=1: without a question]
+destroy: install ## delete the fleet, network and alarms; list the remaining data with its monthly price [CONFIG=...] [YES=1: do not ask]
 	python -m trainstack down $(CONFIG) $(if $(YES),--yes)
 
 clean: ## stop the embedded cloud and delete build outputs, but keep .venv and node_modules

@@ -90,14 +90,14 @@ class Worker:
 
     def seconds_of(self, steps: int) -> float:
         """Take steps; return their total duration in seconds."""
-        assert self._process.stdin is not None, "the process was opened with a pipe"
+        assert self._process.stdin is not None, "the process has a pipe"
         self._process.stdin.write(f"{steps}\n")
         self._process.stdin.flush()
         seconds: list[float] = self._read_response()["seconds"]
         return sum(seconds)
 
     def _read_response(self) -> dict[str, Any]:
-        assert self._process.stdout is not None, "the process was opened with a pipe"
+        assert self._process.stdout is not None, "the process has a pipe"
         line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)

@@ -193,7 +193,7 @@ def _print(line: str) -> None:
 
 
 def judge(full: Figures, tenth: Figures) -> dict[str, dict[str, float | bool]]:
-    """Return each ratio with its bound and whether it holds."""
+    """Return each ratio with its bound, and whether the bound is met."""
     ratios = {
         "full_speed_over_fio": (full.prewarm_mib_per_second / full.fio_mib_per_second, 0.95, True),
         "full_speed_over_dd": (full.prewarm_mib_per_second / full.dd_mib_per_second, 10.0, True),
@@ -206,12 +206,12 @@ def judge(full: Figures, tenth: Figures) -> dict[str, dict[str, float | bool]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, write the figures, and return 1 if a bound does not hold."""
+    """Measure, write the figures, and return 1 if a bound is not met."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prewarm", description=__doc__)
     parser.add_argument("--volume-mib", type=int, default=2048, help="size of each volume")
     parser.add_argument("--delay-milliseconds", type=float, default=100, help="latency of a first read of 512 KiB")
     parser.add_argument("--dd-mib", type=int, default=48, help="MiB that dd reads")
-    parser.add_argument("--rounds", type=int, default=2, help="number of rounds on each volume")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds for each volume")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args(arguments)
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]

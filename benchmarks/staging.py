@@ -2,11 +2,11 @@
 
 ``python -m benchmarks.staging`` writes build/bench/staging.json. Each tool downloads one large object and 2,000 small
 objects, then downloads them again unchanged and with 1 % changed. For both kinds of objects, the tool is also killed
-(SIGKILL) halfway and started again. The tools are interleaved for several rounds; a speed is the median of the rounds'
-ratios. S3 serves 85 to 90 MB/s per request, after a latency of 100 to 200 ms. A proxy limits each connection to a lower
+(SIGKILL) halfway and started again. The tools are interleaved for several rounds; each speed is the median over the
+rounds. S3 serves 85 to 90 MB/s per request, after a latency of 100 to 200 ms. A proxy limits each connection to a lower
 rate and a shorter latency, so that this machine can serve many connections. The large object is also downloaded without
-the proxy. The times for staging include hashing every byte, which the other tools do not do. They exclude starting the
-interpreter, since the boot stages in its own process.
+the proxy. The times for staging include hashing every byte, which the other tools do not do. They exclude interpreter
+startup, since boot stages data in its own process.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html (2026-11).
 """
 
@@ -79,7 +79,7 @@ TOOLS: dict[str, Tool] = {"staging": staging, "s5cmd": s5cmd, "aws-cli": aws_cli
 
 
 def download(tool: str, dataset: str, root: Path) -> Download:
-    """Download a dataset with a tool; staging runs in this process, as in the boot."""
+    """Download a dataset with a tool; staging runs in this process, as it does during boot."""
     directory = _directory(root, dataset)
     directory.mkdir(parents=True, exist_ok=True)
     before = _versions(directory)
@@ -258,7 +258,7 @@ def measure(
 
 
 def judge(found: Rounds) -> dict[str, dict[str, float | bool]]:
-    """Return each bound with its figure and whether it holds."""
+    """Return each bound with its figure, and whether the bound is met."""
     verdict: dict[str, dict[str, float | bool]] = {}
 
     def check(name: str, figure: float, bound: float, holds: bool) -> None:
@@ -275,7 +275,7 @@ def judge(found: Rounds) -> dict[str, dict[str, float | bool]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, write the figures, and return 1 if a bound does not hold."""
+    """Measure, write the figures, and return 1 if a bound is not met."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.staging", description=__doc__)
     parser.add_argument("--large-mib", type=int, default=1024, help="size of the large object")
     parser.add_argument("--small-objects", type=int, default=2000, help="number of 256 KiB objects")

@@ -1,9 +1,9 @@
 """Duration of synthesis and `stacks check`: `python -m benchmarks.synth` writes build/bench/synth.json.
 
 Alternately times `cdk synth` (for an example with several volumes and for an empty CDK app) and `stacks check`. Also
-reports the sizes of templates and user data. The empty app has the CDK's default settings, which include template
-validation that this project leaves to its policy gate. The report also includes the ratio with that validation enabled
-in both.
+reports the sizes of templates and user data. The empty app uses the CDK's defaults, which include template validation;
+this project validates templates in its policy gate instead. The report also includes the ratio with that validation
+enabled in both.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def synthesise(path: Path, out: Path) -> str:
 
 
 def lint(directories: Mapping[str, Path]) -> set[str]:
-    """Return the names of the files whose templates cfn-lint reports an error for."""
+    """Return the names of the files with templates in which cfn-lint finds an error."""
     by_text: dict[str, list[Path]] = {}  # most errors affect one of four stacks, and linting is slow
     for directory in directories.values():
         for one in directory.glob("*.template.json"):

@@ -117,7 +117,7 @@ class InstanceType:
         return range(first, first + step * self.efa_interfaces, step)
 
     def quota_code(self, *, spot: bool) -> str | None:
-        """Return the code of the vCPU quota that the type counts against, or None if unknown."""
+        """Return the code of the type's vCPU quota, or None if unknown."""
         return self.family.quotas.get("spot" if spot else "on_demand")
 
     @property

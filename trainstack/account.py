@@ -72,7 +72,7 @@ class Observation:
     """A deployment's records at one point in time.
 
     Attributes:
-        run: The run document, or None without a parameter.
+        run: The run document, or None if the parameter is missing or invalid.
         desired: The operator's desired state of the deployment.
         controller: The run controller's state, or None before its first step for this run.
         controller_unix_seconds: Time when the controller last changed its state.
@@ -207,7 +207,7 @@ def run_document(client: Clients, deployment: Deployment, problems: list[str]) -
 
 
 def parameters(client: Clients, deployment: Deployment, problems: list[str]) -> tuple[RunDocument | None, DesiredState]:
-    """Return the run document and the desired state. Reasons why one is missing or invalid are added to `problems`.
+    """Return the run document and the desired state. If one is missing or invalid, add the reason to `problems`.
 
     Raises:
         botocore.exceptions.ClientError: AWS rejected the call.
@@ -231,7 +231,7 @@ def parameters(client: Clients, deployment: Deployment, problems: list[str]) -> 
 
 
 def _object(client: Clients, deployment: Deployment, key: str) -> tuple[bytes | None, float | None]:
-    """Return an object's content, at most one byte more than the limit, and its time; None if it does not exist."""
+    """Return an object's content (up to one byte above the limit) and modification time; None if it does not exist."""
     try:
         response = client("s3").get_object(Bucket=deployment.control_bucket, Key=key)
     except ClientError as error:

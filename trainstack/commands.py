@@ -45,7 +45,7 @@ PLUGIN_PAGE = (
 WATCH_SECONDS = 5.0
 PROGRAMS = (
     ("config", "stacks", "Check, review and deliver deployment files (`python -m stacks`)."),
-    ("training", "training", "Prepare data, inspect checkpoints, train by hand (`python -m training`)."),
+    ("training", "training", "Prepare data, inspect checkpoints, train manually (`python -m training`)."),
     ("cloud", "localcloud", "Run the embedded cloud (`python -m localcloud`)."),
 )
 """Programs that this command starts: name, module and description."""
@@ -115,7 +115,7 @@ def show_events(
     region: Region = None,
     node: Annotated[str, typer.Option(help="Only this instance's events.")] = "",
     since: Annotated[str, typer.Option(help="Age of the oldest event, such as 30m, 6h or 2d.")] = "1h",
-    kind: Annotated[list[str] | None, typer.Option("--kind", help="Only this event; can be repeated.")] = None,
+    kind: Annotated[list[str] | None, typer.Option("--kind", help="Only this kind of event; can be repeated.")] = None,
     follow: Annotated[bool, typer.Option(help="Continue until Ctrl-C, even when nodes are replaced.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
@@ -148,7 +148,7 @@ def show_output(
 @app.command("ssh", context_settings={"ignore_unknown_options": True})
 def open_shell(
     name: Name,
-    node: Annotated[str, typer.Argument(help="Instance id, its beginning, or a node rank.")] = "0",
+    node: Annotated[str, typer.Argument(help="Instance id, a prefix of it, or a node rank.")] = "0",
     command: Annotated[list[str] | None, typer.Argument(help="Command to run instead of a shell, after --.")] = None,
     region: Region = None,
 ) -> None:
@@ -171,10 +171,10 @@ def open_shell(
 @app.command("zombies")
 def show_zombies(
     region: Region = None,
-    all_regions: Annotated[bool, typer.Option(help="Search all regions that the account has enabled.")] = False,
+    all_regions: Annotated[bool, typer.Option(help="Search all regions enabled for the account.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List resources that cost money without a run, with the command that deletes each. Nothing is deleted."""
+    """List billed resources that no run uses, and the command to delete each of them. Nothing is deleted."""
     now, first = time.time(), Account(region)
     names = [each["RegionName"] for each in first.client("ec2").describe_regions()["Regions"]] if all_regions else []
     found: list[zombies.Zombie] = []
@@ -199,7 +199,7 @@ def print_reader_policy(
         bool, typer.Option("--operate", help="Add the permissions for stop, resume, restart and retry.")
     ] = False,
 ) -> None:
-    """Print the IAM policy that the read-only commands need for one deployment, without `ssh`."""
+    """Print the IAM policy for the read-only commands, except `ssh`, on one deployment."""
     opened = Account(region)
     identity = opened.client("sts").get_caller_identity()
     partition = str(identity["Arn"]).split(":")[1]

@@ -1,4 +1,4 @@
-"""What a deployment costs: its instances from the ledger, and estimates of its other resources."""
+"""Costs of a deployment: its instances from the ledger, and estimates for its other resources."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What the current run's money has bought. None: the trainer has not reported enough yet.
+    """Training progress relative to the current run's costs. None: the trainer has not reported enough data yet.
 
     Attributes:
-        goodput: Share of the time with instances that the steps up to the latest one took at the latest speed.
+        goodput: Share of the billed time that all steps so far would take at the latest speed.
     """
 
     usd_per_million_tokens: float | None
@@ -74,7 +74,7 @@ class Efficiency:
 
 
 def entries(client: Clients, deployment: Deployment) -> tuple[list[Entry], list[str]]:
-    """Return the ledger's entries, and the problems of objects that cannot be read.
+    """Return the ledger's entries, and a message for each object that cannot be read.
 
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
@@ -113,7 +113,7 @@ def summed(label: str, group: Sequence[Entry]) -> Sum:
 
 
 def efficiency(seen: Observation, spent: Charge) -> Efficiency:
-    """Return the price of the tokens and the goodput of the current run."""
+    """Return the current run's cost per million tokens and its goodput."""
     report, controller = seen.status, seen.controller
     if report is None or not report.step or report.step_seconds is None:
         return Efficiency(None, None)
@@ -140,7 +140,7 @@ def estimates(client: Clients, name: str, buckets: Sequence[str], now_unix_secon
     for page in client("ec2").get_paginator("describe_snapshots").paginate(**owned):
         gib += sum(item["VolumeSize"] for item in page["Snapshots"])
     if gib:
-        source = f"upper bound: sizes of the volumes at {ESTIMATE_SOURCE}"
+        source = f"upper bound: volume sizes at {ESTIMATE_SOURCE}"
         result.append(Estimate("snapshots", gib * SNAPSHOT_USD_PER_GIB_MONTH, source))
     for bucket in buckets:
         size = _stored_gib(client, bucket, now_unix_seconds)
@@ -192,7 +192,7 @@ class Actual:
 
 
 def actual(explorer: Any, name: str, first_unix_seconds: float, now_unix_seconds: float) -> Actual:
-    """Ask Cost Explorer for the costs with the deployment's tag. Each page is a request that costs REQUEST_USD.
+    """Request the costs with the deployment's tag from Cost Explorer. Each page is a request that costs REQUEST_USD.
 
     Raises:
         botocore.exceptions.ClientError: AWS rejected the call.

@@ -1,4 +1,4 @@
-"""The command `cost`: what runs have cost, by run, node, zone, market or day."""
+"""The command `cost`: costs by run, node, zone, market or day."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def show_cost(
     by: Annotated[str, typer.Option(help=f"Group by {', '.join(LABELS)}.")] = "run",
     actual: Annotated[
         bool,
-        typer.Option(
-            help=f"Also ask Cost Explorer, which costs {cost.REQUEST_USD} USD per request, for the difference."
-        ),
+        typer.Option(help=f"Also compare with Cost Explorer, which costs {cost.REQUEST_USD} USD per request."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -79,7 +77,7 @@ def _result(opened: Account, deployment: account.Deployment, by: Any, with_actua
 
 
 def _actual(name: str, first: float, now: float, ledger_usd: float) -> dict[str, Any]:
-    print(f"asking Cost Explorer ({cost.REQUEST_USD} USD per request)", file=sys.stderr, flush=True)
+    print(f"querying Cost Explorer ({cost.REQUEST_USD} USD per request)", file=sys.stderr, flush=True)
     explorer = boto3.client("ce", region_name=cost.COST_EXPLORER_REGION)
     found = cost.actual(explorer, name, first, now)
     if not found.usd:
@@ -103,7 +101,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
     total, bought, current = result["total"], result["efficiency"], result["current"]
     if total["uncertain_seconds"]:
         hours = total["uncertain_seconds"] / 3600
-        lines.append(f"  {hours:,.2f} instance-hours are upper bounds: their price or end is not known exactly")
+        lines.append(f"  {hours:,.2f} instance-hours are upper bounds: their price or end time is not known exactly")
     if total["unpriced_seconds"]:
         lines.append(
             f"  {total['unpriced_seconds'] / 3600:,.2f} instance-hours have no known price and are not included"
@@ -113,7 +111,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
     if bought["usd_per_million_tokens"] is not None:
         lines.append(f"  {bought['usd_per_million_tokens']:,.4f} USD per million tokens of {result['run']}")
     if bought["goodput"] is not None:
-        lines.append(f"  goodput {bought['goodput']:.1%}: the share of the instance time that the kept steps took")
+        lines.append(f"  goodput {bought['goodput']:.1%}: the share of instance time spent on steps that were kept")
     lines.append("other resources, estimated per month")
     for each in result["estimates"]:
         usd = "unknown" if each["usd_per_month"] is None else f"{each['usd_per_month']:,.2f} USD"

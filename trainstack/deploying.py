@@ -20,7 +20,7 @@ from trainstack.verbs import saved
 from trainstack.waiting import Look, wait
 
 HARMLESS = 10
-"""Highest exit code of `python -m stacks diff` that needs no approval."""
+"""Highest exit code of `python -m stacks diff` that does not require approval."""
 FOREVER = float("inf")
 
 File = Annotated[Path, typer.Argument(help="Deployment file, such as config/my-run.yaml.")]
@@ -42,9 +42,9 @@ def init(
     dataset: Annotated[str | None, typer.Option(help="Name of the dataset.")] = None,
     preset: Annotated[str | None, typer.Option(help="Model preset, such as gpt2 or llama-160m.")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences per step, over all GPUs.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences per step, across all GPUs.")] = None,
 ) -> None:
-    """Write a commented deployment file. On a terminal, asks for values that no option sets."""
+    """Write a commented deployment file. On a terminal, prompts for values that are not given as options."""
     given: dict[str, object] = {
         "name": name or new_file.name_of(file),
         "region": region,
@@ -75,8 +75,8 @@ def up(
 ) -> None:
     """Validate a file, build its wheels, review the change, deploy it, and follow the run until it ends.
 
-    A change above code 10 needs confirmation on the terminal, or --approved with its code. Ctrl-C ends the command, not
-    the run.
+    A change with a code above 10 requires confirmation on the terminal, or --approved with its code. Ctrl-C ends the
+    command, not the run.
     """
     config = _load(file)
     _run("bundle", "building wheels", str(file), *(["--locked"] if _is_locked(file) else []))
@@ -98,11 +98,11 @@ def up(
 
 def down(
     file: File,
-    data: Annotated[bool, typer.Option("--data", help="Also delete the data: needs --allow-destroy.")] = False,
+    data: Annotated[bool, typer.Option("--data", help="Also delete the data; requires --allow-destroy.")] = False,
     allow_destroy: Annotated[
-        bool, typer.Option("--allow-destroy", help="Second key for --data, after storage.deletion: destroy.")
+        bool, typer.Option("--allow-destroy", help="Required with --data, in addition to storage.deletion: destroy.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete the fleet and all other billed resources except the data, and list the data with its monthly price.
 
@@ -112,7 +112,7 @@ def down(
     if data and not (config.storage.deletion == "destroy" and allow_destroy):
         raise CommandError(
             REFUSED,
-            f"{file}: --data deletes checkpoints and datasets, so it needs both keys: storage.deletion: destroy "
+            f"{file}: --data deletes checkpoints and datasets, so it requires both storage.deletion: destroy "
             f"(found {config.storage.deletion}) and --allow-destroy ({'given' if allow_destroy else 'missing'})",
         )
     options = ["--force"]

@@ -71,7 +71,7 @@ def newest_generation(client: Clients, deployment: Deployment, run: str) -> int:
 
 
 def request_retry(client: Clients, deployment: str) -> None:
-    """Request that the run controller tries again at once.
+    """Request that the run controller try again at once.
 
     Raises:
         EventRejected: EventBridge did not accept the event.

@@ -1,4 +1,4 @@
-"""Writes a commented deployment file from given values, answers and defaults. `check` accepts what is written."""
+"""Writes a commented deployment file from given values, answers and defaults. `check` accepts the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUESTIONS: Mapping[str, tuple[str, object]] = {
     "dataset": ("Name of the dataset", "my-text"),
     "preset": ("Model preset", "gpt2"),
     "steps": ("Optimizer steps", 20000),
-    "global_batch_size": ("Sequences per step, over all GPUs", 256),
+    "global_batch_size": ("Sequences per step, across all GPUs", 256),
 }
 """The values to ask for: a question and a default for each."""
 SCHEMA = Path(__file__).resolve().parents[1] / "docs" / "deployment.schema.json"
@@ -43,18 +43,18 @@ def name_of(file: Path) -> str:
 
 
 def write(file: Path, given: Mapping[str, object], ask: Callable[[str], str] | None) -> DeploymentConfig:
-    """Write a deployment file and return what `check` reads from it.
+    """Write a deployment file and return the configuration that it defines.
 
     Args:
         file: The file, which must not exist.
-        given: The values of options, keyed as QUESTIONS, and `name`. None: not given.
+        given: Option values, keyed by `name` and the keys of QUESTIONS. None: not given.
         ask: Asks a question and returns the answer; None to use the defaults.
 
     Raises:
         NotWritten: The file exists, or the values do not make a valid file. Nothing is written.
     """
     if file.exists():
-        raise NotWritten(f"{file}: exists; choose another name, or remove it")
+        raise NotWritten(f"{file}: already exists; choose another name, or remove it")
     values = {"name": given["name"]}
     for key, (question, default) in QUESTIONS.items():
         values[key] = given[key] if given.get(key) is not None else _answer(question, default, ask)
@@ -99,7 +99,7 @@ def _training(values: Mapping[str, object]) -> list[str]:
     return [
         "# Number of optimizer steps of the run.",
         f"steps: {_scalar(values['steps'])}",
-        "# Sequences in each step, over all GPUs; the trainer divides them into micro-batches.",
+        "# Sequences in each step, across all GPUs; the trainer divides them into micro-batches.",
         f"global_batch_size: {_scalar(values['global_batch_size'])}",
         f"model: {{preset: {_scalar(values['preset'])}}}",
     ]
@@ -114,7 +114,7 @@ def _key(section: type, key: str, values: Mapping[str, object], indent: int) -> 
 
 
 def _scalar(value: object) -> str:
-    """Return a value as YAML in one line, so that a value never becomes another key."""
+    """Return a value as one line of YAML, so that a value cannot add a key."""
     return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("\n...")
 
 

@@ -19,13 +19,13 @@ Event = Mapping[str, Any]
 
 
 class EventReader:
-    """Yields a log group's events in order of time within each poll, and each event once.
+    """Yields each event in a log group once, ordered by time within each poll.
 
     Args:
         logs: A boto3 client for CloudWatch Logs.
         group: Name of the log group.
         since_unix_seconds: Time of the oldest event to read.
-        node: Instance id, or its beginning; an empty string: all nodes.
+        node: Instance id, or a prefix of it; an empty string: all nodes.
     """
 
     def __init__(self, logs: Any, group: str, since_unix_seconds: float, node: str = "") -> None:
@@ -98,7 +98,7 @@ def output_lines(event: Event) -> list[str]:
     """Return the lines of a `trainer_output` event, each with the node's rank, and a line for dropped output."""
     label = f"[node {event.get('rank')}]"
     dropped = event.get("dropped_bytes")
-    lines = [f"{label} ({dropped:,} bytes left out)"] if isinstance(dropped, int) and dropped > 0 else []
+    lines = [f"{label} ({dropped:,} bytes omitted)"] if isinstance(dropped, int) and dropped > 0 else []
     # A progress bar rewrites its line with carriage returns: show its latest state.
     shown = [line.rstrip("\r").rpartition("\r")[2] for line in str(event.get("text", "")).split("\n")]
     return [*lines, *(f"{label} {_printable(line)}" for line in (shown if shown[-1] else shown[:-1]))]

@@ -1,4 +1,4 @@
-"""Runs the programs that make up a command, and prints a line whenever they are silent."""
+"""Runs the programs that make up a command, and prints a line when they print nothing for a while."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 def run(command: Sequence[str], what: str, *, environment: Mapping[str, str] | None = None) -> int:
-    """Run a program without questions, copy its output to standard error, and return its exit code.
+    """Run a program without standard input, copy its output to standard error, and return its exit code.
 
     Args:
         command: The program and its arguments.

@@ -1,6 +1,6 @@
-"""The IAM policies for users and programs: reading (`status`, `why`, `events`, `cost`), and operating as well.
+"""IAM policies for reading runs (`status`, `why`, `events`, `cost`) and for operating them.
 
-Operating adds the calls of `stop`, `resume`, `restart` and `retry`.
+The policy for operating runs adds the calls made by `stop`, `resume`, `restart` and `retry`.
 
 Sources (2026-11): https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
 (DescribeInstances does not support resource-level permissions) and
@@ -21,7 +21,7 @@ from trainstack.account import DEPLOYMENT_TAG, STACK_SUFFIX, STORAGE_SUFFIX, Dep
 
 
 def reader_policy(deployment: Deployment, region: str, account_id: str, partition: str = "aws") -> dict[str, Any]:
-    """Return the policy document for one deployment. `runs` shows the stacks that DescribeStacks may list."""
+    """Return the policy document for one deployment. `runs` shows only stacks that DescribeStacks may list."""
     place = f"{region}:{account_id}"
     bucket = f"arn:{partition}:s3:::{deployment.control_bucket}"
     return {
@@ -64,8 +64,8 @@ def reader_policy(deployment: Deployment, region: str, account_id: str, partitio
                 "cloudformation:GetTemplate",
                 f"arn:{partition}:cloudformation:{place}:stack/{deployment.name}-*/*",
             ),
-            # Neither call supports resources. Source (2026-11): list_amazonec2.html and list_amazoncloudwatch.html in
-            # https://docs.aws.amazon.com/service-authorization/latest/reference/
+            # Neither call supports resource-level permissions. Source (2026-11): list_amazonec2.html and
+            # list_amazoncloudwatch.html in https://docs.aws.amazon.com/service-authorization/latest/reference/
             _allow("FindSnapshots", "ec2:DescribeSnapshots", "*"),
             _allow("ReadSizes", "cloudwatch:GetMetricStatistics", "*"),
             _allow(
@@ -78,10 +78,10 @@ def reader_policy(deployment: Deployment, region: str, account_id: str, partitio
 
 
 def operator_policy(deployment: Deployment, region: str, account_id: str, partition: str = "aws") -> dict[str, Any]:
-    """Return the policy document for one deployment's operators: the reader's statements and those that change it.
+    """Return the policy document for one deployment's operators: the reader's statements, and those for changing it.
 
     Sources (2026-11): https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoneventbridge.html
-    (PutEvents is authorized by the bus, its source and its detail type) and
+    (PutEvents is authorized by event bus, source and detail type) and
     https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html (needs no permission).
     """
     place = f"{region}:{account_id}"

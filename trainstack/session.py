@@ -19,7 +19,7 @@ EXIT_CODES = (
     "instance does not exist, 4 the run's phase does not permit the command."
 )
 
-Name = Annotated[str, typer.Argument(help="Deployment name, as in its file.")]
+Name = Annotated[str, typer.Argument(help="Deployment name, as in the deployment file.")]
 Region = Annotated[str | None, typer.Option(help="AWS region; default: the region of the AWS configuration.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -57,7 +57,7 @@ class Account:
 
 
 def observing(region: str | None) -> Account:
-    """Return an account with the clients that an observation calls."""
+    """Return an account with the clients that an observation uses."""
     return Account(region).prepare("cloudformation", "ssm", "s3", "ec2")
 
 

@@ -17,7 +17,7 @@ LATE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """A live instance with its place in the gang. `rank` is None outside of the newest generation."""
+    """A live instance and its rank. `rank` is None if the instance is not in the newest generation."""
 
     instance_id: str
     instance_type: str
@@ -38,10 +38,10 @@ class Status:
         reason: The controller's reason for its phase.
         cause: Why the run is not training, as in `stacks.functions.run_controller.causes`; empty if it should train.
         desired: The operator's desired state: `running` or `stopped`.
-        progress: Share of the run's steps that are done, from 0 to 1.
+        progress: Share of the run's steps that are complete, from 0 to 1.
         seconds_left: Time for the remaining steps at the latest speed, without pauses.
         checkpoint_step: Step of the newest durable checkpoint.
-        checkpoint_age_seconds: Its age. None also means that an earlier generation saved it.
+        checkpoint_age_seconds: Age of that checkpoint. None also means that an earlier generation saved it.
         usd_per_hour: Hourly cost of the live instances: the ledger's, or else the sum of the catalogue's prices. None
             if a price is unknown.
         usd: What the run's instances have cost so far, from the ledger.
@@ -145,7 +145,7 @@ def status_of(seen: Observation, catalogue: Catalogue, region: str, now_unix_sec
 
 
 def _usd_per_hour(nodes: tuple[NodeStatus, ...], spending: Spending | None) -> float | None:
-    """Return the ledger's figure. The catalogue's prices serve until the ledger has seen the instances."""
+    """Return the ledger's figure, or the catalogue's until the ledger contains the instances."""
     if spending is not None and (spending.usd_per_hour or not nodes):
         return round(spending.usd_per_hour, 4)
     prices = [node.usd_per_hour for node in nodes]

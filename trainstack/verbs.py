@@ -49,7 +49,7 @@ class Change:
         return status_of(self.opened, self.deployment)
 
     def desired(self) -> DesiredState:
-        """Return the desired state as stored. An invalid one is replaced by the default."""
+        """Return the stored desired state, or the default if it is invalid."""
         return account.parameters(self.opened.client, self.deployment, [])[1]
 
     def who(self) -> str:
@@ -104,7 +104,7 @@ def resume(name: Name, region: Region = None, waits: Waits = False, as_json: Jso
 
 
 def restart(name: Name, region: Region = None, waits: Waits = True, as_json: Json = False) -> None:
-    """Restart the trainers on the same nodes, from a checkpoint that they save first."""
+    """Save a checkpoint, then restart the trainers from it on the same nodes."""
     change = Change(name, region, as_json=as_json)
     if change.before.phase != "running":
         raise change.refuse(f"the run is not training: {change.before.phase}: {change.before.reason}")
@@ -118,7 +118,7 @@ def restart(name: Name, region: Region = None, waits: Waits = True, as_json: Jso
 
 
 def retry(name: Name, region: Region = None, waits: Waits = True, as_json: Json = False) -> None:
-    """Lift a wait, the protection after failed boots, or a failed outcome, and start the fleet at once."""
+    """End a wait, including one after failed boots, or clear a failed outcome, and start the fleet at once."""
     change = Change(name, region, as_json=as_json)
     before = change.before
     if before.desired == "stopped":
@@ -126,7 +126,7 @@ def retry(name: Name, region: Region = None, waits: Waits = True, as_json: Json 
     if before.cause == "finished":
         raise change.refuse("the run has finished; to train again, change training.run and deploy")
     if before.phase not in (*LATCHED, "ended"):
-        raise change.refuse(f"nothing holds the run back: {before.phase}: {before.reason}")
+        raise change.refuse(f"nothing prevents the run from starting: {before.phase}: {before.reason}")
     try:
         desired.request_retry(change.opened.client, name)
     except desired.EventRejected as error:

@@ -21,10 +21,10 @@ from trainstack.status import LATE_SECONDS, Status, duration
 SENTENCES: Mapping[Cause, str] = {
     Cause.PERMISSION: "AWS denies the launch of nodes.",
     Cause.CONFIGURATION: "AWS or the trainer rejects a resource or setting.",
-    Cause.QUOTA: "The account's quota does not allow the nodes.",
+    Cause.QUOTA: "The account's quota is too low for the nodes.",
     Cause.DATASET_MISSING: "The dataset does not exist.",
     Cause.BOOT_FAILURE: "Nodes fail to boot.",
-    Cause.PRICE: "The maximum price is below the price of the nodes.",
+    Cause.PRICE: "The maximum price is below the nodes' price.",
     Cause.CAPACITY: "AWS does not have capacity for the nodes.",
     Cause.GANG_INCOMPLETE: "The gang is incomplete: too few nodes are in service.",
     Cause.UNKNOWN: "The run has too few nodes, and AWS has not reported a known reason.",
@@ -34,14 +34,14 @@ SENTENCES: Mapping[Cause, str] = {
     Cause.FINISHED: "The run has finished.",
 }
 FAILURE_DAYS = 7
-"""Maximum age of the reports on failed training that are read."""
+"""Maximum age of the failure reports to read."""
 FAILURES_PATTERN = '{ ($.event = "generation_ended") && ($.outcome = "failed") }'
 MAX_MESSAGE_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The first report on the newest generation that failed: the message of its first failed rank."""
+    """The earliest report on the newest failed generation, with the message of its first failed rank."""
 
     generation: int
     instance_id: str
@@ -75,7 +75,7 @@ def explain(seen: Observation, status: Status, failure: Callable[[], Failure | N
     Args:
         seen: The observation from which the status was derived.
         status: The status.
-        failure: Reads the first report on the newest failed generation. Called only if training failed or is silent.
+        failure: Reads the first report on the newest failed generation, if training failed or stopped reporting.
     """
     cause = Cause(status.cause) if status.cause else None
     is_silent = status.status_age_seconds is None or status.status_age_seconds > LATE_SECONDS
@@ -137,7 +137,7 @@ def _progress(status: Status, is_silent: bool) -> str:
         return (
             f"Nothing is wrong: the run is training, at step {status.step:,}{total}."
             if status.step is not None
-            else ("Nothing is wrong: the run has started to train.")
+            else ("Nothing is wrong: the run has started training.")
         )
     if _should_train(status, is_silent):
         return "The nodes are in service, but they have not reported training yet."

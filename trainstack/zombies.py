@@ -1,6 +1,6 @@
-"""Finds resources that cost money without a run, by their deployment's tag and by references to them.
+"""Finds billed resources that no run uses, by their deployment's tag and by references to them.
 
-Nothing is deleted. A resource of a deployment whose stacks exist is only reported if nothing can use it any more.
+Nothing is deleted. If a deployment's stacks exist, its resources are reported only if nothing can use them any more.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from stacks.changes.effects.fixed_costs import HOURS_PER_MONTH, USD_PER_MONTH
 from trainstack.account import DEPLOYMENT_TAG, Clients, find, run_document
 
 BOOT_SECONDS = 3600.0
-"""Age above which an instance without a heartbeat is not booting any more. Boot itself is limited to less."""
+"""Age above which an instance without a heartbeat is no longer booting. The boot timeout is shorter."""
 SILENT_SECONDS = 900.0
-"""Age above which a heartbeat, which a node writes every few seconds, proves that its supervisor has ended."""
+"""Heartbeat age above which the node's supervisor must have ended. Nodes write heartbeats every few seconds."""
 IDLE_SECONDS = 3600.0
-"""Age above which a detached copy of a volume, or an unused capacity reservation, is not waiting for an instance."""
+"""Age above which a detached volume copy or an unused capacity reservation is no longer waiting for an instance."""
 MAX_HEARTBEAT_PAGES = 10
 _STACKS = ("NetworkStack", "StorageStack", "TrainingStack")
 _LIVE_REQUESTS = ("open", "active")
@@ -68,7 +68,7 @@ class _Search:
 
 
 def search(client: Clients, region: str, now_unix_seconds: float) -> list[Zombie]:
-    """Return the region's resources without a run, in order of kind. The clients of SERVICES must already exist.
+    """Return the region's resources without a run, grouped by kind. The clients of SERVICES must already exist.
 
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
@@ -110,7 +110,7 @@ def _instances(seen: _Search) -> Iterator[Zombie]:
 
 
 def _heartbeats(seen: _Search, deployment: str) -> Mapping[str, float]:
-    """Return the times of the current run's heartbeats. Unbounded listings end after MAX_HEARTBEAT_PAGES pages."""
+    """Return the times of the current run's heartbeats. Reads at most MAX_HEARTBEAT_PAGES pages."""
     found = find(seen.client, deployment)
     run = run_document(seen.client, found, [])
     if run is None:

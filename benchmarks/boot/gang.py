@@ -161,7 +161,7 @@ class Gang:
                 return found
             time.sleep(POLL_SECONDS)
         logs = "\n".join(f"== {node.instance_id}\n{_log_tails(node)}" for node in self.nodes)
-        raise TooSlowError(f"{what}: not within {WAIT_SECONDS:g} s\n{logs}")
+        raise TooSlowError(f"{what}: timed out after {WAIT_SECONDS:g} s\n{logs}")
 
     def training(self, after: int, members: int | None = None) -> int | None:
         """Return a later generation (with this number of members) that has completed a step; None if there is none."""

@@ -112,7 +112,7 @@ def _absence(gang: Gang, generation: int, leave: Callable[[Node], Callable[[], N
 
 
 def give_notice(seconds: float) -> Callable[[Gang, int], tuple[Loss, int]]:
-    """Return a disturbance that gives the last node this much notice and launches its replacement."""
+    """Return a disturbance that sends the last node a notice of this length and launches its replacement."""
 
     def disturb(gang: Gang, generation: int) -> tuple[Loss, int]:
         members = len(gang.nodes)

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             garbage_objects = experiment.garbage_objects
     print(report.table())
     print("faults of S3: " + (", ".join(f"{count} {fault}" for fault, count in s3_faults.items()) or "none"))
-    print(f"objects put among the control records and in the log of the supervised run: {garbage_objects}")
+    print(f"objects added to the supervised run's control records and log: {garbage_objects}")
     for problem in report.problems:
         print(f"VIOLATION {problem}")
     if restarts:
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "--supervised-cycles", type=int, default=15, help="faults with real supervisors and torchrun (default 15)"
     )
     parser.add_argument(
-        "--garbage", type=int, default=1000, help="objects to put among the supervised run's records (default 1000)"
+        "--garbage", type=int, default=1000, help="objects to add to the supervised run's records (default 1000)"
     )
     parser.add_argument("--steps", type=int, default=300, help="steps in a run of forked ranks (default 300)")
     parser.add_argument("--fault", choices=faults, help="use only this fault")

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 S3Fault = Literal["errors", "slow-down", "timeouts", "truncated bodies", "lost responses"]
 
 SILENCE_SECONDS = 1.5
-"""Time without a response to a silent request; longer than the read timeout of the trainers under test."""
+"""Delay of a response that should time out; longer than the read timeout of the trainers under test."""
 _HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive", "content-length"}
 
 

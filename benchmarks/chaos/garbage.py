@@ -1,6 +1,6 @@
-"""Puts objects that no program of the project writes among the records of a supervised run, while it trains.
+"""Adds objects that no part of this project writes to the records of a supervised run during training.
 
-With a node's own permissions, anyone who controls one node can write these objects. The run must train on.
+Anyone who controls a node can write these objects with the node's permissions. The run must continue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = (
 
 
 class Garbage:
-    """Puts up to `count` objects in a thread, and counts them.
+    """Writes up to `count` objects from a thread, and counts them.
 
     Args:
         s3: client for S3.
@@ -61,7 +61,7 @@ class Garbage:
 
 
 def objects(count: int, seed: str) -> Iterator[tuple[str, bytes]]:
-    """Yield names below a run's prefix and contents. Each name occurs before any is repeated."""
+    """Yield contents and names relative to a run's prefix. Each name occurs once before any name is repeated."""
     choice = random.Random(seed)  # noqa: S311 (not a secret)
     for number in range(count):
         unique = f"{choice.getrandbits(68):017x}"

@@ -194,7 +194,7 @@ def _parent(pid: int) -> int:
 
 
 class _Machine(System):
-    """This machine, except that it does not shut down: the experiment continues after a node has ended."""
+    """This machine, but without shutdown, because the experiment continues after a node has ended."""
 
     def shut_down(self) -> None:
         """Do nothing."""

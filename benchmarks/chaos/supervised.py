@@ -124,7 +124,7 @@ class SupervisedRun:
         seed: seed for all choices.
         restart_seconds: times from a fault to the first step of the next generation.
         aborted: event to set to end the run early, without comparing it.
-        garbage_objects: number of objects to put among the run's records while it trains; then, the number that were.
+        garbage_objects: number of objects to add to the run's records during training; afterwards, the number added.
     """
 
     folder: Path
@@ -220,7 +220,7 @@ class SupervisedRun:
 
     def _finish(self, generation: int) -> None:
         outcome = None
-        # A run that makes progress does not hang.
+        # A run that makes progress is not hung.
         while outcome is None and self._makes_progress():
             outcome = self.account.outcome()
         if outcome is None or outcome["outcome"] != "finished":

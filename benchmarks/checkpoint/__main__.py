@@ -2,16 +2,18 @@
 
 State: GPT-2 124M with AdamW in fp32, about 1.5 GB, after real optimizer steps. Every method syncs its files. The
 methods are interleaved in rounds on one machine. Only the ratios of times are therefore meaningful, and only on an
-otherwise idle machine. A ratio's bound applies to the median over the rounds; its range is also printed. The S3 server
-is SeaweedFS on the loopback network. A part begins no further round after its share of `--minutes`.
+otherwise idle machine. Each bound applies to the median ratio over the rounds; the range of the ratios is also printed.
+The S3 server is SeaweedFS on the loopback network. Each part stops beginning rounds when its share of `--minutes` has
+elapsed.
 
 What the ratios depend on, apart from noise:
 
 - Training time lost on shared cores is CPU time: torch's methods copy and write, and this project also hashes (0.3 s
   per GB) and compresses (2 s per GB). The writer stops compressing while its threads wait for a core.
-- The step time with a writer on its own core is above 1 if the two cores are hardware threads of one core, which the
-  report states: they share its execution units and caches.
-- Durable times depend on the disk and on pages of earlier saves that the kernel still writes, so a sync precedes each.
+- The step time with a writer on its own core is above 1 if the two cores are hardware threads of one core, because they
+  share execution units and caches; the report states whether they are.
+- Durable times depend on the disk, and on pages of earlier saves that the kernel is still writing, so each measurement
+  starts with a sync.
 
 Exit code: 0 if every bound is met, 1 if not; the report is written in both cases.
 """
@@ -123,7 +125,7 @@ class _Report:
         self._began = time.monotonic()
 
     def limit(self, share: float) -> measures.Limit:
-        """Return the limit of a part that should end at this share of the benchmark's time."""
+        """Return the limit for a part that should end at this share of the benchmark's time."""
         return measures.Limit(self._rounds, self._began + share * self._minutes * 60)
 
     def begin(self, part: str) -> None:
@@ -145,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=5, help="rounds, each with a save per method (default 5)")
     parser.add_argument(
-        "--minutes", type=float, default=10.0, help="time after which parts make only 3 rounds (default 10)"
+        "--minutes", type=float, default=10.0, help="time after which each part measures only 3 rounds (default 10)"
     )
     parser.add_argument(
         "--preset", default="gpt2", choices=("demo", "gpt2"), help="demo is a tenth of the size, for a quick trial"
@@ -254,7 +256,7 @@ def _ratios(results: Results, part: str, other: str, figure: str) -> list[float]
 
 
 def _quotients(ours: list[float], theirs: list[float]) -> list[float]:
-    """Return quotients of two methods' rounds; parts that ran at different times may have other numbers of rounds."""
+    """Return quotients of two methods' rounds; parts that ran at different times may differ in this number."""
     return [one / two for one, two in zip(ours, theirs, strict=False)]
 
 

@@ -29,18 +29,18 @@ MATRIX = 1024
 Rounds = dict[str, list[float]]
 """A method's values, one for each round."""
 MIN_ROUNDS = 3
-"""Number of rounds that a part makes even if its time is over. The median of fewer would be an extreme value."""
+"""Minimum number of rounds in a part, even if its time is over. The median of fewer would be an extreme value."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The number of measured rounds in a part, and the time, on `time.monotonic()`, at which it begins no other."""
+    """The number of measured rounds in a part, and the time (on `time.monotonic()`) after which no round begins."""
 
     rounds: int
     until_seconds: float
 
     def numbers(self) -> Iterator[int]:
-        """Yield 0 for the round that is not measured, and then the numbers of the rounds."""
+        """Yield 0 for the warm-up round, and then the numbers of the measured rounds."""
         for number in range(self.rounds + 1):
             if number > MIN_ROUNDS and time.monotonic() > self.until_seconds:
                 return
@@ -86,7 +86,7 @@ def contention(workload: Workload, methods: Mapping[str, Method], limit: Limit) 
     """Return the training time that a save costs on shared cores, as blocked seconds plus excess step time.
 
     The normal step time is measured directly before each save. The order of the methods alternates, and no save begins
-    while the kernel is still writing the pages of an earlier one, since that would count against the next method.
+    while the kernel is still writing the pages of an earlier one, since that would slow down the next method.
     """
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in methods}
     for repeat in limit.numbers():

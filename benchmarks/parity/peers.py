@@ -56,7 +56,7 @@ class _Named(nn.Module):
 
 
 def hugging_face(task: Task) -> tuple[Result, nn.Module]:
-    """Train with Trainer of transformers. It accumulates micro-batches, clips, and calls the scheduler after a step."""
+    """Train with HF Trainer. It accumulates micro-batches, clips, and calls the scheduler after a step."""
     transformers: Any = import_module("transformers")
     model = task.model()
     optimizer = optimizer_of(model)
@@ -99,7 +99,7 @@ def hugging_face(task: Task) -> tuple[Result, nn.Module]:
 
 
 def lightning(task: Task) -> tuple[Result, nn.Module]:
-    """Train with Trainer of Lightning. It accumulates micro-batches, clips, and calls the scheduler after a step."""
+    """Train with Lightning's Trainer. It accumulates micro-batches, clips, and calls the scheduler after a step."""
     package: Any = import_module("lightning")
     micro_losses: list[float] = []
     norms: list[float] = []

@@ -1,4 +1,4 @@
-"""A custom training script with its own loop; three lines save, resume, and stop in time.
+"""A custom training script with its own loop. Three lines save checkpoints, resume, and respond to stop requests.
 
 To run it manually, put the repository on PYTHONPATH and run
 ``torchrun --nproc-per-node 2 examples/script/train.py --steps 200``.

@@ -79,7 +79,7 @@ class Classifier(nn.Module):
 
 
 def dataset(split: str, directory: Path, images: int = 3000, pixels: int = 24) -> Shapes:
-    """Return a split's dataset. ``directory`` holds the staged files, which generated images do not need."""
+    """Return a split's dataset. ``directory`` contains the staged files; this example generates its images instead."""
     if split == "train":
         return Shapes(images, pixels, augment=True)
     return Shapes(images // 10, pixels, augment=False)

@@ -105,7 +105,7 @@ def test_lines() -> None:
 def test_output_lines() -> None:
     event = {"event": "trainer_output", "rank": 1, "text": "10%\r20%\r\nloss \x1b[1m2\npartial", "dropped_bytes": 1500}
     assert output_lines(event) == [
-        "[node 1] (1,500 bytes left out)",
+        "[node 1] (1,500 bytes omitted)",
         "[node 1] 20%",
         "[node 1] loss  [1m2",
         "[node 1] partial",

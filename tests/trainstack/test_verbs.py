@@ -125,7 +125,7 @@ def test_retry_sends_the_event_that_the_rule_expects(world: World, monkeypatch: 
 @pytest.mark.parametrize(
     ("command", "state", "desired", "text"),
     [
-        ("retry", RUNNING, "running", "nothing holds the run back"),
+        ("retry", RUNNING, "running", "nothing prevents the run from starting"),
         ("retry", STOPPED, "stopped", "trainstack resume demo"),
         ("retry", replace(RUNNING, phase="ended", cause=Cause.FINISHED), "running", "the run has finished"),
         ("restart", STOPPED, "stopped", "is not training"),
