@@ -1,4 +1,4 @@
-"""A minimal training loop: the trainer's model and mathematics without its other features."""
+"""A minimal training loop with the trainer's model and arithmetic, but without its other features."""
 
 from __future__ import annotations
 

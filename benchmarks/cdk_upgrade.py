@@ -38,7 +38,7 @@ HASH_PATHS = ("Code/S3Key", "Content/S3Key")
 
 
 def install(release: str) -> Path:
-    """Install a release of the library with its dependencies, unless installed; return its folder.
+    """Install a release of the library with its dependencies, unless it is installed; return its folder.
 
     Raises:
         SystemExit: pip failed; see its output for the reason.

@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         def save(label: str, config: dict[str, Any]) -> None:
             results[label] = _measure(bench, label, config)
-            # Write after each run, so that the results survive losing the machine.
+            # Write after each run, so that the results survive if the machine is lost.
             options.output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
         for model in (each for each in MODELS if options.only is None or options.only in each):

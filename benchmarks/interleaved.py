@@ -1,8 +1,8 @@
 """Interleaved timing: the ratio of two durations measured alternately, with its confidence bounds.
 
-On a shared machine, durations drift by several percent during a benchmark, but barely between consecutive measurements.
-The ratio is therefore computed within each pair, on a logarithmic scale, and averaged by a trimmed mean, which resists
-a few disturbed pairs (Yuen 1974, https://doi.org/10.1093/biomet/61.1.165).
+On a shared machine, durations drift by several percent during a benchmark, but very little between consecutive
+measurements. The ratio is therefore computed within each pair, on a logarithmic scale, and averaged by a trimmed mean,
+which resists a few disturbed pairs (Yuen 1974, https://doi.org/10.1093/biomet/61.1.165).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Speed of the pre-warm on a volume with slow first reads, compared with `dd` and `fio` as documented by AWS.
 
 ``python -m benchmarks.prewarm`` (root, fio, FUSE) creates two ext4 volumes, one full and one 10 % full. It reads each
-volume with every tool, interleaved and with all blocks unread each time, and writes build/bench/prewarm.json. `dd`
-reads only the first part of the volume, since its rate is constant and the rest would take minutes. The times include
-mapping files to extents, but not mounting or starting interpreters.
+volume with every tool in turn, with all blocks unread each time, and writes build/bench/prewarm.json. `dd` reads only
+the first part of the volume, since its rate is constant and the rest would take minutes. The times include mapping
+files to extents, but not mounting or starting interpreters.
 Source of the commands: https://docs.aws.amazon.com/ebs/latest/userguide/initalize-volume.html (2026-11).
 """
 

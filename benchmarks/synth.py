@@ -72,7 +72,7 @@ def rendered_user_data(template: Mapping[str, Any]) -> list[int]:
 
 
 def _text(value: Any) -> str:
-    """Render a CloudFormation expression; a reference becomes a name as long as the names that AWS generates."""
+    """Render a CloudFormation expression; a reference becomes a name as long as AWS's generated names."""
     if isinstance(value, str):
         return value
     if "Fn::Join" in value:

@@ -35,7 +35,7 @@ PRELOADED = [
     "training.checkpoint.storage.s3",
 ]
 COLLECTIVE_TIMEOUT_SECONDS = 8
-"""Timeout for a collective. The trainer's default is minutes; this one makes a stopped rank cost only seconds."""
+"""Timeout for a collective. The trainer's default is minutes; with this value, a stopped rank costs only seconds."""
 RENDEZVOUS_TIMEOUT_SECONDS = 20
 READ_TIMEOUT_SECONDS = 1
 """Timeout for a read, shorter than the trainer's 20 s for the same reason."""

@@ -56,7 +56,7 @@ class Workload:
                     tensor.mul_(1.0001)
 
     def train_only(self, wanted: Callable[[str], bool]) -> None:
-        """Freeze every parameter for whose name `wanted` returns False."""
+        """Freeze the parameters whose names `wanted` rejects."""
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(wanted(name))
 

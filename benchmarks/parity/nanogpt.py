@@ -47,7 +47,7 @@ def prepare(source: Path, folder: Path) -> None:
     data.mkdir(parents=True)
     for name in SOURCES:
         if not (source / name).is_file():
-            raise SystemExit(f"--nanogpt: {source / name}: does not exist; give a clone of karpathy/nanoGPT")
+            raise SystemExit(f"--nanogpt: {source / name}: does not exist; specify a clone of karpathy/nanoGPT")
         (copy / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, copy / name)
     characters = np.minimum(np.random.default_rng(SEED).zipf(1.3, TOKENS), VOCABULARY_SIZE) - 1
@@ -126,7 +126,7 @@ def configuration() -> dict[str, Any]:
 
 
 class _Loss(nn.Module):
-    """nanoGPT's model, which returns its loss only."""
+    """nanoGPT's model, which returns only its loss."""
 
     def __init__(self, gpt: nn.Module) -> None:
         super().__init__()
