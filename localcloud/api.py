@@ -56,7 +56,7 @@ class ApiError(Exception):
 
 
 Handler = Callable[[Call], Mapping[str, Any]]
-"""Handles a call and returns its output in boto3's shape, which the gateway serialises. It may raise ApiError."""
+"""Handles a call and returns its output in boto3's shape, which the gateway serializes. It may raise ApiError."""
 
 
 Observer = Callable[[Call, Mapping[str, Any]], None]

@@ -86,5 +86,5 @@ class ControlLoop(Generic[T]):
 
 def retry_seconds(failures: int) -> float:
     """Return the delay before the next attempt, which doubles with each failure up to MAX_RETRY_SECONDS."""
-    doublings = min(failures - 1, 10)  # bounded, since the number of failures is not
+    doublings = min(failures - 1, 10)  # bounded, since the number of failures is unbounded
     return min(FIRST_RETRY_SECONDS * 2.0**doublings, MAX_RETRY_SECONDS)

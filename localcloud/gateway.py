@@ -1,4 +1,4 @@
-"""Entry point for all requests: authenticates, authorises with IAM, and routes to a local service or to moto."""
+"""Entry point for all requests: authenticates, authorizes with IAM, and routes to a local service or to moto."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Gateway:
             self._observers.setdefault(key, []).append(observer)
 
     def guard(self, service: str, guard: Guard) -> None:
-        """Run moto's part of each call to a service within `guard`, which may reject the call with an ApiError."""
+        """Run moto's part of each call to a service inside `guard`, a context that can reject it with an ApiError."""
         self._guards[service] = guard
 
     def check(self, service: str, check: Check) -> None:

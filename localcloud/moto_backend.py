@@ -1,4 +1,4 @@
-"""Runs moto behind the gateway, which performs all authorisation."""
+"""Runs moto behind the gateway, which performs all authorization."""
 
 from __future__ import annotations
 

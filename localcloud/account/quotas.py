@@ -1,4 +1,4 @@
-"""Service Quotas. The account file and tests can set quotas, but quotas are not enforced.
+"""Service Quotas. The account file and tests can set quotas. Quotas are not enforced.
 
 `POST /_localcloud/service-quotas/quota {quota_code, value}` sets a quota's applied value.
 Codes (2026-11): docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html, and the links to Service Quotas

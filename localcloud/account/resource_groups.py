@@ -64,7 +64,7 @@ class ResourceGroups:
         return {"Succeeded": done, "Failed": failed, "Pending": []}
 
     def _found(self, call: Call) -> tuple[str, set[str]]:
-        """Return the ARN and configuration types of the group that a call names."""
+        """Return the ARN and configuration types of the group named in a call."""
         named = call.parameters.get("Group") or call.parameters.get("GroupName")
         groups = self._clients.direct(self.name, region=call.region)
         try:

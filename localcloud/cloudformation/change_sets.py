@@ -19,7 +19,7 @@ from localcloud.cloudformation.templates.parameters import resolve_parameters
 from localcloud.cloudformation.templates.template import load_template
 from localcloud.cloudformation.templates.validation import require_capabilities, validate
 
-# The CDK CLI recognises an empty change set by this message.
+# The CDK CLI recognizes an empty change set by this message.
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
 # Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html (2026-11).
 MAX_BODY_BYTES, MAX_OBJECT_BYTES = 51_200, 1_000_000
@@ -29,7 +29,7 @@ VIRTUAL_HOST = re.compile(r"(?P<bucket>.+?)\.(s3[.-].+|s3|localhost|localhost\..
 
 
 def template_body(stacks: Stacks, call: Call, previous: str) -> str:
-    """Return a call's template, which may be inline, stored in S3 or the stack's current template.
+    """Return a call's template: inline, stored in S3, or the stack's current template.
 
     Raises:
         TemplateError: The call does not specify a template, or the template cannot be read.

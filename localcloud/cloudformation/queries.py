@@ -64,7 +64,7 @@ class Queries:
         }
 
     def stack(self, call: Call) -> Stack:
-        """Return the stack that a call names.
+        """Return the stack named in a call.
 
         Raises:
             NoSuchStack: The stack does not exist.
@@ -78,7 +78,7 @@ class Queries:
             raise NoSuchStack(name, NO_STACK[call.operation]) from None
 
     def change_set(self, call: Call) -> tuple[Stack, ChangeSet]:
-        """Return the change set that a call names, either by name and stack or by ARN.
+        """Return the change set named in a call, either by name and stack or by ARN.
 
         Raises:
             ApiError: NoSuchStack or NoSuchChangeSet.
@@ -110,7 +110,7 @@ class Queries:
 
     def _describe_events(self, call: Call) -> Output:
         stack = self.stack(call)
-        # Page tokens count from the oldest event, so that events recorded between two pages do not shift them.
+        # Page tokens count from the oldest event, so events recorded between two pages do not shift them.
         token = call.parameters.get("NextToken")
         events = list(stack.events)
         if token is not None and not token.isdigit():

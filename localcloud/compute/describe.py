@@ -42,7 +42,7 @@ def _values(name: str, item: Mapping[str, Any], fields: Mapping[str, str]) -> li
 def page(
     items: Sequence[Any], parameters: Mapping[str, Any], name: str, limit: int = 1000, *, size: str = "MaxResults"
 ) -> dict[str, Any]:
-    """Return the page that `NextToken` and the parameter named by `size` select, and the next page's token.
+    """Return the page selected by `NextToken` and the parameter named by `size`, and the next page's token.
 
     The page's items are under the key `name`.
 

@@ -8,7 +8,7 @@ class ComputeError(Exception):
 
 
 class UserDataError(ComputeError, ValueError):
-    """The user data has a format that the embedded cloud cannot run."""
+    """The embedded cloud cannot run user data in this format."""
 
 
 class ProcessTreeError(ComputeError):
@@ -16,4 +16,4 @@ class ProcessTreeError(ComputeError):
 
 
 class AddressesExhausted(ComputeError):
-    """A subnet does not have any free private addresses left."""
+    """A subnet has no free private addresses left."""

@@ -76,7 +76,7 @@ class Demo:
             self._deploy(environment, "NetworkStack", "StorageStack")
             self._deploy(environment, "TrainingStack")
             self._deploy(environment, "ObservabilityStack")
-            # As in the runbook, the dataset follows the deploy, and the run starts when its index arrives.
+            # As in the runbook, upload the dataset after the deploy. The run starts when the dataset's index arrives.
             tokenize.wait(timeout_seconds=TIMEOUTS_SECONDS["tokenize"])
             self._upload(environment, self._outputs())
         finally:
@@ -104,7 +104,7 @@ class Demo:
         return self._start("tokenize", arguments, {})
 
     def _app(self, *, synthesise: bool = False) -> list[str]:
-        """Return the CDK options, which name the app for synthesis and its cloud assembly afterwards."""
+        """Return the CDK options: for synthesis, the configuration and the output; afterwards, the cloud assembly."""
         assembly = str(self.build / "cdk.out")
         if synthesise:
             return ["--context", f"config={self.config}", "--output", assembly]

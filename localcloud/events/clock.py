@@ -44,7 +44,7 @@ class ScheduleBook:
     def due(self, rules: Iterable[ScheduledRule], now_seconds: float) -> list[tuple[ScheduledRule, float]]:
         """Return the `rules` that are due, each with the time at which it was due. `rules` contains all enabled rules.
 
-        A rule that became due several times since the last call is returned once.
+        A rule that has become due several times since the last call is returned once.
         """
         present = {rule.arn: rule for rule in rules}
         self._entries = {arn: entry for arn, entry in self._entries.items() if arn in present}
@@ -67,7 +67,7 @@ class ScheduleBook:
 def _begin(rule: ScheduledRule, now_seconds: float) -> _Entry:
     try:
         schedule = parse_schedule(rule.expression)
-    except InvalidSchedule as error:  # added directly to moto, which validates less
+    except InvalidSchedule as error:  # added directly to moto, which validates less strictly
         _logger.error("%s never fires: %s", rule.arn, error)
         return _Entry(None, rule.expression, now_seconds, None)
     return _Entry(schedule, rule.expression, now_seconds, schedule.next_after(now_seconds, now_seconds))

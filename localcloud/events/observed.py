@@ -1,6 +1,6 @@
 """Creates Parameter Store and S3 events from the calls that moto handles.
 
-Observers may receive a call without its response, so events take the response's contents from moto's records.
+Observers may receive a call without its response, so events are created from moto's records.
 
 Sources (read 2026-11): https://docs.aws.amazon.com/systems-manager/latest/userguide/monitoring-systems-manager-events.html,
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/ev-events.html

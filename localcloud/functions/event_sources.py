@@ -26,7 +26,7 @@ from localcloud.journal import RecordLog
 _logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-"""Interval for finding messages that are visible again. New messages wake the thread immediately."""
+"""Interval between checks for messages that are visible again. New messages wake the thread immediately."""
 FIFO_BATCH, STANDARD_BATCH, DEFAULT_BATCH = 10, 10_000, 10
 RECEIVED_AT_ONCE = 10
 """ReceiveMessage's maximum. A larger batch needs a batching window, which is not supported."""

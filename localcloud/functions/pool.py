@@ -35,7 +35,7 @@ class WarmSandbox:
 
 
 class FunctionPool:
-    """Lends processes to invocations. Replaces those that exited, or whose definition or session is out of date."""
+    """Provides processes for invocations. Replaces processes that have exited or are outdated."""
 
     def __init__(self, start: Callable[[FunctionDefinition], WarmSandbox]) -> None:
         self._start = start

@@ -135,7 +135,7 @@ def load_handler(name: str, task_root: str) -> Handler:
         where = f"{error.filename} line {error.lineno}"
         message = f"Syntax error in module '{module_name}': {error.msg} ({where})"
         raise LoadError("Runtime.UserCodeSyntaxError", message, []) from error
-    except Exception as error:  # an exception in the function's module is a response, not a failure here
+    except Exception as error:  # an exception in the function's module becomes the response
         trace = own_frames(error.__traceback__, task_root)
         raise LoadError(type(error).__name__, str(error), trace) from error
     found = getattr(module, attribute, None)

@@ -22,7 +22,7 @@ from localcloud.functions.runtime_process import LOG_BOUNDARY
 INIT_LIMIT_SECONDS = 60.0
 """AWS allows 10 s for initialization before the timeout starts
 (https://docs.aws.amazon.com/lambda/latest/dg/lambda-runtime-environment.html, read 2026-11). In the embedded cloud,
-functions share a few cores with the training, and importing boto3 alone may take 10 s."""
+functions share a few cores with training, and importing boto3 alone may take 10 s."""
 LOG_SETTLE_SECONDS = 1.0
 RUNTIME = Path(__file__).with_name("runtime_process.py")
 

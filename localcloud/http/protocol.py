@@ -1,6 +1,6 @@
-"""Parses AWS requests and serialises responses in each service's wire protocol.
+"""Parses AWS requests and serializes responses in each service's wire protocol.
 
-Uses botocore's service models and moto's router, parsers and serialisers.
+Uses botocore's service models and moto's router, parsers and serializers.
 """
 
 from __future__ import annotations

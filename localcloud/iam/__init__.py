@@ -1,1 +1,1 @@
-"""Identity and authorisation: access keys, role sessions and IAM policy evaluation."""
+"""Identity and authorization: access keys, role sessions and IAM policy evaluation."""

@@ -35,7 +35,7 @@ PREFIXES = {
 
 
 def accesses(call: Call) -> list[Access]:
-    """Return the actions and resources that a call requires, all of which must be allowed."""
+    """Return the actions and resources that a call requires. All of them must be allowed."""
     builder = BUILDERS.get(call.service)
     if builder is not None:
         return builder(call)
@@ -95,7 +95,7 @@ def _lambda(call: Call) -> list[Access]:
     p = call.parameters
     action = "lambda:InvokeFunction" if call.operation == "Invoke" else f"lambda:{call.operation}"
     if call.operation.endswith(("EventSourceMapping", "EventSourceMappings")):
-        named = p.get("UUID")  # these calls name a mapping or no resource instead of the function
+        named = p.get("UUID")  # these calls name a mapping or nothing, but not the function
         place = f"arn:aws:lambda:{call.region}:{call.account}:event-source-mapping:{named}"
         return [Access(action, place if named else "*", {})]
     name = p.get("FunctionName")
@@ -162,7 +162,7 @@ def _sns(call: Call) -> list[Access]:
     p = call.parameters
     topic = p.get("TopicArn") or p.get("ResourceArn")
     if topic is None and p.get("SubscriptionArn"):
-        topic = str(p["SubscriptionArn"]).rpartition(":")[0]  # authorised on the topic
+        topic = str(p["SubscriptionArn"]).rpartition(":")[0]  # authorized on the topic
     if topic is None and call.operation == "CreateTopic":
         topic = f"arn:aws:sns:{call.region}:{call.account}:{p['Name']}"
     return [Access(f"sns:{call.operation}", str(topic or "*"), {})]

@@ -1,4 +1,4 @@
-"""Authorises calls against the policies that apply to them.
+"""Authorizes calls against the policies that apply to them.
 
 Identity policies, permissions boundaries, bucket policies, key policies and Lambda resource policies are read from the
 services' stores. aws:SecureTransport is true for every call, although the endpoint does not use TLS.

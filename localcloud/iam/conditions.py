@@ -102,7 +102,7 @@ def as_list(value: Any) -> list[str]:
 
 
 def conditions_hold(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, Sequence[str]]) -> bool:
-    """Return True if every operator and key in a Condition holds for the request context (lower-case keys)."""
+    """Return True if the request context (lower-case keys) satisfies every operator and key in a Condition."""
     return all(
         _operator_holds(operator, key.lower(), as_list(expected), context)
         for operator, keys in conditions.items()

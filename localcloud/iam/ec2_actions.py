@@ -156,7 +156,7 @@ def _named(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for name, value in parameters.items():
         if not name.endswith(("Id", "Ids", "Resources")):
-            continue  # user-defined names may look like IDs
+            continue  # user-defined names can look like IDs
         for one in value if isinstance(value, list) else [value]:
             match = RESOURCE_ID.match(one) if isinstance(one, str) else None
             if match is not None and match.group(1) in RESOURCE_TYPES and one not in seen:

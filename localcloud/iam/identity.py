@@ -64,7 +64,7 @@ class Identity:
 
     @property
     def root(self) -> Principal:
-        """The root principal, which may make any call."""
+        """The root principal, which can make any call."""
         return Principal(f"arn:aws:iam::{ACCOUNT}:root", ACCOUNT, "root", access_key_id=ROOT_ACCESS_KEY_ID)
 
     def authenticate(self, access_key_id: str, session_token: str | None) -> Principal:

@@ -29,7 +29,7 @@ SERVICE = "cloudwatch.amazonaws.com"
 
 
 class AlarmService:
-    """The states and actions of alarms, which moto stores."""
+    """Updates the states and performs the actions of the alarms that moto stores."""
 
     name = "cloudwatch"
 
@@ -130,7 +130,7 @@ class AlarmService:
         for action in actions[alarm.state_value]:
             try:
                 if not action.startswith("arn:aws:sns:"):
-                    raise TargetRefused(f"{action}: only SNS topics are emulated as actions")
+                    raise TargetRefused(f"{action}: only notifications of SNS topics are emulated")
                 send_to_topic(self._clients, action, json.dumps(message), SERVICE, alarm.alarm_arn)
             except (TargetRefused, ClientError, BotoCoreError) as error:
                 self._records.append("alarm_action_refused", alarm=alarm.name, action=action, reason=str(error))

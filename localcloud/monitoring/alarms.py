@@ -59,7 +59,7 @@ class Evaluation:
         return self.period_seconds * (self.periods + EXTRA_PERIODS)
 
     def state(self, stored: Iterable[Any], end: float) -> str | None:
-        """Return the state of the periods before `end` (Unix seconds), or None if the alarm keeps its state."""
+        """Return the state for the periods before `end` (Unix seconds), or None if the alarm keeps its state."""
         number = self.periods + EXTRA_PERIODS
         wanted = {stat.series for stat in self.stats.values()}
         found = samples(stored, wanted, end - self.seconds)
@@ -80,7 +80,7 @@ class Evaluation:
             return None if self.missing == "ignore" else INSUFFICIENT_DATA
         if len(breaching) < len(latest):
             return ALARM if len(breaching) >= self.to_alarm else OK
-        # All data is breaching. The oldest must be as old as the number of data points to alarm.
+        # All data points are breaching. The oldest must be at least `to_alarm` periods old.
         return ALARM if self.missing == "missing" and breaching[-1] + 1 >= self.to_alarm else None
 
 

@@ -41,7 +41,7 @@ class InvalidPattern(ValueError):
 
 
 def parse_pattern(text: str) -> Test:
-    """Return a function that returns True for the matching events.
+    """Return a function that returns True for matching events.
 
     Raises:
         InvalidPattern: The pattern is malformed or not supported.

@@ -54,7 +54,7 @@ def dimensions_of(stored: Iterable[Dimension]) -> frozenset[tuple[str, str]]:
 
 
 def samples(stored: Iterable[Any], wanted: set[Series], from_unix_seconds: float) -> dict[Series, list[_Sample]]:
-    """Return the samples of the requested metrics since a time."""
+    """Return the requested metrics' samples since `from_unix_seconds`."""
     names = {series.name for series in wanted}
     found: dict[Series, list[_Sample]] = {series: [] for series in wanted}
     for datum in stored:
@@ -72,7 +72,7 @@ def samples(stored: Iterable[Any], wanted: set[Series], from_unix_seconds: float
 
 
 def points(found: Iterable[_Sample], statistic: str, period_seconds: int, periods: int, end: float) -> Points:
-    """Return the statistic of each period that has samples, from the periods before `end` (Unix seconds)."""
+    """Return the statistic for each period before `end` (Unix seconds) that has samples."""
     by_period: dict[int, list[_Sample]] = {}
     for sample in found:
         age = end - sample.unix_seconds

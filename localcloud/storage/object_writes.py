@@ -208,7 +208,7 @@ def _check_algorithm(parameters: Mapping[str, Any]) -> None:
 
 
 def _upload(bucket: FakeBucket, call: Call) -> FakeMultipart | None:
-    """Return the upload that a call names, or None if a repeated completion names the object's own upload."""
+    """Return the upload named in a call, or None if the call repeats the completion of the current object's upload."""
     identity, key = str(call.parameters["UploadId"]), str(call.parameters["Key"])
     number = call.parameters.get("PartNumber")
     if number is not None and not 1 <= number <= LARGEST_PART_NUMBER:

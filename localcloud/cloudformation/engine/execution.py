@@ -243,7 +243,7 @@ def in_parallel(
 
 
 def delete_all(worker: Worker, doomed: list[tuple[Resource, str]]) -> list[str]:
-    """Delete resources according to their retention policies, dependants first; return the reasons for failures.
+    """Delete resources according to their retention policies, dependents first; return the reasons for failures.
 
     If a deletion fails, the resources that the failed resource depends on are kept.
     """

@@ -271,7 +271,7 @@ class Stacks:
         return [stack.name for stack in self.all(region) if stack.exists and export in stack.imports]
 
     def delete(self, stack: Stack, token: str | None, retain: set[str], before: str) -> None:
-        """Delete a stack's resources in this thread, dependants first.
+        """Delete a stack's resources in this thread, dependents first.
 
         Args:
             retain: Logical IDs of resources to keep.

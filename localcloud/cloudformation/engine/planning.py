@@ -152,7 +152,7 @@ class Plan:
         yield {"Target": target, "Evaluation": evaluation, "ChangeSource": "DirectModification"}
 
     def _possible(self, logical_id: str, before: Resource, changed: set[str]) -> Iterator[dict[str, Any]]:
-        """Yield the details of properties that may change because a value that they reference changes.
+        """Yield the details of properties that may change because a referenced value changes.
 
         As on AWS, DescribeChangeSet does not show them with IncludePropertyValues. Source: test_change_set_fn_get_attr
         in https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation.
@@ -172,7 +172,7 @@ class Plan:
                     }
 
     def _causes(self, raw: Any) -> Iterator[tuple[str, str]]:
-        """Yield the references that change a value, as (ChangeSource, CausingEntity)."""
+        """Yield the references that can change a value, as (ChangeSource, CausingEntity)."""
         for name, attribute in dict.fromkeys(references(raw)):
             if name in self._changed_parameters:
                 yield "ParameterReference", name

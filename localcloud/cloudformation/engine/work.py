@@ -188,7 +188,7 @@ class Worker:
         except ResourceFailure as error:
             reason, cause, physical_id = str(error), error, error.physical_id
         except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
-            # A property does not have the form that the provider expects.
+            # A property does not have the expected form.
             logger.exception("%s %s: provider failed", resource.type_name, resource.logical_id)
             reason, cause = f"Internal failure of the {resource.type_name} provider: {error!r}", error
         self._record(resource, failed, reason)

@@ -1,4 +1,4 @@
-"""Evaluates the functions in resource definitions, so that they can be stored and compared during updates."""
+"""Evaluates the functions in resource definitions, so that the definitions can be stored and compared."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 from localcloud.cloudformation.errors import TemplateError
 from localcloud.cloudformation.templates.intrinsics import PLACEHOLDER
 
-# Keys whose references are dependencies. DeletionPolicy and UpdateReplacePolicy can only reference parameters.
+# Keys in which references create dependencies. DeletionPolicy and UpdateReplacePolicy can only reference parameters.
 REFERRING = ("Properties", "Metadata", "UpdatePolicy", "CreationPolicy")
 
 EVALUATED = "(evaluated)"
@@ -66,7 +66,7 @@ def dependencies(template: Mapping[str, Any], included: set[str]) -> dict[str, s
 
 
 def reverse(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Return the graph with its edges reversed, so that deletion processes dependants first."""
+    """Return the graph with its edges reversed, so that deletion processes dependents first."""
     reversed_graph: dict[str, set[str]] = {logical_id: set() for logical_id in graph}
     for logical_id, needed in graph.items():
         for one in needed & reversed_graph.keys():

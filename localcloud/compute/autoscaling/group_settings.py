@@ -49,7 +49,7 @@ def check_sizes(minimum: int, maximum: int, desired: int) -> None:
 
 
 def read_subnets(parameters: Mapping[str, Any], clients: Clients) -> list[Subnet] | None:
-    """Return the subnets that the parameters name, or None if they do not name any.
+    """Return the subnets named in the parameters, or None if there are none.
 
     Raises:
         ApiError: ValidationError for subnets that do not exist.

@@ -97,7 +97,7 @@ class HookOperations:
 
 
 def read_hook(parameters: Mapping[str, Any], before: Hook | None = None) -> Hook:
-    """Return the hook that the parameters define, with defaults from `before`.
+    """Return the hook defined by the parameters, with defaults from `before`.
 
     Raises:
         ApiError: ValidationError.

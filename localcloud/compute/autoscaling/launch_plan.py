@@ -17,7 +17,7 @@ _MAXIMUM_WEIGHT = 999
 
 
 def read_plan(parameters: Mapping[str, Any], resolver: LaunchResolver) -> LaunchPlan | None:
-    """Return the launch plan that the parameters define, or None if they do not include launch parameters.
+    """Return the launch plan defined by the parameters, or None if there are no launch parameters.
 
     Raises:
         ApiError: ValidationError for parameters that are invalid or not emulated.

@@ -53,7 +53,7 @@ class Override:
 
 @dataclass(frozen=True)
 class Distribution:
-    """A mixed instances policy's instances distribution. Percentages are from 0 to 100."""
+    """A mixed instances policy's instances distribution. Percentages range from 0 to 100."""
 
     on_demand_allocation: str = "prioritized"
     on_demand_base: int = 0

@@ -11,7 +11,7 @@ from localcloud.compute.describe import timestamp
 
 
 def page(items: Sequence[Any], parameters: Mapping[str, Any], name: str, limit: int = 100) -> dict[str, Any]:
-    """Return the page that NextToken and MaxRecords select, under the key `name`.
+    """Return the page selected by NextToken and MaxRecords, under the key `name`.
 
     Raises:
         ApiError: InvalidNextToken if the token is invalid.

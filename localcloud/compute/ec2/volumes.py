@@ -42,7 +42,7 @@ class _Initialization:
 
 
 class VolumeOperations:
-    """Handlers for volume operations that moto does not implement as EC2 does."""
+    """Handlers for volume operations whose behavior in moto differs from EC2's."""
 
     def __init__(
         self, clients: Clients, inventory: Inventory, types: InstanceTypes, clock: Callable[[], float] = time.time

@@ -21,7 +21,7 @@ _MIN_PRIORITY = float("inf")
 def read_pools(
     configs: Sequence[Mapping[str, Any]], kind: Kind, resolver: LaunchResolver, max_price: str | None = None
 ) -> list[Pool]:
-    """Return the pools that LaunchTemplateConfigs define. An override with several subnets yields several pools.
+    """Return the pools defined by LaunchTemplateConfigs. An override with several subnets yields several pools.
 
     Args:
         max_price: Maximum spot price for pools that do not define one, in USD per hour and unit of weight.

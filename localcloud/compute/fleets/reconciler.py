@@ -104,7 +104,7 @@ class FleetReconciler:
                 self._history.instance(fleet, member, "terminated", instance.specification.image_id)
 
     def _leaving(self, fleet: Fleet, now: float) -> list[FleetMember]:
-        """Return the instances to terminate now, which are excess, unhealthy or already replaced by rebalancing."""
+        """Return the instances to terminate now: excess, unhealthy, or already replaced by rebalancing."""
         leaving = [one for one in fleet.live() if one.ends_at is not None and one.ends_at <= now]
         delay = fleet.plan.rebalance.termination_delay_seconds if fleet.plan.rebalance is not None else None
         for member in fleet.live():

@@ -102,7 +102,7 @@ class MotoRecord:
                     subnet.del_subnet_ip(address)
 
     def devices(self, instance_id: str) -> list[str]:
-        """Return the names of an instance's block devices, the root device first."""
+        """Return the names of an instance's block devices, root device first."""
         instance = self._backend.get_instance(instance_id)
         root = str(instance.root_device_name)
         return [root, *sorted(str(name) for name in instance.block_device_mapping if name != root)]
@@ -120,7 +120,7 @@ class MotoRecord:
         return dict(self._backend.tags.get(resource_id, {}))
 
     def add_tags(self, resource_id: str, tags: Mapping[str, str]) -> None:
-        """Tag a resource, even if moto does not know the resource. Keys may have the aws: prefix.
+        """Tag a resource, even if it is unknown to moto. Keys can have the aws: prefix.
 
         Replaces the resource's tags in one step, because moto iterates over them in other threads.
         """

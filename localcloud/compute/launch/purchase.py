@@ -34,7 +34,7 @@ class PurchaseOptions:
 
 
 def read_purchase(merged: Mapping[str, Any]) -> tuple[PurchaseOptions, str | None]:
-    """Return the purchase options and maximum spot price that RunInstances parameters define.
+    """Return the purchase options and maximum spot price defined by RunInstances parameters.
 
     Raises:
         ApiError: Options are unknown, mutually exclusive or not supported.

@@ -113,10 +113,10 @@ class ReservationStore:
         return self.reservations[reservation_id]
 
     def take(self, demand: Demand, token: str) -> str | None:
-        """Take a place in a matching reservation for `token`. Return its ID, or None to launch without a reservation.
+        """Use capacity of a matching reservation for `token`. Return its ID, or None to launch without a reservation.
 
         Raises:
-            ApiError: The launch requires a reservation, and no eligible reservation has a free place.
+            ApiError: The launch requires a reservation, and no eligible reservation has free capacity.
         """
         kind = _KINDS.get(demand.market, "default")
         if demand.market == "spot" or (demand.preference == "none" and not demand.is_targeted):
@@ -173,7 +173,7 @@ class ReservationStore:
             )
 
     def assign(self, token: str, instance_id: str) -> None:
-        """Assign the place taken for `token` to an instance."""
+        """Assign the capacity used for `token` to an instance."""
         with self.lock:
             for one in self.reservations.values():
                 if token in one.used:
@@ -182,7 +182,7 @@ class ReservationStore:
         self.wake.set()
 
     def release(self, instance_id: str) -> None:
-        """Free a terminated instance's place."""
+        """Free a terminated instance's capacity."""
         with self.lock:
             for one in self.reservations.values():
                 one.used.discard(instance_id)

@@ -1,6 +1,6 @@
 """Resolves RunInstances parameters, or a launch template with overrides, to a launch specification.
 
-Resolving does not have side effects. The inventory launches the instances.
+Resolving has no side effects. The inventory launches the instances.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LaunchResolver:
         self.types = types
 
     def template(self, reference: Mapping[str, Any]) -> LaunchTemplateVersion:
-        """Return the version that a LaunchTemplateSpecification names, which defaults to $Default.
+        """Return the version named in a LaunchTemplateSpecification, by default $Default.
 
         Raises:
             ApiError: The template or the version does not exist.

@@ -1,4 +1,4 @@
-"""Chooses the user that an instance's processes run as.
+"""Chooses the operating system user for an instance's processes.
 
 If the cloud runs as root, each instance has its own user. Instances therefore cannot read the cloud's state, trace the
 cloud's processes, or read another instance's files. The user has no account and no group. Its ID is in the range that

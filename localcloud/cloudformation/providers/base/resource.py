@@ -65,7 +65,7 @@ class Delete:
 
 
 class Resource:
-    """Provider that is mostly defined by declarations.
+    """Provider that is defined mostly by declarations.
 
     Attributes:
         create_only: Properties that can only be set at creation.
@@ -308,7 +308,7 @@ class Resource:
                 )
 
     def prospective_id(self, api: ResourceApi, properties: Properties) -> str:
-        """Return the physical ID that a create call would assign, for types whose create operation can overwrite."""
+        """Return the physical ID that a create call would assign, if the create operation can overwrite a resource."""
         assert self.name_property is not None
         return str(properties[self.name_property])
 
@@ -324,7 +324,7 @@ class Resource:
 
 
 class PutResource(Resource):
-    """Provider for a type whose create operation also updates, by overwriting the complete resource."""
+    """Provider for a type whose create operation also updates resources, by overwriting them completely."""
 
     fails_if_exists = True
 

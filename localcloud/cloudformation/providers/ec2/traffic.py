@@ -128,7 +128,7 @@ class SecurityGroup(Ec2Resource):
         return physical_id
 
     def configure(self, api: ResourceApi, physical_id: str, old: Properties, new: Properties) -> None:
-        """Revoke the removed rules, then authorise the added ones."""
+        """Revoke the removed rules, then authorize the added ones."""
         for direction, default in (("ingress", []), ("egress", [_EVERYWHERE])):
             name = f"SecurityGroup{direction.capitalize()}"
             # As on AWS, an empty list is treated like no rules, and EC2's default rule remains.
@@ -220,7 +220,7 @@ class SecurityGroupRule(Ec2Resource):
     )
 
     def call_create(self, api: ResourceApi, properties: Properties) -> str:
-        """Authorise the rule and return its ID."""
+        """Authorize the rule and return its ID."""
         group = {name: properties[name] for name in ("GroupId", "GroupName") if properties.get(name)}
         rules = api.call(f"authorize_security_group_{self.direction}", **group, IpPermissions=[permission(properties)])
         return str(get_path(rules, "SecurityGroupRules.0.SecurityGroupRuleId"))

@@ -37,7 +37,7 @@ class Volume(Ec2Resource):
     deleted_states = ("State", frozenset({"deleted"}))
 
     def configure(self, api: ResourceApi, physical_id: str, old: Properties, new: Properties) -> None:
-        """Modify the volume and wait until its new size and performance apply."""
+        """Modify the volume and wait until its new size and performance take effect."""
         settings = changed(old, new, "Size", "Iops", "Throughput", "VolumeType", "MultiAttachEnabled")
         if settings:
             api.call("modify_volume", VolumeId=physical_id, **settings)
