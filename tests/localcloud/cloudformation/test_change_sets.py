@@ -1,4 +1,4 @@
-"""Contents of change sets and rejected requests, before anything is created."""
+"""Change sets' contents, and requests that are rejected before any resource is created."""
 
 from __future__ import annotations
 

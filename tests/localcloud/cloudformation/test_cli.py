@@ -31,7 +31,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
 
 
 class CommandLine:
-    """Runs `cdk` on a cloud assembly written by this test, without synthesising an app."""
+    """Runs `cdk` on a cloud assembly written by this test, without synthesizing an app."""
 
     def __init__(self, cloud: LocalCloud, folder: Path) -> None:
         self.folder = folder

@@ -138,7 +138,7 @@ def test_failed_delete_reports_the_reason_and_can_retain_the_resource(cloud, acc
     assert [e["ResourceStatusReason"] for e in cloud.events("app") if e["ResourceStatus"] == "DELETE_FAILED"][0] == (
         "in use"
     )
-    assert "A" not in account.done("delete"), "a dependency must be deleted after its dependants"
+    assert "A" not in account.done("delete"), "a dependency must be deleted after its dependents"
     account.log.clear()
     assert cloud.delete("app", RetainResources=["B"]) == "DELETE_COMPLETE"
     assert account.done("delete") == ["A"]

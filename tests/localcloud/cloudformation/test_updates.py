@@ -1,4 +1,4 @@
-"""Creates, updates, replacements and deletes: the calls and their order."""
+"""The calls of creations, updates, replacements and deletions, and their order."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def refusal(call, **parameters) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def role(cloud) -> str:
-    """Create the roles without which fleets are rejected; return the ARN of the Spot Fleet role."""
+    """Create the roles required by fleets; return the ARN of the Spot Fleet role."""
     iam = cloud.client("iam")
     code, message = refusal(cloud.ec2.create_fleet, **request(cloud, 0))
     assert code == "AuthFailure.ServiceLinkedRoleCreationNotPermitted"

@@ -1,4 +1,4 @@
-"""The metadata service of an instance over HTTP and through boto3's credential provider."""
+"""An instance's metadata service, accessed over HTTP and through boto3's credential provider."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_open_reservation_accepts_matching_launches(cloud):
     (spot,) = cloud.run(InstanceType=kind, InstanceMarketOptions={"MarketType": "spot"})
     assert "CapacityReservationId" not in instance(cloud, spot)
     cloud.ec2.terminate_instances(InstanceIds=[first, spot])
-    cloud.until(lambda: shown(cloud, reservation)["AvailableInstanceCount"] == 1, "the place to be released")
+    cloud.until(lambda: shown(cloud, reservation)["AvailableInstanceCount"] == 1, "the capacity to be released")
     cloud.ec2.cancel_capacity_reservation(CapacityReservationId=reservation)
     assert shown(cloud, reservation)["State"] == "cancelled"
 

@@ -138,7 +138,7 @@ def test_denied_call_only_prevents_the_copy(deployment: Deployment, sid: str, ou
     events = node.events("checkpoint_copy")
     assert events[0]["outcome"] == outcome
     assert text in events[0]["message"] and events[0]["remedy"]
-    assert len([event for event in events if event["message"]]) == 1, "only one event must describe the problem"
+    assert len([event for event in events if event["message"]]) == 1, "exactly one event must describe the problem"
     assert node.is_mounted == (outcome == "retained")
     deployment.terminate(node)
     for copy in deployment.copies():

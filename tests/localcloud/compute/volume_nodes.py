@@ -196,7 +196,7 @@ class Deployment:
         return Node(self, instance_id, ZONES[zone], self._folder / f"n{self._nodes}", calls)
 
     def client(self, instance_id: str) -> Any:
-        """Return an EC2 client with the role of an instance."""
+        """Return an EC2 client that uses an instance's role."""
         session = self.cloud.identity.issue(
             self._role_arn, instance_id, trusted_service="ec2.amazonaws.com", duration_seconds=900
         )

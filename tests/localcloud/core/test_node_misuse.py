@@ -1,4 +1,5 @@
-"""Misuse of a node's role on the embedded cloud. Each call in the table is denied; the calls that a run makes are not.
+"""Misuse of a node's role on the embedded cloud. Each call in the table is denied. The calls that a run makes are
+allowed.
 
 The role has exactly the statements that the stack gives it. The embedded cloud does not enforce endpoint policies.
 """
@@ -182,13 +183,13 @@ MISUSES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "read another fleet's records": get(CONTROL, f"{FOREIGN_RECORDS}outcome.json"),
     "end another fleet's run": put(CONTROL, f"{FOREIGN_RECORDS}outcome.json"),
     "write another fleet's results": put(CHECKPOINTS, f"{FOREIGN}/results/gen-1/node-0/metrics.jsonl"),
-    "write outside of the known objects of a run": put(CHECKPOINTS, f"{RUN}/exfiltrated"),
+    "write an object that is not part of a run": put(CHECKPOINTS, f"{RUN}/exfiltrated"),
     "overwrite an election": put(CONTROL, f"{RECORDS}generations/00000001.json"),
     "write an election without the condition": put(CONTROL, NEW_GENERATION),
     "delete an election": delete(CONTROL, f"{RECORDS}generations/00000001.json"),
     "overwrite another node's heartbeat": put(CONTROL, PEER_BEAT),
     "delete another node's heartbeat": delete(CONTROL, PEER_BEAT),
-    "invent a heartbeat without a role": put(CONTROL, f"{RECORDS}heartbeats/{PEER}.json"),
+    "write a heartbeat without a role ID": put(CONTROL, f"{RECORDS}heartbeats/{PEER}.json"),
     "delete the outcome": delete(CONTROL, f"{RECORDS}outcome.json"),
     "overwrite another node's report": put(CONTROL, f"{report_prefix('<peer>')}boot-failure.json"),
     "read another node's report": get(CONTROL, f"{report_prefix('<peer>')}boot-failure.json"),
@@ -202,7 +203,7 @@ MISUSES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "delete the commit of prepared data": delete(DATASETS, COMMIT),
     "overwrite prepared data": put(DATASETS, "datasets/prepared/d/0001/train-00000.bin"),
     "report another node's progress": put(DATASETS, "datasets/prepared/d/progress/<peer>/0001.json"),
-    "read objects next to the source": get(DATASETS, "raw/secret/1.txt"),
+    "read objects outside the data source": get(DATASETS, "raw/secret/1.txt"),
     "read another bucket": get("elsewhere", "key"),
     "write another bucket": put("elsewhere", "exfiltrated"),
     "list another bucket": ("s3", "list_objects_v2", {"Bucket": "elsewhere"}),

@@ -1,4 +1,4 @@
-"""Functions and rules in a complete embedded cloud, through the gateway and with enforced roles."""
+"""Functions and rules in a complete embedded cloud, through the gateway and with IAM enforced."""
 
 from __future__ import annotations
 

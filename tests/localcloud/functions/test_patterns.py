@@ -1,4 +1,4 @@
-"""Event patterns: AWS's documented examples, and properties of the matching."""
+"""Event patterns: AWS's documented examples, and properties of matching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule expressions, the schedule book, and the schedule clock with a controlled time."""
+"""Schedule expressions, the schedule book, and the clock that fires schedules."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Context(ResourceContext):
 
 
 class Scripted:
-    """Client with responses written by a test, for operations missing from moto; validates inputs as boto3 does."""
+    """Client with scripted responses, for operations missing from moto. Validates inputs as boto3 does."""
 
     def __init__(self, service: str, answers: Mapping[str, Callable[..., Any]]) -> None:
         real = boto3.client(service)

@@ -42,7 +42,7 @@ def refused(test: str, pattern: Any, words: str, gap: str = "") -> Row:
 
 
 def put_targets(*identities: str, before: int = 0) -> Callable[[Account], Any]:
-    """Return a call that adds targets to a new rule, which already has `before` targets."""
+    """Return a function that adds targets to a new rule, which already has `before` targets."""
 
     def send(account: Account) -> Any:
         events, name = account.client("events"), f"truth-{uuid.uuid4().hex}"

@@ -74,7 +74,7 @@ def key_rule(principal: Any, action: Any = "kms:*", effect: str = "Allow") -> di
 
 
 def bucket(*statements: Callable[[str], dict[str, Any]], block: bool = False) -> Callable[[Account], Any]:
-    """Return a call that puts a policy on a new bucket. `statements` are called with the bucket's ARN."""
+    """Return a function that puts a policy on a new bucket. `statements` are called with the bucket's ARN."""
 
     def send(account: Account) -> Any:
         s3, name = account.client("s3"), f"truth-{uuid.uuid4().hex}"

@@ -108,12 +108,12 @@ DELETE = call("delete_object")
 
 
 def put_if_match(body: bytes = b"test") -> Callable[[Bucket], Any]:
-    """Return a call that overwrites an object, with its ETag as the condition."""
+    """Return a function that overwrites an object, with its ETag as the condition."""
     return lambda bucket: bucket.put(body, IfMatch=bucket.put(b"before")["ETag"])
 
 
 def upload_then(*between: Callable[[Bucket], Any], **conditions: Any) -> Callable[[Bucket], Any]:
-    """Return a call that begins an upload, makes other calls and completes the upload.
+    """Return a function that begins an upload, makes other calls and completes the upload.
 
     A condition can be a function of the other calls' responses.
     """
@@ -128,7 +128,7 @@ def upload_then(*between: Callable[[Bucket], Any], **conditions: Any) -> Callabl
 
 
 def after_put(**between: Any) -> Callable[[Bucket], Any]:
-    """Return a call that completes an upload if the object still has the ETag that it had before the upload."""
+    """Return a function that completes an upload if the object still has its ETag from before the upload."""
 
     def send(bucket: Bucket) -> Any:
         etag = bucket.put()["ETag"]
@@ -178,7 +178,7 @@ def skipped_numbers(bucket: Bucket) -> Any:
 
 
 def of_upload(operation: str, **parameters: Any) -> Callable[[Bucket], Any]:
-    """Return a call that names an upload and a different key."""
+    """Return a function that makes a call with an upload's ID and a different key."""
 
     def send(bucket: Bucket) -> Any:
         identity, parts = bucket.upload(b"test")

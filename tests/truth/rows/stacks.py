@@ -89,7 +89,7 @@ def validated(found: Template) -> Callable[[Account], Any]:
 
 
 def failed(found: Template) -> Callable[[Account], Any]:
-    """Return a call that creates a stack and returns the reasons for its failures."""
+    """Return a function that creates a stack and returns the reasons for its failures."""
 
     def send(account: Account) -> Any:
         stack = Stack(account)
@@ -106,7 +106,7 @@ def failed(found: Template) -> Callable[[Account], Any]:
 
 
 def given(definition: dict[str, Any], value: str | None = None) -> Callable[[Account], Any]:
-    """Return a call with a template that has one parameter, P."""
+    """Return a function that sends a template with one parameter, P."""
     found = template({"A": parameter({"Ref": "P"})}, Parameters={"P": definition})
     values = [] if value is None else [{"ParameterKey": "P", "ParameterValue": value}]
     return creating(found, Parameters=values)
@@ -138,7 +138,7 @@ def executed(account: Account) -> Any:
 
 
 def updated(before: Any, after: Any, values: bool = False, **more: Any) -> Callable[[Account], Any]:
-    """Return a call that returns an update's changes, keyed by logical ID."""
+    """Return a function that returns an update's changes, keyed by logical ID."""
 
     def send(account: Account) -> Any:
         changes = Stack(account).create(before).described(after, "UPDATE", values, **more)["Changes"]
