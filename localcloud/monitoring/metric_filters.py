@@ -153,7 +153,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _dimensions(selectors: Mapping[str, str], event: Event) -> frozenset[tuple[str, str]] | None:
-    """Return the dimensions of an event, or None if the event lacks one of them."""
+    """Return the dimensions of an event, or None if one of them is missing."""
     found = {name: select(selector, event[1]) for name, selector in selectors.items()}
     if any(len(values) != 1 for values in found.values()):
         return None
