@@ -69,7 +69,7 @@ class ControlLoop(Generic[T]):
                 self._reconcile_all()
                 pause = self._seconds_to_next()
             except Exception:  # noqa: BLE001 - top level of the thread
-                _logger.exception("%s: round failed", self._name)
+                _logger.exception("%s: reconciliation failed", self._name)
                 pause = _PAUSE_AFTER_FAILURE_SECONDS
             self._wake.wait(pause)
 

@@ -193,7 +193,7 @@ ROWS = [
         **INVALID,
     ),
     Row(
-        "PutEvents of 11 entries",
+        "PutEvents with 11 entries",
         put_events(*[entry()] * 11),
         f"{EVENTS}TestEvents::test_put_events_exceed_limit_ten_entries",
         words="Member must have length less than or equal to 10",

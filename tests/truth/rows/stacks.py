@@ -191,9 +191,9 @@ def invalid(name: str, found: Template, source: str, words: str, gap: str = "") 
 ROWS = [
     invalid("template that is a string", "a text", STACKS + "test_create_stack_url_as_template",
             "Template format error: unsupported structure."),
-    invalid("template of broken JSON", '{"Resources": ', TEMPLATES + "test_validate_invalid_json_template_should_fail",
-            "Template format error: JSON not well-formed. (line 1, column"),
-    invalid("template of broken YAML", "Resources:\n  A:\n    Properties:\n        B: 1\n      C: 2\n",
+    invalid("template with invalid JSON", '{"Resources": ',
+            TEMPLATES + "test_validate_invalid_json_template_should_fail", "Template format error: JSON not well-formed. (line 1, column"),
+    invalid("template with invalid YAML", "Resources:\n  A:\n    Properties:\n        B: 1\n      C: 2\n",
             TEMPLATES + "test_create_stack_invalid_yaml_template_should_fail",
             "Template format error: YAML not well-formed."),
     invalid("template without resources", {"Outputs": {}}, f"{VALIDATIONS}#test_missing_resources_block",
