@@ -179,7 +179,7 @@ lock: build/lock-venv/.installed ## write the hashes of requirements*.txt for al
 bundle: install ## lock and build the wheels that nodes install [CONFIG=config/x.yaml]
 	python -m stacks bundle $(CONFIG)
 
-synth: install ## synthesise the templates [CONFIG=config/x.yaml]
+synth: install ## synthesize the templates [CONFIG=config/x.yaml]
 	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) synth $(STACKS) --quiet -c config=$(CONFIG)
 
@@ -192,7 +192,7 @@ cdk-diff: install ## show the CDK's raw template diff [CONFIG=...] [STACKS=Train
 	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) diff $(STACKS) -c config=$(CONFIG)
 
-deploy: install ## review, then deploy to the AWS account of your credentials [CONFIG=...] [STACKS=TrainingStack] [APPROVED=20|30|40: do not ask]
+deploy: install ## review, then deploy to the AWS account that your credentials belong to [CONFIG=...] [STACKS=TrainingStack] [APPROVED=20|30|40: do not ask]
 	python -m trainstack up $(CONFIG) $(filter-out --all,$(STACKS)) $(if $(APPROVED),--approved $(APPROVED)) --no-follow
 
 destroy: install ## delete the fleet, network and alarms; list the remaining data with its monthly price [CONFIG=...] [YES=1: do not ask]

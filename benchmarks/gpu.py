@@ -2,8 +2,8 @@
 
 Measures tokens per second, MFU and memory for GPT-2 124M and for a Llama with 1.1 billion parameters (bf16, compiled,
 sequence lengths 1024 and 2048, automatic micro-batch size). Also measures the effect of each setting, and how long a
-checkpoint blocks training. Without a GPU, prints a message and exits with 0. The tokens are synthetic and need no
-download.
+checkpoint blocks training. Without a GPU, prints a message and exits with 0. The tokens are synthetic, so no download
+is needed.
 """
 
 from __future__ import annotations

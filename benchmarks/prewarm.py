@@ -209,7 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, write the figures, and return 1 if a bound is not met."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prewarm", description=__doc__)
     parser.add_argument("--volume-mib", type=int, default=2048, help="size of each volume")
-    parser.add_argument("--delay-milliseconds", type=float, default=100, help="latency of a first read of 512 KiB")
+    parser.add_argument("--delay-milliseconds", type=float, default=100, help="latency of a first read (512 KiB)")
     parser.add_argument("--dd-mib", type=int, default=48, help="MiB that dd reads")
     parser.add_argument("--rounds", type=int, default=2, help="rounds for each volume")
     parser.add_argument("--output", type=Path, default=OUTPUT)

@@ -103,7 +103,7 @@ def download_after_kill(tool: str, dataset: str, root: Path, size: int) -> tuple
         time.sleep(0.005)  # polling: short enough for a download of half a second
     family = [*process.children(recursive=True), process]
     for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):  # exited with its parent
+        with contextlib.suppress(psutil.NoSuchProcess):  # it exited with its parent
             member.kill()
     psutil.wait_procs(family)
     share = _disk_bytes(directory) / size
@@ -114,7 +114,7 @@ def _disk_bytes(directory: Path) -> int:
     """Return the allocated bytes of all files."""
     total = 0
     for entry in os.scandir(directory):
-        with contextlib.suppress(FileNotFoundError):  # renamed since
+        with contextlib.suppress(FileNotFoundError):  # it has been renamed
             total += entry.stat().st_blocks * 512
     return total
 
@@ -125,7 +125,7 @@ def _versions(directory: Path) -> dict[str, tuple[int, int]]:
     for entry in os.scandir(directory):
         name = entry.name.removeprefix(".").removesuffix(".part")
         if name.endswith(".bin"):
-            with contextlib.suppress(FileNotFoundError):  # verified and renamed since
+            with contextlib.suppress(FileNotFoundError):  # it has been verified and renamed
                 status = entry.stat()
                 found[name] = (status.st_mtime_ns, status.st_size)
     return found
@@ -189,7 +189,7 @@ def _endpoint(url: str) -> None:
 
 
 class Rounds:
-    """Runs the scenarios with each tool, interleaved, and collects the figures."""
+    """Runs each scenario with all tools in turn, and collects the figures."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -281,7 +281,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--small-objects", type=int, default=2000, help="number of 256 KiB objects")
     parser.add_argument("--connection-mb-per-second", type=float, default=12, help="rate limit of each connection")
     parser.add_argument("--wait-milliseconds", type=float, default=50, help="latency of each response")
-    parser.add_argument("--rounds", type=int, default=3, help="number of rounds with all tools")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds; each round runs all tools")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument(
         "--stage", nargs=2, metavar=("DATASET", "ROOT"), help="only stage a dataset, from AWS_ENDPOINT_URL"

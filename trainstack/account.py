@@ -1,6 +1,6 @@
 """Finds deployments in an account and region, and reads the records of their runs.
 
-One observation makes six calls: two DescribeStacks, GetParameters, two GetObject and DescribeInstances.
+One observation makes six calls: DescribeStacks and GetObject twice each, GetParameters and DescribeInstances.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def find(client: Clients, name: str) -> Deployment:
     """Return a deployment by its name.
 
     Raises:
-        NotDeployed: There is no training stack of this name.
+        NotDeployed: There is no training stack with this name.
         botocore.exceptions.ClientError: AWS rejected the call.
     """
     stacks = []

@@ -1,4 +1,4 @@
-"""The command line of `trainstack`. Each command calls AWS with the caller's credentials only.
+"""The command line of `trainstack`. All commands use only the caller's AWS credentials.
 
 `session.EXIT_CODES` documents the exit codes.
 """

@@ -45,7 +45,7 @@ _KEYS: Mapping[By, Callable[[Entry], str]] = {
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum of a group of the ledger's entries."""
+    """The sum over a group of ledger entries."""
 
     label: str
     instances: int
@@ -98,7 +98,7 @@ def entries(client: Clients, deployment: Deployment) -> tuple[list[Entry], list[
 
 
 def sums(found: Iterable[Entry], by: By) -> list[Sum]:
-    """Return the sums of the entries by a key: days in order, all others by cost."""
+    """Group the entries by a key, and return the sums, sorted by day or else by descending cost."""
     groups: dict[str, list[Entry]] = {}
     for entry in found:
         groups.setdefault(_KEYS[by](entry), []).append(entry)
@@ -107,7 +107,7 @@ def sums(found: Iterable[Entry], by: By) -> list[Sum]:
 
 
 def summed(label: str, group: Sequence[Entry]) -> Sum:
-    """Return the sum of entries."""
+    """Return the sum over a group of entries."""
     charge = sum((entry.charge for entry in group), Charge())
     return Sum(label, len({entry.instance_id for entry in group}), charge)
 
@@ -128,7 +128,7 @@ def efficiency(seen: Observation, spent: Charge) -> Efficiency:
 
 
 def estimates(client: Clients, name: str, buckets: Sequence[str], now_unix_seconds: float) -> list[Estimate]:
-    """Return the monthly prices of the deployment's other resources: those of its templates, snapshots and buckets.
+    """Return the monthly prices of the deployment's other resources, from its templates, snapshots and buckets.
 
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
@@ -185,7 +185,7 @@ def _stored_gib(client: Clients, bucket: str, now_unix_seconds: float) -> float 
 
 @dataclass(frozen=True)
 class Actual:
-    """What Cost Explorer reports for the deployment's tag, by service, and the number of requests that it took."""
+    """Costs with the deployment's tag by service, as reported by Cost Explorer, and the number of requests made."""
 
     usd: Mapping[str, float]
     requests: int

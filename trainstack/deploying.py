@@ -106,7 +106,8 @@ def down(
 ) -> None:
     """Delete the fleet and all other billed resources except the data, and list the data with its monthly price.
 
-    With --data, the file's storage.deletion: destroy and --allow-destroy, deletes the buckets and StorageStack too.
+    With --data and --allow-destroy, and storage.deletion: destroy in the file, also deletes the buckets and
+    StorageStack.
     """
     config = _load(file)
     if data and not (config.storage.deletion == "destroy" and allow_destroy):
@@ -156,7 +157,7 @@ def _run(verb: str, what: str, *arguments: str) -> None:
 
 
 def _approve(file: Path, code: int, approved: int) -> None:
-    """Return if a change may be deployed.
+    """Check that a change may be deployed.
 
     Raises:
         CommandError: The change is not approved.

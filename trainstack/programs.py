@@ -24,7 +24,7 @@ def run(command: Sequence[str], what: str, *, environment: Mapping[str, str] | N
 
     Args:
         command: The program and its arguments.
-        what: The action, for the lines that are printed while the program is silent.
+        what: Name of the action, to print while the program prints nothing.
         environment: The program's environment; None for this process's.
     """
     started = time.monotonic()

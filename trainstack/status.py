@@ -31,7 +31,7 @@ class NodeStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """What `trainstack status` prints. None: not known yet.
+    """The output of `trainstack status`. None: not known yet.
 
     Attributes:
         phase: The run controller's phase, or `starting` before its first step for this run.
@@ -42,8 +42,8 @@ class Status:
         seconds_left: Time for the remaining steps at the latest speed, without pauses.
         checkpoint_step: Step of the newest durable checkpoint.
         checkpoint_age_seconds: Age of that checkpoint. None also means that an earlier generation saved it.
-        usd_per_hour: Hourly cost of the live instances: the ledger's, or else the sum of the catalogue's prices. None
-            if a price is unknown.
+        usd_per_hour: Hourly cost of the live instances, from the ledger or, until it contains them, from the catalogue.
+            None if a price is unknown.
         usd: What the run's instances have cost so far, from the ledger.
         limit_usd: The run's limit. None also means that there is no limit.
         status_age_seconds: Age of the first member's report.

@@ -106,7 +106,7 @@ def first_failure(client: Clients, seen: Observation, now_unix_seconds: float) -
 
 
 def newest(messages: Sequence[str]) -> Failure | None:
-    """Return the earliest failure of the newest failed generation. Text that is not such an event is ignored."""
+    """Return the earliest failure of the newest failed generation. Other text is ignored."""
     found = [failure for message in messages if (failure := _decode(message)) is not None]
     last = max((each.generation for each in found), default=0)
     return min((each for each in found if each.generation == last), key=lambda each: each.unix_seconds, default=None)

@@ -160,7 +160,7 @@ def stale_commits(backend: Backend) -> list[str]:
     for entry in newest_first(backend):
         if later is not None and entry.generation > later:
             stale.append(
-                f"entry {entry.sequence + 1} of generation {later} follows one of generation {entry.generation}"
+                f"entry {entry.sequence + 1} of generation {later} follows an entry of generation {entry.generation}"
             )
         later = entry.generation
     return stale

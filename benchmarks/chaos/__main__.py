@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in report.problems:
         print(f"VIOLATION {problem}")
     if restarts:
-        print(f"fault to next step under supervisors and torchrun: median {median(restarts):.1f} s")
+        print(f"time from a fault to the next step, with supervisors and torchrun: median {median(restarts):.1f} s")
     enough = report.cycles >= options.min_cycles
     print(
         f"{report.cycles} interruptions (at least {options.min_cycles}), {report.kills} processes killed, "
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--steps", type=int, default=300, help="steps in a run of forked ranks (default 300)")
     parser.add_argument("--fault", choices=faults, help="use only this fault")
-    parser.add_argument("--min-cycles", type=int, default=300, help="fail below this number (default 300)")
+    parser.add_argument("--min-cycles", type=int, default=300, help="minimum number of interruptions (default 300)")
     parser.add_argument("--directory", type=Path, help="directory for temporary files (default: the system's)")
     parser.add_argument("--output", type=Path, default=Path("build/bench/chaos.json"), help="path of the JSON report")
     return parser

@@ -263,7 +263,8 @@ class Campaign:
         for entry in reversed(appended):
             if entry.generation < self._judged_generation:
                 stale.append(
-                    f"entry {entry.sequence} of generation {entry.generation} follows one of {self._judged_generation}"
+                    f"entry {entry.sequence} of generation {entry.generation} follows an entry of generation "
+                    f"{self._judged_generation}"
                 )
             self._judged_sequence = entry.sequence
             self._judged_generation = max(entry.generation, self._judged_generation)

@@ -61,7 +61,7 @@ class Garbage:
 
 
 def objects(count: int, seed: str) -> Iterator[tuple[str, bytes]]:
-    """Yield contents and names relative to a run's prefix. Each name occurs once before any name is repeated."""
+    """Yield names, relative to a run's prefix, and contents. Each name occurs once before any name is repeated."""
     choice = random.Random(seed)  # noqa: S311 (not a secret)
     for number in range(count):
         unique = f"{choice.getrandbits(68):017x}"

@@ -3,10 +3,9 @@
 State: GPT-2 124M with AdamW in fp32, about 1.5 GB, after real optimizer steps. Every method syncs its files. The
 methods are interleaved in rounds on one machine. Only the ratios of times are therefore meaningful, and only on an
 otherwise idle machine. Each bound applies to the median ratio over the rounds; the range of the ratios is also printed.
-The S3 server is SeaweedFS on the loopback network. Each part stops beginning rounds when its share of `--minutes` has
-elapsed.
+The S3 server is SeaweedFS on the loopback network. No part begins a round after its share of `--minutes` has elapsed.
 
-What the ratios depend on, apart from noise:
+Apart from noise, the ratios depend on the following:
 
 - Training time lost on shared cores is CPU time: torch's methods copy and write, and this project also hashes (0.3 s
   per GB) and compresses (2 s per GB). The writer stops compressing while its threads wait for a core.
@@ -101,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print and write the report, and return the exit code."""
     options = _parser().parse_args(arguments)
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
-    # Also remove the gigabytes of files and stop the server on SIGTERM.
+    # On SIGTERM, also remove the large files and stop the server.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     report = _Report(options.output, options.rounds, options.minutes)
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-benchmark-", dir=options.scratch))
@@ -145,12 +144,14 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, each with a save per method (default 5)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="number of rounds; each round saves with every method (default 5)"
+    )
     parser.add_argument(
         "--minutes", type=float, default=10.0, help="time after which each part measures only 3 rounds (default 10)"
     )
     parser.add_argument(
-        "--preset", default="gpt2", choices=("demo", "gpt2"), help="demo is a tenth of the size, for a quick trial"
+        "--preset", default="gpt2", choices=("demo", "gpt2"), help="`demo` is a tenth of the size, for a quick trial"
     )
     parser.add_argument("--scratch", type=Path, help="directory on the disk to measure (default: a temporary one)")
     parser.add_argument("--no-s3", action="store_true", help="skip the S3 part")
@@ -256,7 +257,7 @@ def _ratios(results: Results, part: str, other: str, figure: str) -> list[float]
 
 
 def _quotients(ours: list[float], theirs: list[float]) -> list[float]:
-    """Return quotients of two methods' rounds; parts that ran at different times may differ in this number."""
+    """Return the quotients of two methods' values, as far as both parts ran the same rounds."""
     return [one / two for one, two in zip(ours, theirs, strict=False)]
 
 

@@ -47,7 +47,7 @@ class Limit:
             yield number
 
     def seconds_of(self, work: Callable[[], object]) -> list[float]:
-        """Return the seconds of each round, without the first."""
+        """Return the seconds of each round, except the first."""
         return [_timed(work) for _ in self.numbers()][1:]
 
 

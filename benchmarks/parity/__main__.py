@@ -181,7 +181,7 @@ def _differences(
 ) -> dict[str, float]:
     """Return the largest relative differences; for weights, relative to the norm of the parameter.
 
-    The attention does not depend on the biases of its keys, since softmax does not change if a constant is added to all
+    Attention does not depend on the key biases, since softmax does not change if a constant is added to all
     scores. Their gradients are therefore rounding errors, which AdamW scales to full steps. They are not compared.
     """
     pairs = [(own.losses, other.losses), (own.gradient_norms, other.gradient_norms)]

@@ -1,7 +1,7 @@
 """Comparison with nanoGPT's own training script: `python -m benchmarks.parity --nanogpt FOLDER`.
 
 The script runs unchanged, with the configuration that its README publishes for a CPU, 200 steps and no warm-up, since
-its warm-up is defined differently. Its batches, losses, gradient norms, and first and last weights are observed. The
+its warm-up is defined differently. Its batches, losses, gradient norms, and initial and final weights are recorded. The
 trainer then trains nanoGPT's model from the same weights on the same batches, as a user-supplied model and dataset.
 Source: https://github.com/karpathy/nanoGPT at 3adf61e (2025-11), README.md, "I only have a macbook".
 """
@@ -33,7 +33,7 @@ SEED = 5
 VOCABULARY_SIZE = 65
 TOKENS = 100_000
 FOLDER = "PARITY_FOLDER"
-"""Environment variable with the folder that contains the copy of nanoGPT and what was observed."""
+"""Environment variable that names the folder with the copy of nanoGPT and the recorded values."""
 
 
 def prepare(source: Path, folder: Path) -> None:
@@ -138,7 +138,7 @@ class _Loss(nn.Module):
 
 
 def model() -> nn.Module:
-    """Return nanoGPT's model with the observed first weights."""
+    """Return nanoGPT's model with the recorded initial weights."""
     folder = Path(os.environ[FOLDER])
     sys.path.insert(0, str(folder / "nanogpt"))
     module: Any = import_module("model")
@@ -166,7 +166,7 @@ class _InOrder:
 
 
 def dataset(split: str) -> _InOrder:
-    """Return the observed batches; the trainer validates on them, too."""
+    """Return the recorded batches, which the trainer also uses for validation."""
     del split
     return _InOrder(torch.load(Path(os.environ[FOLDER]) / "task.pt", weights_only=True)["rows"])
 

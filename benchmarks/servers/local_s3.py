@@ -64,7 +64,7 @@ def local_s3(folder: Path, bucket: str) -> Iterator[str]:
 
 
 def s3_client() -> Any:
-    """Return a client for the server that the environment names."""
+    """Return a client for the server that the environment specifies."""
     return boto3.client("s3", config=Config(max_pool_connections=CONNECTIONS, s3={"addressing_style": "path"}))
 
 

@@ -33,7 +33,7 @@ def serve(target_port: int, bytes_per_second: int, wait_seconds: float) -> None:
 
 def _pump(source: socket.socket, sink: socket.socket, wait_seconds: float) -> None:
     buffer = bytearray(_BUFFER_BYTES)
-    with contextlib.suppress(OSError), memoryview(buffer) as view:  # either side may close: then close both
+    with contextlib.suppress(OSError), memoryview(buffer) as view:  # if either side closes, close both
         while (count := source.recv_into(buffer)) > 0:
             if wait_seconds:
                 time.sleep(wait_seconds)  # a request is a single segment, so this delays its first byte
