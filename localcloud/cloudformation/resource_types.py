@@ -71,7 +71,7 @@ def has_attribute(type_name: str, attribute: str) -> bool:
 
 
 def has_same_name(type_name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return True if two resources of a type have the same identifier, which the template sets instead of AWS."""
+    """Return True if two resources of a type have the same identifier and the template sets that identifier."""
     names = paths(type_name, "primaryIdentifier")
     read_only = set(paths(type_name, "readOnlyProperties"))
     if not names or any(len(name) > 1 or name in read_only for name in names):

@@ -24,7 +24,7 @@ class LogsClient(Protocol):
 
 
 class RunFailed(Exception):
-    """The run failed or did not make progress for too long."""
+    """The run failed, or made no progress for too long."""
 
 
 @dataclass

@@ -12,4 +12,4 @@ class SandboxFailed(Exception):
 
 
 class Throttled(Exception):
-    """All processes that the function's concurrency limit allows are busy."""
+    """The function has reached its concurrency limit, and all of its processes are busy."""

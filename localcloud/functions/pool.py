@@ -1,4 +1,4 @@
-"""Manages a function's warm processes, up to its concurrency. Each process runs one invocation at a time."""
+"""Manages a function's warm processes, up to its concurrency limit. Each process runs one invocation at a time."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _lambda(call: Call) -> list[Access]:
     p = call.parameters
     action = "lambda:InvokeFunction" if call.operation == "Invoke" else f"lambda:{call.operation}"
     if call.operation.endswith(("EventSourceMapping", "EventSourceMappings")):
-        named = p.get("UUID")  # these calls name a mapping or nothing, but not the function
+        named = p.get("UUID")  # these calls can name a mapping, but not a function
         place = f"arn:aws:lambda:{call.region}:{call.account}:event-source-mapping:{named}"
         return [Access(action, place if named else "*", {})]
     name = p.get("FunctionName")

@@ -84,7 +84,7 @@ def is_selector(text: str) -> bool:
 
 
 def _terms(text: str) -> Test:
-    """Parse terms: an event matches if it contains all plain terms, no term with "-", and any of those with "?"."""
+    """Parse terms. An event must contain all plain terms, no term with "-", and at least one of those with "?"."""
     groups: dict[str, list[str]] = {"": [], "-": [], "?": []}
     position = 0
     while position < len(text):

@@ -61,7 +61,7 @@ class Function(Resource):
     tag_calls = TagCalls(identity="Resource")
 
     def arguments(self, api: ResourceApi, properties: Properties) -> dict[str, Any]:
-        """Return the function's settings, with inline code packed."""
+        """Return the function's settings, with inline code packed into a zip file."""
         return {**super().arguments(api, properties), "Code": packed(properties)}
 
     def wait_until_ready(self, api: ResourceApi, physical_id: str, properties: Properties) -> None:

@@ -1,4 +1,4 @@
-"""Loads templates in JSON, or in YAML that may use the short forms of intrinsic functions."""
+"""Loads templates in JSON and YAML, including YAML's short forms of intrinsic functions."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class ReservationStore:
         return self.reservations[reservation_id]
 
     def take(self, demand: Demand, token: str) -> str | None:
-        """Use capacity of a matching reservation for `token`. Return its ID, or None to launch without a reservation.
+        """Allocate capacity to `token` from a matching reservation. Return its ID, or None to launch without one.
 
         Raises:
             ApiError: The launch requires a reservation, and no eligible reservation has free capacity.
@@ -173,7 +173,7 @@ class ReservationStore:
             )
 
     def assign(self, token: str, instance_id: str) -> None:
-        """Assign the capacity used for `token` to an instance."""
+        """Transfer the capacity allocated to `token` to an instance."""
         with self.lock:
             for one in self.reservations.values():
                 if token in one.used:

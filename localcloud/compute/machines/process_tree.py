@@ -40,7 +40,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def marked(instance_id: str) -> Iterator[psutil.Process]:
-    """Yield the live processes whose environment marks them as the instance's, except this process."""
+    """Yield the live processes that their environment marks as the instance's, except this process."""
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue

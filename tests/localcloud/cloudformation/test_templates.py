@@ -18,7 +18,7 @@ from localcloud.cloudformation.templates.template import load_template
 
 EVERY_INTRINSIC = """
 AWSTemplateFormatVersion: 2010-09-09
-Description: every intrinsic function, in its short and its long form
+Description: every intrinsic function, in its short and long forms
 Parameters:
   Name: {Type: String, Default: alpha, AllowedPattern: "[a-z]+"}
   Count: {Type: Number, Default: 3, MinValue: 1, MaxValue: 5}

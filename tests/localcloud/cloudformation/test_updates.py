@@ -1,4 +1,4 @@
-"""The calls of creations, updates, replacements and deletions, and their order."""
+"""Creation, update, replacement and deletion: the calls and their order."""
 
 from __future__ import annotations
 

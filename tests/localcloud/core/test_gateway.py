@@ -1,4 +1,4 @@
-"""The gateway with SDKs and tools: identity, permissions, S3 bodies and errors."""
+"""SDKs and tools that call the gateway: identity, permissions, S3 bodies and errors."""
 
 from __future__ import annotations
 

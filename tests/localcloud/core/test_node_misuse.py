@@ -63,7 +63,7 @@ def template(name: str, **training: Any) -> str:
 
 @dataclass
 class Nodes:
-    """The role of a fleet, and clients of its instances."""
+    """The role of a fleet, and clients for its instances."""
 
     cloud: LocalCloud
     arn: str

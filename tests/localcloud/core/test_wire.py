@@ -183,7 +183,7 @@ def test_bucket_in_the_host(cloud: LocalCloud) -> None:
     sent_to = []
 
     def to_loopback(request: Any, **_: Any) -> None:
-        # Some resolvers do not know *.localhost, so connect to 127.0.0.1 and send the name in the Host header.
+        # Some resolvers cannot resolve *.localhost, so connect to 127.0.0.1 and send the name in the Host header.
         sent_to.append(urlsplit(request.url).netloc)
         request.headers["Host"] = sent_to[-1]
         request.url = request.url.replace(f"hosted.localhost:{port}", f"127.0.0.1:{port}")

@@ -37,7 +37,7 @@ def _made(service: str, endpoint_url: str, region: str) -> Any:
 
 
 def moto_client(service: str, endpoint_url: str, region: str) -> Any:
-    """Return the shared client of a service; creating one is slower than most calls, and not thread-safe."""
+    """Return the shared client of a service; creating a client is slower than most calls, and is not thread-safe."""
     with _making:
         return _made(service, endpoint_url, region)
 

@@ -28,7 +28,7 @@ def renamed(value: Setting, names: Mapping[str, str], path: str) -> dict[str, An
 
 
 def same(value: Setting) -> dict[str, Any]:
-    """Return a setting that has the same form in the API."""
+    """Return a setting unchanged, since the API uses the same form."""
     return dict(value)
 
 
