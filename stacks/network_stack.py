@@ -14,15 +14,15 @@ from stacks.constructs.network.flow_logs import create_flow_logs
 from stacks.constructs.network.nat_gateway import create_nat_gateway
 from stacks.constructs.network.vpc_endpoints import create_endpoints
 
-# Each subnet has a sixteenth of the VPC's addresses. Up to six subnets are for zones, the last one for a NAT gateway.
+# Each subnet has a sixteenth of the VPC's addresses. Up to six are for zones, and the last one is for a NAT gateway.
 SUBNETS, SUBNET_BITS, PUBLIC_SUBNET = 16, "12", 15
 
 
 class NetworkStack(Stack):
     """The VPC with isolated subnets, endpoints, flow logs and the nodes' security group.
 
-    In an existing VPC, the stack creates only the missing parts. If `is_idle` is set, it creates only what a file
-    system needs.
+    In an existing VPC, the stack creates only the missing parts. If `is_idle` is set, it creates only the parts
+    that a file system needs.
     """
 
     def __init__(

@@ -153,8 +153,8 @@ class PipelineStack(Stack):
             "stages before it keep the change. Correct the cause and merge again, or revert the merge."
         )
         waits = (
-            f"Pipeline {name}: {step} waits for an approval. Read the review in the log of the gate before it, then "
-            f"approve or reject in CodePipeline. Run: {execution}"
+            f"Pipeline {name}: {step} waits for approval. Read the review in the log of the preceding gate, then "
+            f"approve or reject the change in CodePipeline. Run: {execution}"
         )
         for id_, kind, detail, text in (
             ("RunFailed", run, {"state": ["FAILED"]}, ended),
@@ -167,7 +167,7 @@ class PipelineStack(Stack):
 
 
 def _from_root(file: Path) -> str:
-    """Return a deployment file's path relative to the repository root, since the pipeline checks it out elsewhere.
+    """Return a deployment file's path relative to the repository root. The pipeline checks it out elsewhere.
 
     Raises:
         ConfigError: The file is outside the repository.

@@ -21,7 +21,7 @@ from stacks.constructs.storage.volumes import CheckpointVolume, SharedVolume, da
 from stacks.constructs.suppressions import suppress
 from stacks.network_stack import NetworkStack
 
-# Rolling back a failed create deletes what it has created, which is empty, so that the stack can be created again.
+# The rollback of a failed create deletes the new, empty resources, so the stack can be created again.
 KEEP = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
 
 
@@ -107,7 +107,7 @@ class StorageStack(Stack):
         reports = s3.LifecycleRule(
             id="OldNodeReports", prefix="nodes/", expiration=Duration.days(storage.node_report_days)
         )
-        # Versioning applies to all objects of a bucket. Each node rewrites its heartbeat every few seconds, and each
+        # Versioning applies to all objects in a bucket. Each node rewrites its heartbeat every few seconds, and each
         # rewrite would add a version.
         self.control = data_bucket(
             self,

@@ -1,6 +1,6 @@
 """TrainingStack: the fleet and the run controller.
 
-The stack can be recreated at any time, since StorageStack holds all persistent data.
+The stack can be recreated at any time, because StorageStack holds all persistent data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
 
 ADVANCED_PARAMETER_BYTES = 8192
-"""The limit of an advanced parameter. Source (2026-11):
+"""The size limit of an advanced parameter. Source (2026-11):
 https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html"""
 TOKEN_MARGIN_BYTES = 512  # margin for CloudFormation tokens, whose values are not known yet
 
@@ -49,7 +49,9 @@ def check_parameter_size(document: str, source: str) -> None:
     """
     size_bytes = len(document.encode()) + TOKEN_MARGIN_BYTES
     if size_bytes > ADVANCED_PARAMETER_BYTES:
-        rule = f"must yield a run document of at most {ADVANCED_PARAMETER_BYTES} bytes, the limit for an SSM parameter"
+        rule = (
+            f"must produce a run document of at most {ADVANCED_PARAMETER_BYTES} bytes, the limit for an SSM parameter"
+        )
         problem = Problem("training.config", f"about {size_bytes} bytes", rule, "shorten its text values")
         raise ConfigError(source, [problem])
 
@@ -119,7 +121,7 @@ class TrainingStack(Stack):
         Tags.of(self).add(DEPLOYMENT_TAG, config.name)
 
     def _candidate_subnet_ids(self, network: NetworkStack) -> list[str]:
-        """Return the ids of the subnets that the fleet may use, in order of preference."""
+        """Return the ids of the subnets that the fleet can use, in order of preference."""
         zones = dict(zip(self._config.network.subnet_zones, network.subnet_ids, strict=True))
         return [zones[letter] for letter in zone_candidates(self._config)]
 
@@ -239,8 +241,8 @@ class TrainingStack(Stack):
             "Run",
             name=config.run_parameter,
             type="String",
-            # Only this tier admits each size: an advanced parameter cannot become a standard one again. Parameter Store
-            # chooses the tier at each update, and keeps an advanced parameter. Source: the page above.
+            # Only this tier supports every size, because an advanced parameter cannot become a standard one again.
+            # Parameter Store chooses the tier at each update, and never downgrades a parameter. Source: the page above.
             tier="Intelligent-Tiering",
             description="Run document: the training that the nodes run",
             value=self.to_json_string(content),

@@ -1,6 +1,6 @@
 """Checks whether a deployment can run in an account, using read-only calls and launch dry runs.
 
-`questions` contains the table of questions. They are asked at the same time.
+`questions` contains the table of questions. The preflight asks them concurrently.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def account_problems(
     questions: tuple[Question, ...] = QUESTIONS,
     progress_seconds: float = PROGRESS_SECONDS,
 ) -> list[Problem]:
-    """Return the problems that would prevent the deployment in its account. An unanswered question is a warning.
+    """Return the problems that would prevent a deploy to the account. An unanswered question is a warning.
 
     Args:
         config: The deployment.
         templates: Function that synthesises the deployment.
-        progress: Function that receives a line of text for each answer, and regularly while waiting for one.
+        progress: Function that receives a line of text for each answer, and periodically while waiting.
         client_of: Function that creates the client for a service. The default uses the environment's credentials.
-        questions: The questions to ask, if they apply to the deployment.
-        progress_seconds: Longest time without a line of text, seconds.
+        questions: The questions to ask. Questions that do not apply to the deployment are skipped.
+        progress_seconds: Maximum time between two lines of text, in seconds.
     """
     clients = client_of or _clients(config.region)
     progress(f"credentials and account, {config.region}")
@@ -77,7 +77,7 @@ def _clients(region: str) -> ClientOf:
 
 
 def _account(config: DeploymentConfig, clients: ClientOf) -> Problem | None:
-    """Return the problem that prevents asking any question, or None."""
+    """Return a problem that blocks all questions, or None."""
     try:
         account = clients("sts").get_caller_identity()["Account"]
     except (NoCredentialsError, PartialCredentialsError) as error:
@@ -94,7 +94,7 @@ def _account(config: DeploymentConfig, clients: ClientOf) -> Problem | None:
         return Problem("--aws", str(error), "the call to AWS failed", "check the network, proxy and credentials")
     if config.account is not None and account != config.account:
         rule = f"the credentials belong to account {account}"
-        return Problem("account", config.account, rule, "use credentials for that account, or correct the key")
+        return Problem("account", config.account, rule, "use the configured account's credentials, or correct the key")
     return None
 
 

@@ -1,4 +1,4 @@
-"""The account that a preflight asks about, with the deployment, its templates, and what is deployed already."""
+"""The account that a preflight checks, with the deployment, its templates, and the deployed resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Templates = Mapping[str, Mapping[str, Any]]
 
 @dataclass
 class Account:
-    """Answers to the calls that several questions need. Its methods may run in several threads."""
+    """Caches the answers to calls that several questions need. The methods are thread-safe."""
 
     config: DeploymentConfig
     clients: ClientOf
@@ -29,7 +29,7 @@ class Account:
     _deployed: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def client(self, service: str) -> Any:
-        """Return a client. boto3's clients can be shared by threads, but creating them at the same time is not safe."""
+        """Return a client. Threads can share boto3 clients, but creating clients concurrently is not safe."""
         with self._lock:
             return self.clients(service)
 
@@ -53,7 +53,7 @@ class Account:
             return self._deployed[stack]
 
     def new_resources(self, resource_type: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the properties of the templates' resources of a type that are not deployed yet."""
+        """Yield the properties of all resources of a type that are in the templates but not deployed yet."""
         for stack, template in self.templates.items():
             for name, resource in template["Resources"].items():
                 if resource["Type"] == resource_type and name not in self.deployed(stack):

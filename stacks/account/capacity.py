@@ -38,7 +38,7 @@ def quotas(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
             code = one.quota_code(spot=spot) or _quota_by_name(client, one, spot=spot)
             if code is None:
                 market = "spot" if spot else "on-demand"
-                rule = f"no vCPU quota for {market} instances of {one.family.name} is known, so it is not checked"
+                rule = f"the vCPU quota for {market} instances of {one.family.name} is unknown and was not checked"
                 remedy = f"look for {_quota_word(one)} in Service Quotas (ec2)"
                 yield Problem("capacity.instance_types", one.name, rule, remedy, "warning")
             elif one.vcpus > largest.get(code, one).vcpus - (code not in largest):
@@ -60,7 +60,7 @@ def _quota_word(one: InstanceType) -> str:
 
 
 def _quota_by_name(client: Any, one: InstanceType, *, spot: bool) -> str | None:
-    """Return the code of the quota that names a family, for families whose quotas are too new for the catalogue."""
+    """Find a family's quota code by name. The catalogue does not contain the codes of the newest families."""
     wanted = "Spot Instance Requests" if spot else "Running On-Demand"
     for page in client.get_paginator("list_service_quotas").paginate(ServiceCode="ec2"):
         for quota in page["Quotas"]:
@@ -87,7 +87,7 @@ def offerings(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
             rule = f"is not offered in the zones {', '.join(tried)}; {config.region} offers it in {elsewhere}"
             yield Problem(path, name, rule, "change network.zones, or remove the type")
         elif missing:
-            rule = f"is not offered in zone {', '.join(missing)}, which leaves fewer pools"
+            rule = f"is not offered in zone {', '.join(missing)}, so fewer pools are available"
             yield Problem(path, name, rule, f"use the zones that offer it: {elsewhere}", "warning")
 
 
@@ -127,12 +127,12 @@ def _reserved(config: DeploymentConfig, found: Mapping[str, Any]) -> Iterator[Pr
     reserved = on_demand_base(config)
     if state == "active" and found["AvailableInstanceCount"] < reserved:
         free = f"{found['AvailableInstanceCount']} of {found['TotalInstanceCount']}"
-        rule = f"has {free} instances available, {reserved} needed"
+        rule = f"has {free} instances available, but {reserved} are needed"
         yield Problem(path, named.id, rule, "terminate instances that use it, or enlarge it", "warning")
 
 
 def spot_placement(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
-    """Check AWS's estimate of the likelihood that a spot request for all instances succeeds now."""
+    """Check AWS's estimate of how likely a spot request for all instances is to succeed now."""
     instances = config.capacity.nodes - on_demand_base(config)
     if not is_spot(config) or instances <= 0:
         return

@@ -32,12 +32,12 @@ ADVICE: Mapping[str, str] = {
     "InsufficientFreeAddressesInSubnet": "use a larger subnet",
     "SpotMaxPriceTooLow": "raise capacity.max_price_usd, or remove it",
     "InvalidAMIID.NotFound": "the image does not exist in this region: correct node.ami",
-    "Unsupported": "the zone does not offer the type, or not with these options: remove it, or change the zones",
+    "Unsupported": "the zone does not offer the type with these options: remove the type, or change the zones",
     "InvalidParameterCombination": "see the message: the type does not support these options",
     "InvalidBlockDeviceMapping": "see the message: node.root_volume or node.root_device does not match the image",
 }
-# These codes do not mean that the launch is rejected. Before the first deploy, the account may not have a default VPC
-# for the dry run.
+# These codes do not mean that a real launch would fail. Before the first deploy, the account might not have a default
+# VPC for the dry run.
 NO_NETWORK_YET = ("VPCIdNotSpecified", "MissingInput", "DefaultSubnetDoesNotExistInVpc")
 
 
@@ -46,7 +46,7 @@ class _NotDeployed(Exception):
 
 
 def synthesise(path: Path) -> Templates:
-    """Run the CDK app on a deployment file in the same way as a deploy does, and return its templates.
+    """Run the CDK app on a deployment file in the same way as a deploy, and return its templates.
 
     Raises:
         ConfigError: The synthesis failed.

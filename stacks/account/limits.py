@@ -13,7 +13,7 @@ from stacks.errors import Problem
 
 GIB_PER_TIB = 1024
 UNRESERVED_MINIMUM = 100
-"""Concurrent executions that must stay unreserved; in accounts with a lower limit, all of them.
+"""Concurrent executions that must stay unreserved. Accounts with a lower limit cannot reserve any.
 Source (2026-11): https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html, and the error message in
 https://github.com/DataDog/datadog-serverless-functions/issues/621."""
 
@@ -27,7 +27,7 @@ class Limit:
         resource_type: CloudFormation type.
         counts: Whether a resource with these properties counts against the quota.
         quota: Service code and quota code.
-        used: Function that returns how many exist, from an EC2 client and the deployment.
+        used: Function that counts the existing resources, given an EC2 client and the deployment.
     """
 
     what: str
@@ -54,7 +54,7 @@ def _all(properties: Mapping[str, Any]) -> bool:
 
 
 # Sources (2026-11): https://docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html and
-# https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-limits-endpoints.html, which link to the quotas' codes.
+# https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-limits-endpoints.html, which link to the quota codes.
 LIMITS = (
     Limit("VPCs", "AWS::EC2::VPC", _all, ("vpc", "L-F678F1CE"), lambda ec2, _: _count(ec2, "describe_vpcs", "Vpcs")),
     Limit(
@@ -90,7 +90,7 @@ LIMITS = (
 
 
 def resources(account: Account) -> Iterator[Problem]:
-    """Check that the account may create the networks, endpoints and addresses in the templates."""
+    """Check that the account can create the networks, endpoints and addresses in the templates."""
     for limit in LIMITS:
         new = sum(limit.counts(properties) for properties in account.new_resources(limit.resource_type))
         if not new:
@@ -131,7 +131,8 @@ def storage(account: Account) -> Iterator[Problem]:
         value = _quota(account, "ebs", code)
         if used / divisor + needed > value:
             rule = (
-                f"{needed:.2f} {unit} of {kind} volumes are needed, {used / divisor:.2f} in use; the quota is {value:g}"
+                f"{needed:.2f} {unit} of {kind} volumes are needed and {used / divisor:.2f} are in use, "
+                f"but the quota is {value:g}"
             )
             yield Problem(
                 "node.root_volume.gib", node.gib, rule, f"use smaller volumes or fewer nodes, or {_increase(code)}"
@@ -144,7 +145,7 @@ def _sum(account: Account, figure: str, filters: list[dict[str, Any]]) -> float:
 
 
 def concurrency(account: Account) -> Iterator[Problem]:
-    """Check that Lambda lets the templates' functions reserve concurrency, and that some is left."""
+    """Check that the templates' functions can reserve concurrency, and that enough stays unreserved."""
     found = account.new_resources("AWS::Lambda::Function")
     reserved = sum(int(properties.get("ReservedConcurrentExecutions", 0)) for properties in found)
     limits = account.client("lambda").get_account_settings()["AccountLimit"]

@@ -60,7 +60,7 @@ def endpoint_services(account: Account) -> Iterator[Problem]:
 def vpc(account: Account) -> Iterator[Problem]:
     """Check that the existing VPC exists with the given range, and that its nodes can resolve AWS's host names.
 
-    Interface endpoints with private DNS require both DNS attributes, and nodes may only send TLS, so they can use only
+    Interface endpoints with private DNS require both DNS attributes. Nodes can send only TLS, so they can use only
     Amazon's DNS server, which security groups do not filter.
     Source (2026-11): https://docs.aws.amazon.com/vpc/latest/privatelink/create-interface-endpoint.html and
     https://docs.aws.amazon.com/vpc/latest/userguide/VPC_DHCP_Options.html.
@@ -81,7 +81,7 @@ def vpc(account: Account) -> Iterator[Problem]:
         answer = ec2.describe_vpc_attribute(VpcId=given.id, Attribute=attribute)
         if not answer[attribute[0].upper() + attribute[1:]]["Value"]:
             remedy = f"aws ec2 modify-vpc-attribute --vpc-id {given.id} --{_option(attribute)}"
-            rule = f"has {attribute} off, so nodes cannot resolve the names of endpoints"
+            rule = f"has {attribute} disabled, so nodes cannot resolve endpoint names"
             yield Problem(f"{PATH}.id", given.id, rule, f"run `{remedy}`")
     yield from _dns_servers(ec2, given, found[0])
 
@@ -103,7 +103,7 @@ def _dns_servers(ec2: Any, given: ExistingVpc, found: Mapping[str, Any]) -> Iter
         ]
         if other := [server for server in servers if server != AMAZON_DNS]:
             rule = (
-                f"has the DNS servers {', '.join(other)}, which nodes cannot reach: they may only send TLS (port 443)"
+                f"has the DNS servers {', '.join(other)}, which nodes cannot reach: they can send only TLS (port 443)"
             )
             yield Problem(f"{PATH}.id", given.id, rule, f"use a VPC whose DHCP options name {AMAZON_DNS}")
 
@@ -131,13 +131,13 @@ def subnets(account: Account) -> Iterator[Problem]:
         free.append(int(one["AvailableIpAddressCount"]))
     one_zone, nodes = one_zone_at_a_time(config), config.capacity.nodes
     if free and (max(free) if one_zone else sum(free)) < nodes:
-        need = "one subnet with" if one_zone else "together"
-        rule = f"have {free} free addresses, but {nodes} nodes need {need} {nodes}"
+        place = "in one subnet" if one_zone else "in total"
+        rule = f"have {free} free addresses, but {nodes} nodes need {nodes} {place}"
         yield Problem(f"{PATH}.subnets", ", ".join(ids), rule, "use larger subnets, or fewer nodes")
 
 
 def endpoints(account: Account) -> Iterator[Problem]:
-    """Check that every service nodes call has exactly one route out of the existing VPC."""
+    """Check that nodes in the existing VPC can reach every service they call, without duplicate endpoints."""
     given = account.config.network.existing
     if given is None:
         return
@@ -228,7 +228,7 @@ def _leads_out(table_id: str, tables: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def overlaps(account: Account) -> Iterator[Problem]:
-    """Warn if another VPC of the account has the new VPC's range, since the two can never be connected."""
+    """Warn if the range of another VPC in the account overlaps the new VPC's range: such VPCs cannot be connected."""
     config = account.config
     if config.network.existing is not None or account.deployed("NetworkStack"):
         return

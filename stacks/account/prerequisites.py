@@ -17,7 +17,7 @@ GITHUB_ISSUER = "token.actions.githubusercontent.com"
 
 
 def bootstrap(account: Account) -> Iterator[Problem]:
-    """Check that `cdk bootstrap` has run in the account and region with the templates' qualifier, recently enough.
+    """Check that `cdk bootstrap` has run in the account and region with the templates' qualifier and a recent version.
 
     Source (2026-11): https://docs.aws.amazon.com/cdk/v2/guide/bootstrapping-env.html.
     """
@@ -50,7 +50,7 @@ def _rejected_versions(template: Mapping[str, Any]) -> list[str]:
 
 
 def image(account: Account) -> Iterator[Problem]:
-    """Check that the image exists, and that its root volume, architecture and driver fit the deployment file."""
+    """Check that the image exists, and that its root volume, architecture and driver match the deployment file."""
     config, ami = account.config, account.config.node.ami
     if ami.startswith("/"):
         try:
@@ -95,7 +95,7 @@ def _fits(account: Account, ami: str, found: Mapping[str, Any]) -> Iterator[Prob
         yield Problem("node.ami", ami, rule, "use other types, or another image")
     deprecated = found.get("DeprecationTime")
     if deprecated and datetime.fromisoformat(deprecated) < datetime.now(UTC):
-        rule = f"is deprecated since {deprecated}, and its owner may delete it"
+        rule = f"has been deprecated since {deprecated}, and its owner can delete it"
         yield Problem("node.ami", ami, rule, "run `python -m stacks ami lock FILE`", "warning")
 
 
@@ -136,7 +136,7 @@ def policies(account: Account) -> Iterator[Problem]:
 
 
 def service_linked_roles(account: Account) -> Iterator[Problem]:
-    """Check that the service-linked roles exist that the fleet's service does not create itself."""
+    """Check for the service-linked roles that the fleet's service does not create itself."""
     config = account.config
     for role in linked_roles(config):
         try:
@@ -150,7 +150,7 @@ def service_linked_roles(account: Account) -> Iterator[Problem]:
 
 
 def identity_provider(account: Account) -> Iterator[Problem]:
-    """Check that GitHub's identity provider exists if it is named, and that there is none if the stack creates it."""
+    """Check that GitHub's identity provider exists if the file names it, and is absent if the stack creates it."""
     access = account.config.delivery.github
     if access is None:
         return

@@ -1,4 +1,4 @@
-"""The preflight: one read-only question for each assumption about account, region, network, image and quotas.
+"""The preflight: one read-only question for each assumption about the account, region, network, image and quotas.
 
 `check --aws` asks all questions that apply, and docs/preflight.md contains this table. To add a question, add a row.
 """
@@ -16,7 +16,7 @@ from stacks.errors import Problem
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
 ALWAYS_CALLED = ("sts:GetCallerIdentity", "cloudformation:DescribeStackResources")
-"""Calls that do not belong to a single question: the first needs no permission, the second finds the stacks."""
+"""Calls that no single question makes. The first needs no permission, and the second finds the stacks."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Question:
         title: Its name in messages.
         assumption: The assumption that the question checks.
         made_by: The files whose templates, boot steps or handlers make the assumption.
-        failure: The result of a wrong assumption without the preflight.
+        failure: The consequence of a wrong assumption without the preflight.
         calls: IAM actions that the question needs.
         applies: Whether a deployment makes the assumption.
         ask: Function that returns the problems.
@@ -116,7 +116,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "existing subnets",
-        "the subnets belong to the VPC and the given zones, and have addresses for all nodes",
+        "the subnets belong to the VPC and the given zones, and have enough addresses for all nodes",
         ("stacks/network_stack.py", "stacks/capacity/plan.py"),
         "the deploy rolls back, or nodes do not launch",
         ("ec2:DescribeSubnets",),
@@ -179,7 +179,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "Lambda concurrency",
-        "the functions may reserve concurrency; many new accounts have a limit of 10 and cannot reserve any",
+        "the functions can reserve concurrency; many new accounts have a limit of 10 and cannot reserve any",
         ("stacks/constructs/lambda_function.py",),
         "the deploy of TrainingStack rolls back",
         ("lambda:GetAccountSettings",),
@@ -258,7 +258,7 @@ def page() -> str:
         "",
         "`python -m stacks check FILE --aws` asks AWS the following questions before the first deploy. Each question",
         "checks one assumption of the templates, boot steps or handlers. It changes nothing: the launch is a dry run.",
-        "The exit code is 2 if there are errors. An unanswered question, as with a missing permission, is a warning.",
+        "The exit code is 2 if there are errors. An unanswered question is a warning.",
         "`python -m stacks preflight > docs/preflight.md` writes this page.",
         "",
         "| question | assumption | made by | otherwise | permissions |",

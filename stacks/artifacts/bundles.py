@@ -22,7 +22,7 @@ GATE_FILES = (
     "bootstrap/__init__.py", "bootstrap/errors.py", "cdk.json", "requirements.lock", "training/__init__.py",
     "training/errors.py",
 )  # fmt: skip
-"""What a review imports and reads when the templates are given."""
+"""The packages and files that a review of synthesised templates imports and reads."""
 TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can store
 MODE = 0o644 << 16
 EXCLUDED = {"__pycache__", ".git", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
@@ -131,7 +131,7 @@ def write_archive(files: Iterable[tuple[str, Path | bytes]], directory: Path) ->
                     # digest would replace nodes.
                     entry.compress_type = zipfile.ZIP_STORED
                     entry.external_attr = MODE
-                    entry.create_system = 3  # the same on every system
+                    entry.create_system = 3  # Unix, regardless of the build machine
                     archive.writestr(entry, content if isinstance(content, bytes) else content.read_bytes())
             file.flush()
             with temporary.open("rb") as stream:

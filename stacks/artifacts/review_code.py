@@ -16,11 +16,11 @@ TRUSTED = (
     "stacks/commands/deliver.py", "stacks/commands/diff.py", "stacks/constructs/delivery", "stacks/delivery",
     "stacks/pipeline_stack.py",
 )  # fmt: skip
-"""The files and folders that a delivery trusts: the review, the gates, the workflows and what they install."""
+"""The files and folders that a delivery trusts: the review, the gates, the workflows and their dependencies."""
 
 
 def review_digest(root: Path = ROOT) -> str:
-    """Return the SHA-256 digest of the names and contents of all trusted files. A missing file counts as absent."""
+    """Return the SHA-256 digest of the names and contents of all trusted files that exist."""
     digest = hashlib.sha256()
     for path in _files(root):
         content = path.read_bytes()

@@ -63,7 +63,7 @@ def fixed_zone(config: DeploymentConfig) -> str | None:
 
 
 def zone_candidates(config: DeploymentConfig) -> list[str]:
-    """Return the letters of the zones that the fleet may use, in order of preference."""
+    """Return the letters of the zones that the fleet can use, in order of preference."""
     zone = fixed_zone(config)
     return config.network.subnet_zones if zone is None else [zone]
 
@@ -81,9 +81,9 @@ def one_zone_at_a_time(config: DeploymentConfig) -> bool:
 def group_names(config: DeploymentConfig) -> list[str]:
     """Return the names of the Auto Scaling groups: one group, or one for each candidate zone, in order of preference.
 
-    If each attempt uses one zone, each group has one subnet, so that no deploy moves running nodes. The names are
-    fixed, so that the run controller and the node role can refer to the groups without a dependency cycle. Deployment
-    names do not contain dots.
+    If each attempt uses one zone, each group has one subnet, and no deploy moves running nodes. Because the names are
+    fixed, the run controller and the node role can refer to the groups without a dependency cycle. Deployment names
+    do not contain dots.
     """
     name = f"trainstack-{config.name}"
     return [f"{name}.{zone}" for zone in zone_candidates(config)] if one_zone_at_a_time(config) else [name]
@@ -92,7 +92,7 @@ def group_names(config: DeploymentConfig) -> list[str]:
 def group_name_patterns(config: DeploymentConfig) -> list[str]:
     """Return patterns that match the names of a deployment's groups in any zone.
 
-    Policies use these patterns, so that permissions do not depend on the zones.
+    Policies use these patterns so that permissions do not depend on the zones.
     """
     return [f"trainstack-{config.name}", f"trainstack-{config.name}.*"]
 

@@ -88,13 +88,13 @@ def refresh(
             progress(f"{region}: prices for {len(offered)} types")
             prices[region] = _prices(clients, ec2, region, offered, day)
     except (BotoCoreError, ClientError) as error:
-        raise RefreshError(f"AWS call failed: {error}; nothing is written") from error
+        raise RefreshError(f"AWS call failed: {error}; nothing was written") from error
     if missing := [name for name in added_types if name not in types]:
-        raise RefreshError(f"{', '.join(missing)}: not offered in {', '.join(regions)}; nothing is written")
+        raise RefreshError(f"{', '.join(missing)}: not offered in {', '.join(regions)}; nothing was written")
     facts = Source(day, "EC2 DescribeInstanceTypes and DescribeInstanceTypeOfferings")
     types = {name: types[name] for name in names if name in types}
-    # The bundles contain the facts file. Its date stays unchanged if the facts do, so that refreshing prices does not
-    # replace nodes.
+    # The bundles contain the facts file. Its date changes only with the facts, so refreshing prices does not replace
+    # nodes.
     unchanged = types == before.types
     known = before.hardware if unchanged else replace(before.hardware, facts=facts, types=types)
     after = replace(before, hardware=known, regions=prices)

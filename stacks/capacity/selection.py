@@ -34,7 +34,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One type with its price (None if unknown) by purchase option. `rank` starts at 0 and is None if rejected."""
+    """A type and its price for each purchase option (None if unknown). `rank` starts at 0; None means rejected."""
 
     instance_type: InstanceType
     rank: int | None

@@ -1,4 +1,4 @@
-"""Letters of each region's availability zones. `check --aws` asks for the zones of the account, which may be fewer.
+"""Letters of each region's availability zones. An account can have fewer zones; `check --aws` queries them.
 
 Source (2026-11): DescribeAvailabilityZones in each region as recorded in moto 5.2.5
 (https://github.com/getmoto/moto), and the numbers of zones in
@@ -20,7 +20,7 @@ LETTERS: Mapping[str, str] = {
 }
 """Zone letters, for regions whose letters are not USUAL."""
 ZONES_PER_ACCOUNT: Mapping[str, int] = {"us-west-1": 2}
-"""Number of zones that an account can use, for regions where that is not all of them."""
+"""Number of zones that an account can use, for regions where an account cannot use all zones."""
 DEFAULT_ZONES = 3
 
 

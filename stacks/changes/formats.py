@@ -38,7 +38,7 @@ def print_review(review: Review, console: Console) -> None:
 
 
 def to_markdown(review: Review) -> str:
-    """Return a review as one comment. The headline is first, resources are collapsed, and long lists are truncated."""
+    """Return a review as one comment with the headline first, resources collapsed, and long lists truncated."""
     max_lines = MAX_LINES
     text = _markdown(review, max_lines)
     while len(text.encode()) > MARKDOWN_BYTES and max_lines > 1:

@@ -34,7 +34,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class OtherDeployment:
-    """A stack that the deploy leaves behind because the new file deploys it under another name or to another region."""
+    """A stack that the deploy leaves unchanged because the new file uses a different name or region."""
 
     stack: str
     before: str
@@ -101,7 +101,7 @@ def review(
     """Compare the two sides of a change.
 
     Args:
-        before: The current stacks. A deploy leaves stacks with another name or region behind.
+        before: The current stacks. A deploy does not change stacks with a different name or region.
         after: The stacks after the deploy.
         edits: The deployment file keys that differ, or None if one of the two files is unknown.
         hours: Planned hours of the run, before and after.
@@ -179,7 +179,7 @@ def _other_sections(stack: StackTemplate) -> dict[str, object]:
 def _images(after: TemplateSet) -> list[str]:
     """Return notes about images from public parameters, which can change between deploys without any edit."""
     return [
-        f"CloudFormation resolves the image {one['Default']} at each deploy, which replaces nodes if it changed; "
+        f"CloudFormation resolves the image {one['Default']} at each deploy, which replaces nodes if it has changed; "
         "`python -m stacks ami lock CONFIG` pins it"
         for stack in after.values()
         for one in stack.template.get("Parameters", {}).values()

@@ -19,7 +19,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("ami", help="print the locked and latest machine images, or pin the latest")
     actions = parser.add_subparsers(dest="action", required=True)
     show = actions.add_parser("show", help="print the locked image and the parameter's current image")
-    lock = actions.add_parser("lock", help="write the current image to ami.lock.json next to the file, to be committed")
+    lock = actions.add_parser("lock", help="write the current image to ami.lock.json next to the file; commit it")
     for action, run in ((show, _show), (lock, _lock)):
         action.add_argument("config", type=Path, help="deployment file")
         action.set_defaults(run=run)
@@ -69,7 +69,7 @@ def _client(service: str, config: DeploymentConfig) -> Any:
     from botocore.config import Config
 
     settings = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "max_attempts": 3})
-    # A session of its own, because threads must not share one to create clients.
+    # Use a separate session, because threads must not share one when they create clients.
     return boto3.Session(region_name=config.region).client(service, config=settings)
 
 

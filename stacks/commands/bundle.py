@@ -29,7 +29,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Resolves the distributions that the trainer and user code need on a node but the image does not "
         "contain. Writes their versions and hashes to wheelhouse.lock.json next to the file (commit it), and builds "
         "the archive in build/wheelhouse/. Locked versions are kept until their inputs change or --upgrade is given. "
-        "Requires the package index, both to resolve and to download wheels for the first time.",
+        "Needs access to the package index to resolve wheels, and to download them for the first time.",
     )
     parser.add_argument("config", type=Path, help="deployment file, such as config/single-gpu.yaml")
     parser.add_argument("--explain", action="store_true", help="print each of your code's dependencies and its origin")
@@ -104,7 +104,7 @@ def _build_locked(path: Path) -> int:
             print(f"{one}: {error}", file=sys.stderr)
             return 1
         if archive is not None:
-            print(f"{archive.path}: built from the lock of {one}")
+            print(f"{archive.path}: built from the lock for {one}")
     return 0
 
 

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
             f"{needs.gib_per_gpu:.1f} GiB each ({needs.gpu_memory_reason})" if needs.gpus else needs.gpu_memory_reason
         )
         print(
-            f"{config.region}, {needs.gpus} GPUs per instance, {memory}; prices in USD, see `catalogue` for their dates"
+            f"{config.region}, {needs.gpus} GPUs per instance, {memory}; prices in USD (`catalogue` prints their dates)"
         )
         print("\n".join(_table(config, auto, found)))
     if any(one.chosen for one in found):

@@ -31,8 +31,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
             "--templates",
             type=Path,
             metavar="FOLDER",
-            help="folder with the cloud assembly of each CONFIG, as FOLDER/NAME of the file. The files and their "
-            "templates are then data: no code next to them is executed",
+            help="folder that contains the cloud assembly of each CONFIG as FOLDER/NAME. The files and templates are "
+            "treated as data: no code next to them is executed",
         )
     deploy = _action(actions, "deploy", "deploy the files in order, stopping at the first change that needs approval")
     deploy.add_argument(

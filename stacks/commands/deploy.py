@@ -12,8 +12,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "deploy",
         help="deploy a file with the CDK CLI, which asks before it broadens permissions",
-        description="Disables the termination protection of empty stacks whose create failed, which plain "
-        "`cdk deploy` cannot do, then runs `cdk deploy`. Exit code 1 if AWS or the deploy failed.",
+        description="Runs `cdk deploy`, but first disables termination protection on empty stacks that failed to "
+        "create, which plain `cdk deploy` cannot do. The exit code is 1 if AWS or the deploy failed.",
     )
     parser.add_argument("config", type=Path, help="deployment file, such as config/demo.yaml")
     parser.add_argument("stacks", nargs="*", metavar="STACK", help="stacks, such as TrainingStack (default: all)")

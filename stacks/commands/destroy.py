@@ -16,14 +16,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="delete the fleet, the network and the alarms; keep the data and list its monthly price",
         description="Deletes ObservabilityStack, TrainingStack and NetworkStack. StorageStack is deleted, with all "
         "objects in its buckets, only with --data, `storage.deletion: destroy` in the file, and `--context "
-        "allow-destroy=true`. If data that remains includes a Lustre file system, NetworkStack remains without "
-        "endpoints, NAT gateway and flow logs. Exit code 1 if AWS failed.",
+        "allow-destroy=true`. If the remaining data includes a Lustre file system, NetworkStack remains without "
+        "endpoints, NAT gateway and flow logs. The exit code is 1 if an AWS call failed.",
     )
     parser.add_argument("config", type=Path, help="deployment file, such as config/demo.yaml")
     parser.add_argument("--force", action="store_true", help="do not ask before deleting")
-    parser.add_argument("--data", action="store_true", help="also delete the data; needs both keys")
+    parser.add_argument("--data", action="store_true", help="also delete the data; requires both settings")
     parser.add_argument(
-        "-c", "--context", action="append", default=[], metavar="KEY=VALUE", help="allow-destroy=true, the second key"
+        "-c", "--context", action="append", default=[], metavar="KEY=VALUE", help="allow-destroy=true, for --data"
     )
     parser.set_defaults(run=_run)
 
@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
                 "storage.deletion",
                 config.storage.deletion,
                 f"--data needs `destroy` here, and --context {ALLOW}",
-                "set both, or leave out --data to keep the data",
+                "set both, or omit --data to keep the data",
             )
             raise ConfigError(str(options.config), [problem])
         destroy(config, options.config, is_confirmed=options.force)

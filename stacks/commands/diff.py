@@ -17,8 +17,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="describe how a deploy affects resources, nodes, data, permissions, network and costs",
         description="Synthesises a deployment file and compares it with the deployed stacks, a git revision, or "
         "templates in a folder. The exit code is the highest that applies: 0 no changes, 10 safe, 20 nodes are "
-        "replaced, 30 needs approval (permissions or network access broadened, or a change that the review does not "
-        "know to be safe), 40 data at risk. It is 2 for invalid input. The command "
+        "replaced, 30 needs approval (permissions or network access broadened, or a change that the review cannot "
+        "show to be safe), 40 data at risk. It is 2 for invalid input. The command "
         "is read-only. Comparing with the deployed stacks requires cloudformation:DescribeStacks and "
         "cloudformation:GetTemplate.",
     )
@@ -45,7 +45,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="context value for the CDK app, such as allow-destroy=true",
     )
     parser.add_argument(
-        "--exit-zero", action="store_true", help="exit with 0 whatever the review finds, for use in make"
+        "--exit-zero", action="store_true", help="exit with 0 regardless of the result, for use in make"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the review as JSON")

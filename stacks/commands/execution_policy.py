@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
     named["execution-boundary"] = execution_boundary(list(found), deployments)
     if options.output is not None:
         for stale in options.output.glob("execution-policy-*.json"):
-            stale.unlink()  # a smaller policy may be split over fewer documents
+            stale.unlink()  # a smaller policy can be split into fewer documents
     for name, document in named.items():
         if options.output is None:
             print(json.dumps(document, indent=1))

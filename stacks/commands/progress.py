@@ -1,4 +1,4 @@
-"""Progress of a slow command on standard error, which is never silent for five seconds."""
+"""Prints the progress of a slow command to standard error, at least every five seconds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from types import TracebackType
 
 SILENT_SECONDS = 4.0
-"""Longest time without a line of progress."""
+"""Maximum time between lines of progress."""
 
 
 class Progress:
-    """Prints each step when it starts, and again with its elapsed time while it lasts. Use it as a context manager."""
+    """Prints each step when it starts, and again with its elapsed time while it runs. Use it as a context manager."""
 
     def __init__(self, silent_seconds: float = SILENT_SECONDS) -> None:
         self._silent_seconds = silent_seconds
@@ -32,7 +32,7 @@ class Progress:
         self._thread.join()
 
     def __call__(self, step: str) -> None:
-        """Print that a step starts."""
+        """Start a step and print it."""
         self._step, self._started = step, time.monotonic()
         print(f"{step} ...", file=sys.stderr, flush=True)
 

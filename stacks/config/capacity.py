@@ -81,7 +81,7 @@ class ReservationConfig(Section):
         pattern=r"^cr-[0-9a-f]{8,17}$",
     )
     resource_group_arn: str | None = setting(
-        "ARN of a resource group that contains reservations; instances may use any of them.",
+        "ARN of a resource group that contains reservations; instances can use any of them.",
         edit="replaces nodes",
         default=None,
         pattern=r"^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:\d{12}:group/\S+$",
@@ -193,7 +193,7 @@ class CapacityConfig(Section):
     )
     placement: Literal["cluster", "partition", "spread", "none"] = setting(
         "Placement strategy. `cluster`: instances close together in one zone, for fast networks. `partition`, "
-        "`spread`: separate hardware, so that fewer instances fail together. `none`: no constraint, which makes the "
+        "`spread`: instances on separate hardware, so fewer fail together. `none`: no constraint, which makes the "
         "most capacity available.",
         edit="replaces nodes",
         default="none",

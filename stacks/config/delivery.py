@@ -37,7 +37,7 @@ class PipelineConfig(Section):
     )
     approve_from: ApproveFrom = setting(
         "Lowest exit code from `python -m stacks diff` that requires approval for a stage. `10`: any change; `20`: "
-        "nodes are replaced; `30`: permissions or network access are broadened, or the review does not know that the "
+        "nodes are replaced; `30`: permissions or network access are broadened, or the review cannot show that the "
         "change is safe; `40`: data is at risk. The "
         "default covers changes that the next commit cannot undo.",
         edit="changes the delivery",
@@ -84,7 +84,7 @@ class GithubConfig(Section):
         max_length=8,
     )
     review_environment: EnvironmentName = setting(
-        "GitHub environment whose jobs may read the account for a pull request. Require reviewers for it, because "
+        "GitHub environment whose jobs may read the account to review a pull request. Require reviewers, because "
         "a pull request can change the workflow that runs in it.",
         edit="changes the delivery",
         default="review",

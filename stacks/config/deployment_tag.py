@@ -1,4 +1,4 @@
-"""The tag with which every resource names its deployment. Policies, budgets and the commands of operators read it."""
+"""The tag that identifies the deployment of each resource. Policies, budgets and operator commands read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `limits` section: what a run may cost and how long it may take before it is saved and stopped."""
+"""The `limits` section: the cost and the duration at which a run is saved and stopped."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from stacks.config.setting import Section, setting
 
 
 class LimitsConfig(Section):
-    """Limits of a run. The run controller checks them every minute against the ledger of the instances."""
+    """Limits of a run. The run controller checks them every minute against the instance ledger."""
 
     usd: float | None = setting(
-        "USD that the run's instances may cost before the controller saves and stops the run; `null`: no limit. "
-        "Volumes and other resources do not count. A run exceeds the limit by at most one minute and its last save. "
-        "After raising it, deploy again: the run resumes.",
+        "Maximum cost of the run's instances, USD, at which the controller saves and stops the run; `null`: no limit. "
+        "Volumes and other resources are not included. A run exceeds the limit by at most one minute and its last "
+        "save. To resume the run, raise the limit and deploy again.",
         edit="in place",
         default=None,
         gt=0,
     )
     run_hours: float | None = setting(
-        "Maximum hours with instances, after which the controller saves and stops the run; `null`: no limit.",
+        "Maximum hours with instances, at which the controller saves and stops the run; `null`: no limit.",
         edit="in place",
         default=None,
         gt=0,

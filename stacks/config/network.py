@@ -77,7 +77,7 @@ class NetworkConfig(Section):
     )
     zones: list[ZoneLetter] = setting(
         "Letters of the availability zones; each has one subnet. Spot capacity differs by zone, so use several. Empty: "
-        "the first three of the region. Zones differ between accounts; `check --aws` prints the account's zones.",
+        "the region's first three. Zones differ between accounts; `check --aws` prints the account's zones.",
         edit="replaces the network",
         default=[],
         max_length=6,

@@ -65,8 +65,8 @@ class NodeConfig(Section):
 
     ami: str = setting(
         "AMI id, or the name of a public SSM parameter that contains one. `python -m stacks ami lock FILE` pins the "
-        "parameter's value in `ami.lock.json` next to the deployment file. Without the lock, the first deploy after a "
-        "new image is released replaces nodes.",
+        "parameter's value in `ami.lock.json` next to the deployment file. Without the lock, the first deploy after "
+        "the release of a new image replaces nodes.",
         edit="replaces nodes",
         default="/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.13-amazon-linux-2023/latest/ami-id",
         pattern=r"^(ami-[0-9a-f]{8,17}|/[A-Za-z0-9_./-]+)$",

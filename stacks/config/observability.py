@@ -20,7 +20,7 @@ class AlarmsConfig(Section):
         le=1440,
     )
     gpu_utilization_below_percent: int = setting(
-        "GPU utilization, %, below which a running node counts as idle; `0`: no alarm.",
+        "GPU utilization, %, below which a running node is considered idle; `0`: no alarm.",
         edit="in place",
         default=10,
         ge=0,
@@ -28,7 +28,7 @@ class AlarmsConfig(Section):
     )
     gpu_idle_minutes: int = setting("Idle minutes that trigger the alarm.", edit="in place", default=30, ge=5, le=1440)
     too_few_nodes_minutes: int = setting(
-        "Minutes with too few nodes, whatever the cause, that trigger the alarm for the cause; a multiple of 5.",
+        "Minutes with too few nodes, for any reason, that trigger the alarm for that reason; a multiple of 5.",
         edit="in place",
         default=30,
         ge=5,
@@ -39,7 +39,7 @@ class AlarmsConfig(Section):
         "Failed boots per hour that trigger the alarm.", edit="in place", default=2, ge=1, le=1000
     )
     usd_per_hour: float | None = setting(
-        "Hourly cost of the instances, USD, that triggers the alarm when it lasts for 15 minutes; `null`: no alarm.",
+        "Hourly cost of the instances, USD, that triggers the alarm after 15 minutes; `null`: no alarm.",
         edit="in place",
         default=None,
         gt=0,

@@ -1,4 +1,4 @@
-"""Generator of docs/configuration.md, which lists every key in a deployment file and what editing it changes."""
+"""Generates docs/configuration.md, which lists every key in a deployment file and what editing it changes."""
 
 from __future__ import annotations
 

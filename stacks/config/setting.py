@@ -1,4 +1,4 @@
-"""Declarations of deployment file keys, with their meanings and what editing them changes on deploy."""
+"""Declares deployment file keys, with their meanings and what editing them changes on deploy."""
 
 from __future__ import annotations
 

@@ -67,10 +67,10 @@ class CheckpointVolumeConfig(Section):
     )
     snapshots_kept: int = setting("Number of scheduled snapshots to keep.", edit="in place", default=4, ge=1, le=1000)
     other_zones: Literal["restore", "without"] = setting(
-        "What nodes in other zones do. `restore`: create a temporary volume from the newest snapshot, and take a "
-        "snapshot of it before the instance terminates. `without`: save to S3 only. A restored volume rarely has the "
-        "newest checkpoint and loads slowly, so restoring it is worthwhile only if weights are frozen or saves to S3 "
-        "are slow.",
+        "How nodes in other zones keep checkpoints. `restore`: create a temporary volume from the newest snapshot, and "
+        "take a snapshot of it before the instance terminates. `without`: save to S3 only. A restored volume rarely "
+        "has the newest checkpoint and loads slowly, so restoring it is worthwhile only if weights are frozen or "
+        "saves to S3 are slow.",
         edit="replaces nodes",
         default="without",
     )
@@ -166,8 +166,8 @@ class StorageConfig(Section):
     )
     access_log_days: int = setting("Days to keep bucket access logs.", edit="in place", default=90, ge=1, le=3650)
     noncurrent_version_days: int = setting(
-        "Days to keep overwritten and deleted checkpoint objects, which are billed like others. Users can restore them "
-        "(docs/checkpoint-keeping.md); nodes cannot delete them.",
+        "Days to keep overwritten and deleted checkpoint objects, which are billed like current ones. Users can "
+        "restore them (docs/checkpoint-keeping.md); nodes cannot delete them.",
         edit="in place",
         default=3,
         ge=1,

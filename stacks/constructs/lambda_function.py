@@ -1,7 +1,7 @@
 """A Lambda function, including its runtime, memory, dependencies and suppressions.
 
-No function reserves concurrency: Lambda keeps 100 executions unreserved, so an account with a limit of 10, like every
-new account, cannot reserve any. Source (2026-11):
+No function reserves concurrency: Lambda keeps 100 executions unreserved, so accounts with a limit of 10, such as new
+accounts, cannot reserve any. Source (2026-11):
 https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html
 """
 

@@ -62,9 +62,9 @@ def _modify_actions(service: str) -> list[str]:
 class PermissionsBoundary(Construct):
     """A managed policy that bounds the roles in one or more stacks.
 
-    It belongs to the stack of the first role that needs it, so that deleting other stacks does not require its
-    deletion. If the deployment file names another boundary, the policy is not created: accounts that require their own
-    boundary often deny `iam:CreatePolicy`.
+    It belongs to the stack of the first role that needs it, so the other stacks can be deleted without it. If the
+    deployment file names another boundary, the policy is not created: accounts that require their own boundary often
+    deny `iam:CreatePolicy`.
 
     Args:
         scope: The stack that the policy belongs to.

@@ -29,7 +29,7 @@ from stacks.functions.run_controller.events import RETRY, SOURCE, STATE_CHANGE
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
 MAXIMUM_EVENT_AGE = Duration.minutes(10)
-"""The maximum event age. Older events are dropped because the schedule has since invoked the function."""
+"""The maximum event age. Older events are dropped because the schedule has already invoked the function again."""
 TIMEOUT = Duration.seconds(30)
 RETRY_AFTER = Duration.seconds(60)
 """The queue's visibility timeout, after which the events of a failed invocation are delivered again. Lambda requires at
@@ -51,7 +51,7 @@ class RunController(Construct):
     """The function with its role, log group, event rules and event queue.
 
     The rules send their events to a FIFO queue with one message group. Lambda runs at most one invocation per message
-    group at a time, without a reserved concurrency, which an account with a concurrency limit of 10 cannot provide.
+    group at a time, without reserved concurrency, which an account with a concurrency limit of 10 cannot provide.
     Sources (2026-11): https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-scaling.html and
     https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html
     """
@@ -193,9 +193,9 @@ class RunController(Construct):
             ("LiftOutcome", ["s3:DeleteObject"], [outcome], None),
             ("ReadWriteState", ["s3:GetObject", "s3:PutObject"], [state], None),
             ("ReadFailures", ["s3:GetObject"], [control.arn_for_objects("nodes/*")], None),
-            # There is no condition on the prefix because GetObject does not provide one, and S3 would return 403
-            # instead of 404.
-            # Describe calls do not support resources. Source (2026-11):
+            # Do not add a condition on the prefix: GetObject does not provide one, so S3 would return 403 instead
+            # of 404 for a missing object.
+            # Describe calls do not support resource-level permissions. Source (2026-11):
             # https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
             ("PriceInstances", self._pricing_actions(), ["*"], None),
             ("ListRecords", ["s3:ListBucket"], [control.bucket_arn], None),
@@ -230,13 +230,13 @@ class RunController(Construct):
             )
 
     def _pricing_actions(self) -> list[str]:
-        """Return the calls that the ledger needs beyond those that the fleet needs."""
+        """Return the calls that only the ledger needs."""
         needed = ("ec2:DescribeInstances", "ec2:DescribeSpotPriceHistory")
         granted = BACK_ENDS[self._config.capacity.backend].describe_actions
         return [action for action in needed if action not in granted]
 
     def _rules(self, datasets: s3.IBucket, control: s3.IBucket, fleet: Fleet) -> list[events.Rule]:
-        """Return the rules that send run events, fleet events, retries and a schedule's events to the queue."""
+        """Return the rules that send run events, fleet events, retries and scheduled events to the queue."""
         patterns = {
             "RunChanged": events.EventPattern(
                 source=["aws.ssm"],
@@ -249,7 +249,7 @@ class RunController(Construct):
             "Interruption": events.EventPattern(
                 source=["aws.ec2"], detail_type=["EC2 Spot Instance Interruption Warning"]
             ),
-            # The ledger needs the exact ends. The event does not contain tags, so all of the account's instances match.
+            # The ledger needs exact end times. The event does not contain tags, so all the account's instances match.
             # Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html
             "InstanceEnded": events.EventPattern(
                 source=["aws.ec2"], detail_type=[STATE_CHANGE], detail={"state": ["shutting-down", "stopping"]}

@@ -25,7 +25,7 @@ COMMENT_CHARACTERS = 65_536
 SYNTHESISES = ("diff", "gate", "deploy")
 """Actions that need a deployment file's locked wheels."""
 MARK = "<!-- trainstack diff -->"
-"""The first line of the comment. The workflow uses it to find the comment again."""
+"""The first line of the comment. The workflow uses it to find an existing comment."""
 
 
 def perform(options: argparse.Namespace) -> int:
@@ -85,12 +85,12 @@ def _gate(options: argparse.Namespace) -> int:
 
 def _deploy(options: argparse.Namespace) -> int:
     for file in options.configs:
-        # Review again because another deploy may have happened since the gate ran.
+        # Review again because another deploy may have run since the gate.
         found = _review(file, DEPLOYED, "text", None)
         print(found.text, flush=True)
         if found.code >= options.approve_from and found.code > options.approved:
             print(
-                f"{found} (code {found.code}): stopped: codes of {options.approve_from} and above need approval; read "
+                f"{found} (code {found.code}): stopped: codes {options.approve_from} and above need approval; read "
                 f"the review above, then deploy with --approved {found.code}",
                 file=sys.stderr,
             )
@@ -121,7 +121,7 @@ def _gate_review(file: Path, templates: Path | None, stack: str | None) -> Revie
     except (ConfigError, ReviewError) as error:
         if templates is None:
             raise
-        return Review(file, max(MEANINGS), f"{file}: this revision of the gate cannot judge the change:\n{error}")
+        return Review(file, max(MEANINGS), f"{file}: this revision of the gate cannot review the change:\n{error}")
 
 
 def _review(file: Path, against: str, form: Form, templates: Path | None, stack: str | None = None) -> Review:

@@ -1,7 +1,7 @@
-"""Deletes a deployment's data: the objects in its buckets, then StorageStack, then the resources that it kept in use.
+"""Deletes a deployment's data: the objects in its buckets, then StorageStack, then the resources that it used.
 
-Objects are deleted with the caller's credentials, since no role of the bootstrap may delete them. Everything else is
-deleted by CloudFormation.
+The objects are deleted with the caller's credentials, because the bootstrap roles cannot delete them. CloudFormation
+deletes everything else.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from stacks.delivery.sessions import deploy_session, lookup_session
 from stacks.errors import DeployError
 
 BATCH = 1000
-"""The most objects that one DeleteObjects call accepts.
+"""The maximum number of objects in one DeleteObjects call.
 Source (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html"""
 
 
 def delete_data(config: DeploymentConfig, file: Path) -> None:
-    """Delete StorageStack with its data, and NetworkStack if a file system kept it. The caller has checked both keys.
+    """Delete StorageStack with its data, and NetworkStack if a file system used it. The caller checks both settings.
 
     Raises:
         DeployError: A bucket could not be emptied, or a stack could not be deleted.

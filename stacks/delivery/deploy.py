@@ -20,7 +20,7 @@ QUIET = {"AWS_CDK_DISABLE_VERSION_CHECK": "true", "CDK_DISABLE_CLI_TELEMETRY": "
 
 
 def deploy(config: DeploymentConfig, file: Path, *, cdk: Path = CDK) -> None:
-    """Deploy the stacks in a file without asking. The CDK writes to this program's standard output and error.
+    """Deploy the stacks in a file without confirmation. The CDK writes to this program's standard output and error.
 
     Raises:
         DeployError: The deploy failed, or the CDK is not installed.
@@ -48,10 +48,10 @@ def deploy_interactively(
 
 
 def prepare(config: DeploymentConfig) -> None:
-    """Report a deployment that a deploy would create next to others, and allow failed creates to be retried.
+    """Report a deployment that a deploy would create next to others, and prepare stacks that failed to create.
 
     Raises:
-        DeployError: A stack whose create failed cannot be created again.
+        DeployError: A stack that failed to create cannot be created again.
         AccountError: The bootstrap role that deploys cannot be assumed.
     """
     try:

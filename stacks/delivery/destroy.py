@@ -33,7 +33,7 @@ DEADLINE_SECONDS = 3600.0
 def destroy(config: DeploymentConfig, file: Path, *, is_confirmed: bool) -> None:
     """Delete the stacks in BILLED and print what remains.
 
-    If the data includes a Lustre file system, NetworkStack remains without the parts that are billed, because the file
+    If the data includes a Lustre file system, NetworkStack remains without its billed parts, because the file
     system is connected to it.
 
     Raises:
@@ -75,7 +75,7 @@ def _confirm(stacks: Sequence[str]) -> None:
 
 
 def delete_stack(client: Any, name: str) -> None:
-    """Delete a stack and print the number of resources that it still holds whenever this number changes.
+    """Delete a stack, and print the number of remaining resources whenever it changes.
 
     Raises:
         DeployError: CloudFormation could not delete the stack, or the deadline passed.
@@ -130,4 +130,4 @@ def print_remaining(session: boto3.Session, deployment: str) -> None:
 def _total(left: Sequence[Remaining]) -> str:
     unknown = sum(one.usd_per_month is None for one in left)
     text = f"total: {sum(one.usd_per_month or 0.0 for one in left):.2f} USD per month"
-    return f"{text}, without {unknown} unknown prices" if unknown else text
+    return f"{text}, excluding {unknown} unknown prices" if unknown else text

@@ -1,7 +1,7 @@
-"""Ends the termination protection of stacks whose create failed, so that the next deploy can create them again.
+"""Disables termination protection on stacks that failed to create, so that the next deploy can create them again.
 
 The CDK CLI sets termination protection before it executes the change set that creates a stack. If the create fails, the
-CLI's next deploy deletes the stack first, which CloudFormation refuses while the stack is protected
+CLI's next deploy deletes the stack first, which CloudFormation rejects while the stack is protected
 (https://github.com/aws/aws-cdk/issues/11687).
 """
 
@@ -22,14 +22,14 @@ GONE = ("DELETE_COMPLETE", "DELETE_SKIPPED")
 
 
 def end_protection(client: Any, stacks: Sequence[str]) -> list[str]:
-    """End the protection of stacks whose create failed and that hold no resources. Return notes for the user.
+    """Disable protection on stacks that failed to create and contain no resources. Return notes for the user.
 
     Args:
         client: A CloudFormation client under the role that deploys.
-        stacks: Names of the stacks that a deploy creates or changes. A stack may be missing.
+        stacks: Names of the stacks that a deploy creates or changes. Stacks that do not exist are skipped.
 
     Raises:
-        DeployError: A protected stack still holds resources, so deleting it could delete data.
+        DeployError: A protected stack still contains resources, so deleting it could delete data.
     """
     notes, blocked = [], []
     for name in stacks:
@@ -41,14 +41,14 @@ def end_protection(client: Any, stacks: Sequence[str]) -> list[str]:
         if held:
             names = ", ".join(f"{one['LogicalResourceId']} ({one['ResourceStatus']})" for one in held)
             blocked.append(
-                f"{name}: {stack['StackStatus']}, but it still holds {names}; delete them or back them up, then run "
+                f"{name}: {stack['StackStatus']}, but it still contains {names}; delete them or back them up, then run "
                 f"`aws cloudformation update-termination-protection --no-enable-termination-protection "
                 f"--stack-name {name}` and `aws cloudformation delete-stack --stack-name {name}`"
             )
             continue
         client.update_termination_protection(StackName=name, EnableTerminationProtection=False)
-        notes.append(f"{name}: its create failed and it is empty: termination protection is off until the deploy")
-        # Source (2026-11): Retain also keeps a resource if the create of its stack is rolled back, see
+        notes.append(f"{name}: failed to create and is empty: termination protection is disabled until the deploy")
+        # Source (2026-11): Retain also keeps a resource if the creation of its stack is rolled back. See
         # https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-attribute-deletionpolicy.html
         kept = [one["PhysicalResourceId"] for one in created if _is_kept_role(one)]
         if kept:

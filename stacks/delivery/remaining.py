@@ -1,7 +1,7 @@
 """The resources that remain after a deployment's billed stacks are deleted, with their monthly prices.
 
 The prices are the list prices in `stacks.changes.effects.fixed_costs`. S3 and snapshot prices are upper bounds: objects
-may be in a cheaper storage class, and a snapshot contains only blocks that were written.
+can be in a cheaper storage class, and a snapshot contains only blocks that were written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions under the roles that `cdk bootstrap` creates."""
+"""Sessions for the roles that `cdk bootstrap` creates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AccountError(RuntimeError):
 
 
 def lookup_session(config: DeploymentConfig) -> boto3.Session:
-    """Return a session under the read-only role in a deployment's account.
+    """Return a session for the read-only role in a deployment's account.
 
     Raises:
         AccountError: There are no credentials, the account is not bootstrapped, or the role cannot be assumed.
@@ -28,7 +28,7 @@ def lookup_session(config: DeploymentConfig) -> boto3.Session:
 
 
 def deploy_session(config: DeploymentConfig) -> boto3.Session:
-    """Return a session under the role with which the CDK CLI creates, changes and deletes stacks.
+    """Return a session for the role with which the CDK CLI creates, changes and deletes stacks.
 
     Raises:
         AccountError: There are no credentials, the account is not bootstrapped, or the role cannot be assumed.
@@ -48,7 +48,7 @@ def _session(config: DeploymentConfig, duty: Duty) -> boto3.Session:
     except ClientError as error:
         remedy = (
             f"run `cdk bootstrap aws://{config.account or 'ACCOUNT'}/{config.region}`, or use credentials with "
-            f"permission to assume the role; if the bootstrap has its own qualifier, set {QUALIFIER_KEY} in cdk.json"
+            f"permission to assume the role; if the bootstrap has a custom qualifier, set {QUALIFIER_KEY} in cdk.json"
         )
         raise AccountError(f"{config.name}: cannot assume the bootstrap's {duty} role ({error}); {remedy}") from error
     except BotoCoreError as error:

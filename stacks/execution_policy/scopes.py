@@ -73,7 +73,7 @@ SCOPES: tuple[Scope, ...] = (
     Scope("Boundaries", ("iam:*Polic*",), ("iam::*:policy/trainstack-{name}-*",)),
     Scope("FunctionCode", ("s3:GetObject",), ("s3:::cdk-{qualifier}-assets-*/*",)),
     Scope("Buckets", ("s3:*",), ("s3:::{name}-*",)),
-    # The ARN of an event source mapping contains only a generated id, and its creation names no resource.
+    # The ARN of an event source mapping contains only a generated id, and its create call has no resource.
     Scope("EventSources", ("lambda:*EventSourceMapping*",), ("*",), "region"),
     Scope(
         "Functions",
@@ -95,7 +95,7 @@ SCOPES: tuple[Scope, ...] = (
     ),
     Scope("PublicParameters", ("ssm:GetParameters",), ("ssm:*:*:parameter/*",), "region"),
     Scope("Parameters", ("ssm:*",), ("ssm:*:*:parameter/trainstack/{name}/*",)),
-    # These calls do not support resource-level permissions, so a topic's ARN would deny them.
+    # These calls do not support resource-level permissions, so a statement with a topic's ARN would not allow them.
     Scope("Subscriptions", ("sns:Unsubscribe", "sns:*SubscriptionAttributes"), ("*",), "region"),
     Scope("Topics", ("sns:*",), ("sns:*:*:{name}-*",)),
     Scope("Rules", ("events:*",), ("events:*:*:rule/{name}-*",)),

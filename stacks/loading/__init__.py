@@ -1,4 +1,4 @@
-"""Loads deployment files: decodes the YAML, fills in values that the file leaves open, and applies all rules."""
+"""Loads deployment files: decodes the YAML, fills in unset values, and applies all rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["load", "read"]
 
 
 def read(path: Path) -> DeploymentConfig:
-    """Decode a deployment file, without applying the rules across sections.
+    """Decode a deployment file without applying cross-section rules.
 
     Raises:
         ConfigError: The file has problems in its YAML, keys or types. The exception contains all of them.
@@ -32,7 +32,7 @@ def load(path: Path) -> DeploymentConfig:
     """Decode a deployment file, fill in instance types, image and wheelhouse, and apply all rules.
 
     Raises:
-        ConfigError: The file has problems in its YAML, keys or types, or violates rules across sections. The exception
+        ConfigError: The file has problems in its YAML, keys or types, or violates cross-section rules. The exception
             contains all problems.
     """
     data, repeated = read_yaml(path)

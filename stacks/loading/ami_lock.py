@@ -1,6 +1,6 @@
 """`ami.lock.json`, which pins the image for each image parameter. A newer image would replace nodes unexpectedly.
 
-Commit this file, which is next to the deployment files: {region: {parameter: {image, name, created}}}.
+The file is next to the deployment files; commit it. Format: {region: {parameter: {image, name, created}}}.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def current_image(ssm: Any, ec2: Any, parameter: str) -> Image:
 
 
 def write_lock(path: Path, region: str, parameter: str, image: Image) -> None:
-    """Lock a parameter to an image. Other regions' and parameters' locks stay unchanged."""
+    """Lock a parameter to an image. The locks of other regions and parameters stay unchanged."""
     locked = read_lock(path)
     locked.setdefault(region, {})[parameter] = image
     plain = {

@@ -116,8 +116,8 @@ def _problem(item: Any, data: Mapping[str, Any]) -> Problem:
         return Problem(path, None, "is missing", "give it a value")
     if item["type"] == "string_type" and isinstance(item["input"], int | float | date):
         read = f"{type(item['input']).__name__} {item['input']}"
-        rule = f"must be text, but YAML reads it without quotes as the {read}"
-        return Problem(path, item["input"], rule, "write it in quotes, exactly as it should be")
+        rule = f"must be text, but YAML reads the unquoted value as the {read}"
+        return Problem(path, item["input"], rule, "write the value in quotes")
     rule = item["msg"].removeprefix("Value error, ")
     return Problem(path, item["input"], rule[:1].lower() + rule[1:], "see docs/configuration.md")
 

@@ -1,4 +1,4 @@
-"""Fills in a deployment file's open keys: the types for `capacity.auto`, and the image and wheels from the lock files.
+"""Fills in a deployment file's unset keys: the types for `capacity.auto`, and the image and wheels from the lock files.
 
 The same file, code, catalogue and lock files (`ami.lock.json`, `wheelhouse.lock.json`) always produce the same result.
 """
@@ -22,7 +22,7 @@ from stacks.validators.node import named_image
 def resolve(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig, list[Problem]]:
     """Return the deployment with types, image and wheelhouse filled in, and the problems that occurred.
 
-    A key stays open if it depends on an invalid key.
+    A key stays unset if it depends on an invalid key.
     """
     problems: list[Problem] = []
     for step in (_zones, _instance_types, _image, _wheelhouse):
@@ -45,11 +45,11 @@ def _instance_types(config: DeploymentConfig, path: Path) -> tuple[DeploymentCon
     if capacity.auto is None:
         return config, []
     if capacity.instance_types:
-        rule = "lists types that capacity.auto chooses too"
+        rule = "lists types, but capacity.auto also chooses types"
         listed = ", ".join(capacity.instance_types)
-        return config, [Problem("capacity.instance_types", listed, rule, "keep one of the two")]
+        return config, [Problem("capacity.instance_types", listed, rule, "set only one of the two")]
     if config.region not in catalogue().regions:
-        rule = "the catalogue has no types in this region to choose from"
+        rule = "the catalogue does not contain types in this region"
         remedy = f"list capacity.instance_types, or run `python -m stacks catalogue refresh --regions {config.region}`"
         return config, [Problem("region", config.region, rule, remedy)]
     needs = needs_of(config, capacity.auto)
@@ -57,7 +57,7 @@ def _instance_types(config: DeploymentConfig, path: Path) -> tuple[DeploymentCon
     chosen = [one.instance_type.name for one in results if one.chosen]
     if not chosen:
         closest = "; ".join(f"{one.instance_type.name}: {one.reason}" for one in _closest(results, needs.gpus))
-        rule = f"no catalogued type of {config.region} fits ({closest})"
+        rule = f"no catalogued type in {config.region} fits ({closest})"
         remedy = "lower the requirements; `python -m stacks candidates FILE` explains each rejected type"
         return config, [Problem("capacity.auto", f"{needs.gpus} GPUs with {needs.gib_per_gpu:.1f} GiB", rule, remedy)]
     return config.model_copy(update={"capacity": capacity.model_copy(update={"instance_types": chosen})}), []

@@ -1,4 +1,4 @@
-"""Rules for the deployment files that the pipeline's stages name."""
+"""Rules for the deployment files of the pipeline's stages."""
 
 from __future__ import annotations
 

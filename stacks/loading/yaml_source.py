@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):
         self.repeated: list[Problem] = []
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node. PyYAML may raise any error for a value that does not match its tag."""
+        """Return the value of a node. PyYAML can raise any error for a value that does not match its tag."""
         try:
             value = super().construct_object(node, deep)
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:

@@ -28,13 +28,13 @@ _REFERENCE = re.compile(r"\$\{[^}]*\}")
 
 NOT_GRANTED: tuple[tuple[str, str, str], ...] = (
     ("ec2:CreateFlowLogs", "ecs:*", "the flow logs belong to a VPC, not to ECS tasks"),
-    ("resource-groups:ListGroupResources", "*", "no group lists its resources by a query of tags or stacks"),
+    ("resource-groups:ListGroupResources", "*", "no group selects its resources with a query for tags or stacks"),
     ("fsx:DeleteFileSystem", "fsx:CreateBackup", "deleting a Lustre file system does not create a final backup"),
     ("cloudformation:DescribeStacks", "cloudformation:ListStacks", "the roles name the stack that they describe"),
     (
         "autoscaling:UpdateAutoScalingGroup",
         "iam:PassRole",
-        "the run controller changes sizes and subnets, but no launch template, and the group does not have its "
+        "the run controller changes sizes and subnets, but not launch templates, and the group does not have its "
         "own service role",
     ),
 )
@@ -113,7 +113,7 @@ def _keys_of(resource: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_roles(checked: CheckedApp, reference: Reference) -> list[Verdict]:
-    """Return the verdict on each template: one rule run for each statement of a role's policies."""
+    """Return the verdict on each template. Each statement of a role's policies is one rule run."""
     verdicts = []
     for stack, resources in checked.resources.items():
         verdict = Verdict(TOOL, f"{checked.label}/{stack}")
@@ -223,7 +223,7 @@ def _fits(resource: str, action: Action) -> bool:
 
 
 def overlap(first: str, second: str) -> bool:
-    """Return True if an ARN matches both patterns. A star stands for any text within one of the ARN's six parts."""
+    """Return True if an ARN matches both patterns. A star matches any text within one of the ARN's six parts."""
     parts = [one.split(":", 5) for one in (first, second)]
     if [len(one) for one in parts] != [6, 6]:
         return _texts_overlap(first, second)
@@ -270,7 +270,7 @@ def _condition_keys(statement: Mapping[str, Any]) -> set[str]:
 
 
 def _is_global(key: str) -> bool:
-    """Return True for a key that every request can have. Keys of tags depend on the action."""
+    """Return True for a condition key that every request can have. Tag keys depend on the action."""
     return key.startswith("aws:") and not key.startswith(("aws:requesttag/", "aws:resourcetag/", "aws:tagkeys"))
 
 

@@ -64,7 +64,7 @@ def solutions(checked: CheckedApp, rules: int) -> list[Verdict]:
 
 
 def nist(checked: CheckedApp, rules: int, explained: set[str]) -> list[Verdict]:
-    """Return the NIST 800-53 R5 verdict on each template. Explained rules count as suppressed."""
+    """Return the NIST 800-53 R5 verdict on each template. Explained rules are treated as suppressed."""
     return _verdicts(checked, NIST, NIST80053R5Checks(), rules, explained)
 
 

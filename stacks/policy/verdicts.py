@@ -24,7 +24,7 @@ class Finding:
 class Verdict:
     """One tool's counts and findings for one template.
 
-    As in the tools' own reports, cdk-nag and cfn-lint rules count once per template, and checkov rules once per
+    As in the tools' own reports, cdk-nag and cfn-lint rules are counted once per template, and checkov rules once per
     resource.
     """
 

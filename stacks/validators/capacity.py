@@ -18,7 +18,7 @@ def types_given_once(config: DeploymentConfig) -> Iterator[Problem]:
     """Instance types are either listed explicitly or chosen by `auto`."""
     capacity = config.capacity
     if not capacity.instance_types and capacity.auto is None:
-        rule = "must list a type, since capacity.auto is not set"
+        rule = "must list a type, because capacity.auto is not set"
         yield Problem("capacity.instance_types", [], rule, "list at least one; see `python -m stacks catalogue`")
     auto = capacity.auto
     if auto is None:
@@ -43,10 +43,10 @@ def types_are_known(config: DeploymentConfig) -> Iterator[Problem]:
             elsewhere = catalogue().regions_with(name)
             rule = f"is not offered in {config.region}"
             if elsewhere:
-                yield Problem(path, name, rule, f"use another type, or a region with it: {', '.join(elsewhere)}")
+                yield Problem(path, name, rule, f"use another type, or a region that offers it: {', '.join(elsewhere)}")
             else:
-                remedy = f"`python -m stacks catalogue refresh --regions {config.region}` adds offers and prices"
-                yield Problem(path, name, "has no known offers or prices", remedy, "warning")
+                remedy = f"`python -m stacks catalogue refresh --regions {config.region}` adds offerings and prices"
+                yield Problem(path, name, "has no known offerings or prices", remedy, "warning")
         if name in listed[:index]:
             yield Problem(path, name, "is listed twice", "keep one")
     if len(listed) == 1 and config.capacity.market == "spot":
@@ -118,7 +118,7 @@ def gang(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def price(config: DeploymentConfig) -> Iterator[Problem]:
-    """The maximum price is at least the spot price, since a request with a lower price is never fulfilled."""
+    """The maximum price is at least the spot price, because a request with a lower price is never fulfilled."""
     limit = config.capacity.max_price_usd
     if limit is None:
         return

@@ -19,7 +19,9 @@ def connection(config: DeploymentConfig) -> Iterator[Problem]:
     account = pipeline.connection_arn.split(":")[4]
     if account != config.account:
         rule = f"belongs to account {account}, but the pipeline runs in {config.account}"
-        yield Problem("delivery.pipeline.connection_arn", pipeline.connection_arn, rule, "create one in that account")
+        yield Problem(
+            "delivery.pipeline.connection_arn", pipeline.connection_arn, rule, "create one in the pipeline's account"
+        )
 
 
 def github(config: DeploymentConfig) -> Iterator[Problem]:

@@ -81,18 +81,18 @@ def new_reservation(config: DeploymentConfig) -> Iterator[Problem]:
         rule = f"a stack cannot create the capacity of market {capacity.market}"
         yield Problem(path, wanted.instance_type, rule, "buy or request it first, then set reservation.id")
     if wanted.instance_type not in capacity.instance_types:
-        rule = "must be in capacity.instance_types, or no instance uses it"
+        rule = "must be in capacity.instance_types; otherwise, no instance uses it"
         yield Problem(f"{path}.instance_type", wanted.instance_type, rule, "add it there")
     needed = capacity.nodes if capacity.market == "reserved" else capacity.on_demand_base
     if wanted.count < needed:
         rule = f"must be at least {needed}, the number of instances that use it"
         yield Problem(f"{path}.count", wanted.count, rule, f"reserve {needed}")
     if wanted.count > needed:
-        rule = f"reserves {wanted.count - needed} unused instances, which are billed as soon as they are deployed"
+        rule = f"reserves {wanted.count - needed} unused instances, which are billed from their creation"
         yield Problem(f"{path}.count", wanted.count, rule, f"reserve {needed}", "warning")
     if wanted.end is not None and wanted.end.tzinfo is None:
         rule = "must include a time zone"
-        yield Problem(f"{path}.end", wanted.end.isoformat(), rule, "write it like 2027-01-31T12:00:00Z")
+        yield Problem(f"{path}.end", wanted.end.isoformat(), rule, "use a format such as 2027-01-31T12:00:00Z")
 
 
 def reservation_zone(config: DeploymentConfig) -> Iterator[Problem]:

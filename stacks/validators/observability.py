@@ -32,7 +32,7 @@ def alarms(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def budget(config: DeploymentConfig) -> Iterator[Problem]:
-    """Thresholds increase and have a budget to apply to, and the budget covers the configured nodes for a month."""
+    """Thresholds increase and require a budget, and the budget covers the configured nodes for a month."""
     money = config.budget
     if money.warn_at_percent != sorted(set(money.warn_at_percent)):
         yield Problem("budget.warn_at_percent", money.warn_at_percent, "must be strictly increasing", "sort the values")
@@ -47,13 +47,13 @@ def budget(config: DeploymentConfig) -> Iterator[Problem]:
     if known and money.monthly_usd < min(known) * config.capacity.nodes * HOURS_PER_MONTH:
         hours = money.monthly_usd / (min(known) * config.capacity.nodes)
         nodes = "1 node" if config.capacity.nodes == 1 else f"{config.capacity.nodes} nodes"
-        rule = f"pays for {nodes} for {hours:.0f} hours at the price of the cheapest type"
+        rule = f"covers {nodes} for only {hours:.0f} hours at the price of the cheapest type"
         remedy = "raise it, unless the run is shorter"
         yield Problem("budget.monthly_usd", money.monthly_usd, rule, remedy, "warning")
 
 
 def limits(config: DeploymentConfig) -> Iterator[Problem]:
-    """A spending limit needs the price of each instance type, and pays for more than the first boot."""
+    """A spending limit requires the price of each instance type, and covers more than the first boot."""
     allowed = config.limits
     if allowed.usd is None:
         if "warn_at_percent" in allowed.model_fields_set:
@@ -64,16 +64,14 @@ def limits(config: DeploymentConfig) -> Iterator[Problem]:
     prices = {name: catalogue().usd_per_hour(config.region, name, "on_demand") for name in types}
     unknown = [name for name, price in prices.items() if price is None]
     if unknown:
-        rule = f"cannot be enforced: the catalogue has no On-Demand price of {', '.join(unknown)} in {config.region}"
+        rule = f"cannot be enforced: the catalogue has no On-Demand price for {', '.join(unknown)} in {config.region}"
         remedy = f"run `python -m stacks catalogue refresh --regions {config.region}`, or remove those types"
         yield Problem("limits.usd", allowed.usd, rule, remedy)
         return
     hourly = max((price for price in prices.values() if price is not None), default=0.0) * config.capacity.nodes
     if allowed.usd < hourly * config.node.boot_timeout_seconds / 3600:
         rule = f"is less than the cost of one boot of all nodes at On-Demand prices ({hourly:,.2f} USD per hour)"
-        yield Problem(
-            "limits.usd", allowed.usd, rule, "raise it, or expect a run that stops before training", "warning"
-        )
+        yield Problem("limits.usd", allowed.usd, rule, "raise it, or expect the run to stop before training", "warning")
 
 
 RULES = (emails, alarms, budget, limits)

@@ -16,7 +16,7 @@ def batch_covers_processes(config: DeploymentConfig) -> Iterator[Problem]:
     world = config.capacity.nodes * processes_per_node(config)
     batch = config.training.config.global_batch_size
     if batch < world:
-        rule = f"must be at least {world}, since each of the run's processes needs a sequence in every step"
+        rule = f"must be at least {world}, because each of the run's processes needs a sequence in every step"
         yield Problem("training.config.global_batch_size", batch, rule, "raise it, or use fewer nodes")
 
 
@@ -28,7 +28,7 @@ def processes_fit(config: DeploymentConfig) -> Iterator[Problem]:
         rule = f"must be at most {available}, the number of GPUs per node"
         yield Problem(path, processes, rule, "lower it, or remove it to run one process per GPU")
     if processes < available:
-        rule = f"leaves {available - processes} of {available} GPUs idle, which are billed"
+        rule = f"leaves {available - processes} of {available} billed GPUs idle"
         yield Problem(path, processes, rule, "remove it, or use smaller instance types", "warning")
 
 
@@ -46,7 +46,7 @@ def model_fits(config: DeploymentConfig) -> Iterator[Problem]:
     needed = from_shape(shape, training.min_micro_batch_size * shape.sequence_length)
     if needed.total_gib > smallest.gib_per_gpu:
         rule = (
-            f"takes about {needed.total_gib:.1f} GiB of GPU memory ({needed}), but {smallest.name} has "
+            f"requires about {needed.total_gib:.1f} GiB of GPU memory ({needed}), but {smallest.name} has "
             f"{smallest.gib_per_gpu:.1f} GiB per GPU"
         )
         remedy = "lower it (the global batch size does not change), or use a larger GPU"

@@ -36,7 +36,7 @@ Gp3 = RootVolumeConfig | DatasetVolumeConfig | CheckpointVolumeConfig
 def _gp3(config: DeploymentConfig, path: str, volume: Gp3) -> Iterator[Problem]:
     """A gp3 volume's size limits its IOPS, its IOPS limit its throughput, and the instance type limits both."""
     if volume.iops > max(GP3_BASELINE_IOPS, GP3_IOPS_PER_GIB * volume.gib):
-        rule = f"must be at most {GP3_IOPS_PER_GIB} per GiB of the volume's {volume.gib} GiB"
+        rule = f"must be at most {GP3_IOPS_PER_GIB} per GiB, and the volume has {volume.gib} GiB"
         yield Problem(f"{path}.iops", volume.iops, rule, "lower it, or raise gib")
     if volume.throughput > volume.iops * GP3_MIB_PER_SECOND_PER_IOPS:
         rule = f"must be at most 0.25 MiB/s for each of the {volume.iops} IOPS"
@@ -67,7 +67,7 @@ def dataset_volume(config: DeploymentConfig) -> Iterator[Problem]:
     yield from _gp3(config, path, volume)
     if volume.warm == "provisioned_rate" and volume.warm_mib_per_second is None:
         rule = "must be set with warm: provisioned_rate"
-        yield Problem(f"{path}.warm_mib_per_second", None, rule, "give 100 to 300")
+        yield Problem(f"{path}.warm_mib_per_second", None, rule, "set it to 100 to 300")
     if volume.warm != "provisioned_rate" and volume.warm_mib_per_second is not None:
         rule = f"applies only to warm: provisioned_rate, not to {volume.warm}"
         yield Problem(f"{path}.warm_mib_per_second", volume.warm_mib_per_second, rule, "remove it, or change warm")
@@ -96,7 +96,7 @@ def checkpoint_volume(config: DeploymentConfig) -> Iterator[Problem]:
         return
     yield from _gp3(config, path, volume)
     if config.capacity.nodes > 1:
-        rule = f"attaches to one of the {config.capacity.nodes} nodes; the other nodes do not have a local copy"
+        rule = f"attaches to only one of the {config.capacity.nodes} nodes; the other nodes do not have a local copy"
         yield Problem(path, f"zone {volume.zone}", rule, "remove it: every node saves to S3 anyway", "warning")
     if volume.other_zones == "restore" and set(zone_candidates(config)) <= {volume.zone}:
         rule = f"has no effect: all nodes run in the volume's zone {volume.zone}"
@@ -109,7 +109,7 @@ def shared_volume(config: DeploymentConfig) -> Iterator[Problem]:
     if volume is None:
         return
     if volume.iops > IO2_IOPS_PER_GIB * volume.gib:
-        rule = f"must be at most {IO2_IOPS_PER_GIB} per GiB of the volume's {volume.gib} GiB"
+        rule = f"must be at most {IO2_IOPS_PER_GIB} per GiB, and the volume has {volume.gib} GiB"
         yield Problem(f"{path}.iops", volume.iops, rule, "lower it, or raise gib")
     if config.capacity.nodes > MULTI_ATTACH_INSTANCES:
         rule = f"at most {MULTI_ATTACH_INSTANCES} instances can attach storage.shared_volume"
@@ -120,7 +120,7 @@ def shared_volume(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem("capacity.instance_types", one.name, rule, "remove the type, or storage.shared_volume")
     if volume.snapshot_id is None:
         rule = "must be set: nodes mount the volume read-only, so a volume without a snapshot stays empty"
-        yield Problem(f"{path}.snapshot_id", None, rule, "give a snapshot", "warning")
+        yield Problem(f"{path}.snapshot_id", None, rule, "set a snapshot", "warning")
 
 
 def lustre(config: DeploymentConfig) -> Iterator[Problem]:

@@ -97,7 +97,7 @@ def test_protection_of_a_failed_create_without_resources_ends(state: str) -> Non
     account = failed("ROLLBACK_COMPLETE", resource("Key", "AWS::KMS::Key", state))
     (note,) = end_protection(account, ["minimal-NetworkStack", STORAGE])
     assert account.unprotected == [STORAGE]
-    assert note.startswith(f"{STORAGE}: its create failed and it is empty")
+    assert note.startswith(f"{STORAGE}: failed to create and is empty")
 
 
 def test_service_linked_roles_of_a_failed_create_are_not_created_again() -> None:
@@ -115,7 +115,7 @@ def test_protection_of_a_deployed_stack_stays(status: str) -> None:
 
 def test_failed_create_with_resources_is_refused_with_both_commands() -> None:
     account = failed("ROLLBACK_FAILED", resource("Datasets", "AWS::S3::Bucket", "DELETE_FAILED"))
-    with pytest.raises(DeployError, match=r"still holds Datasets \(DELETE_FAILED\)") as caught:
+    with pytest.raises(DeployError, match=r"still contains Datasets \(DELETE_FAILED\)") as caught:
         end_protection(account, [STORAGE])
     assert "update-termination-protection" in str(caught.value) and "delete-stack" in str(caught.value)
     assert account.unprotected == []
@@ -165,7 +165,7 @@ def test_bucket_that_cannot_be_listed_has_an_unknown_price() -> None:
     (one,) = remaining(account, "minimal")
     assert one.usd_per_month is None and "price unknown" in str(one) and "AccessDenied" in str(one)
     assert destroying._total([one, Remaining("key", "k", "", 1.0)]).endswith(
-        "1.00 USD per month, without 1 unknown prices"
+        "1.00 USD per month, excluding 1 unknown prices"
     )
 
 

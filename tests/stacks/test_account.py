@@ -163,7 +163,7 @@ def test_reports_an_unsuitable_reservation(cloud: LocalCloud, tmp_path: Path) ->
     errors = rules(found, "error")
     assert "reserves g5.xlarge, which is not in capacity.instance_types" in errors
     assert "must be b, the reservation's zone; nodes launch in a" in errors
-    assert "has 1 of 1 instances available, 2 needed" in rules(found, "warning")
+    assert "has 1 of 1 instances available, but 2 are needed" in rules(found, "warning")
     absent = {**reserved, "reservation": {"id": "cr-0123456789abcdef0"}}
     assert "does not exist in us-east-1" in rules(problems_of(cloud, deployment(tmp_path, absent)), "error")
     ec2.cancel_capacity_reservation(CapacityReservationId=made)

@@ -140,7 +140,7 @@ def test_failed_call_leaves_the_files_unchanged(cloud: LocalCloud, files: Files)
     def clients(service: str, region: str) -> Any:
         return cloud.clients.client(service)  # Savings Plans are not emulated, so this call fails
 
-    with pytest.raises(RefreshError, match="nothing is written"):
+    with pytest.raises(RefreshError, match="nothing was written"):
         refresh(files, regions=[REGION], client_of=clients)
     with pytest.raises(RefreshError, match=r"p9\.huge: not offered in us-east-1"):
         refresh(files, regions=[REGION], added_types=["p9.huge"], client_of=Clients(cloud))

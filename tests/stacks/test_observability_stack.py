@@ -126,7 +126,7 @@ def test_each_threshold_of_the_file_is_in_its_alarm(synthesis: Synthesis) -> Non
     for cause in TOO_FEW_NODES:
         alarm = found[cause_metric(cause)]
         assert (alarm["EvaluationPeriods"], alarm["Period"]) == (9, 300)
-        assert f"45 minutes, cause: {cause}. Remedy: {REMEDIES[cause]}" in alarm["AlarmDescription"]
+        assert f"45 minutes. Cause: {cause}. Remedy: {REMEDIES[cause]}" in alarm["AlarmDescription"]
     assert (found["CheckpointAge"]["MetricName"], found["CheckpointAge"]["Threshold"]) == ("CheckpointAgeIntervals", 3)
     topic = {"Ref": next(iter(demo_topic(synthesis.of("single-gpu"))))}
     assert all(alarm["AlarmActions"] == [topic] and alarm["OKActions"] == [topic] for alarm in found.values())

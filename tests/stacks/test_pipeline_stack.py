@@ -187,7 +187,7 @@ def test_each_notification_is_a_sentence_with_a_place_and_a_remedy(delivered: As
         if "InputTransformer" in target
     }
     for part, path in (
-        ("waits for an approval", "$.detail.stage"),
+        ("waits for approval", "$.detail.stage"),
         ("failed: ", "$.detail.execution-result.external-execution-summary"),
         ("Correct the cause and merge again", "$.detail.execution-id"),
     ):

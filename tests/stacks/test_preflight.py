@@ -225,7 +225,7 @@ CASES = [
     Case("vCPU quotas", ["2 x g6.4xlarge require 32 vCPUs", "request an increase of quota L-3819A6DF"]),
     Case(
         "vCPU quotas",
-        ["no vCPU quota for spot instances of p6-b200 is known", "look for P6 in Service Quotas"],
+        ["the vCPU quota for spot instances of p6-b200 is unknown", "look for P6 in Service Quotas"],
         capacity={"instance_types": ["p6-b200.48xlarge"]},
     ),
     Case(

@@ -340,7 +340,7 @@ class TestDocuments:
         from stacks.training_stack import check_parameter_size
 
         check_parameter_size("x" * 7000, "d")
-        with pytest.raises(ValueError, match="must yield a run document of at most 8192 bytes"):
+        with pytest.raises(ValueError, match="must produce a run document of at most 8192 bytes"):
             check_parameter_size("x" * 8000, "d")
 
 

@@ -37,13 +37,13 @@ VOLUME = f"storage: {{dataset_volume: {{{SNAPSHOT}, gib: 500"
         (TWO + ", nodes: 2", "storage: {checkpoint_volume: {zone: a}}", "storage.checkpoint_volume", "one of the 2"),
         (TWO, "storage: {shared_volume: {zone: a}}", "storage.shared_volume.snapshot_id", "stays empty"),
         (TWO, f"storage: {{lustre: {{zone: a, {SCRATCH}}}}}", "storage.lustre.import_datasets", "loses"),
-        (TWO, f"{UBUNTU}\nstorage: {{lustre: {{zone: a}}}}", "node.ami", "may not include the Lustre client"),
+        (TWO, f"{UBUNTU}\nstorage: {{lustre: {{zone: a}}}}", "node.ami", "might not include the Lustre client"),
         (EFA, "", "capacity.placement", "without a cluster placement group"),
         (EFA, "node: {fabric: tcp}", "", ""),
         ("instance_types: [g6.48xlarge]", "node: {fabric: efa}", "node.fabric", "has no effect with one node"),
         (TWO + ", gang_timeout_seconds: 300", "", "capacity.gang_timeout_seconds", "a slow boot ends the attempt"),
         (TWO, "budget: {monthly_usd: 50}", "observability.emails", "no one receives"),
-        (TWO, "budget: {monthly_usd: 50}", "budget.monthly_usd", "pays for 1 node for 138 hours"),
+        (TWO, "budget: {monthly_usd: 50}", "budget.monthly_usd", "covers 1 node for only 138 hours"),
         (
             TWO, "observability: {alarms: {heartbeat_missing_minutes: 5}}",
             "observability.alarms.heartbeat_missing_minutes", "shorter than the longest boot",
@@ -63,8 +63,8 @@ def test_warning_has_path_and_rule(tmp_path: Path, capacity: str, rest: str, pat
 @pytest.mark.parametrize(
     ("training", "text"),
     [
-        ("config: {micro_batch_size: 32, model: {preset: gpt2}}", "takes about 28.3 GiB of GPU memory"),
-        ("processes_per_node: 1", "leaves 7 of 8 GPUs idle"),
+        ("config: {micro_batch_size: 32, model: {preset: gpt2}}", "requires about 28.3 GiB of GPU memory"),
+        ("processes_per_node: 1", "leaves 7 of 8 billed GPUs idle"),
     ],
 )
 def test_warning_about_the_training_section(tmp_path: Path, training: str, text: str) -> None:

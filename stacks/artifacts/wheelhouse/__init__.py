@@ -24,6 +24,6 @@ def archive_of(sha256: str, source: str, directory: Path) -> Path:
     """
     path = directory / f"{sha256}.zip"
     if not path.is_file():
-        rule = f"{path} does not exist: the wheelhouse is locked, but not built on this machine"
+        rule = f"{path} does not exist: the wheelhouse is locked, but has not been built on this machine"
         raise ConfigError(source, [Problem(KEY, sha256, rule, f"run {REMEDY}")])
     return path

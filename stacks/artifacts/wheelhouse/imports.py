@@ -122,10 +122,10 @@ def distribution_of(module: str) -> Mapped:
     """Return a module's distribution: the installed one, the table's entry, or one with the module's name."""
     installed = sorted({canonicalize_name(name) for name in _installed().get(module, ())})
     if len(installed) == 1:
-        return Mapped(installed[0], "installed here under this name")
+        return Mapped(installed[0], "the distribution installed here")
     if module in DISTRIBUTIONS:
-        return Mapped(DISTRIBUTIONS[module], "known under this name")
-    return Mapped(canonicalize_name(module), "same name")
+        return Mapped(DISTRIBUTIONS[module], "the known distribution of this module")
+    return Mapped(canonicalize_name(module), "assumed to have the same name")
 
 
 @cache

@@ -1,7 +1,7 @@
 """`wheelhouse.lock.json`, which pins the wheels for a deployment's nodes so that every deploy installs the same ones.
 
-Commit this file, which is next to the deployment files: {deployment file: {inputs, sha256, image, wheels}}. `wheels`
-are the user code's wheels. The project locks the wheels that every node needs in `node.lock.json`.
+The file is next to the deployment files; commit it. Format: {deployment file: {inputs, sha256, image, wheels}}.
+`wheels` are the user code's wheels. `node.lock.json` locks the wheels that every node needs.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def locked_wheelhouse(config: DeploymentConfig, config_path: Path) -> tuple[str,
         return locked.sha256, dependencies.problems
     if inputs_digest(config, dependencies) != locked.inputs:
         rule = (
-            f"{LOCK_NAME} is outdated: node.python.versions, training.dependencies, requirements.txt or imports of "
-            "your code, or the wheels that every node needs (node.lock.json) changed"
+            f"{LOCK_NAME} is outdated: node.python.versions, training.dependencies, your code's requirements.txt or "
+            "imports, or the wheels that every node needs (node.lock.json) have changed"
         )
         return locked.sha256, [Problem(KEY, locked.sha256, rule, f"run {REMEDY}, and commit the lock")]
     return locked.sha256, []

@@ -78,7 +78,7 @@ def _build(locked: Locked, directory: Path, progress: Callable[[str], None]) -> 
     if archive.sha256 != locked.sha256:
         raise WheelhouseError(
             f"the archive of the locked wheels has SHA-256 {archive.sha256}, expected {locked.sha256} from the lock: "
-            "node.lock.json or the lock changed; run `python -m stacks bundle FILE`"
+            "node.lock.json or the lock has changed; run `python -m stacks bundle FILE`"
         )
     return archive
 

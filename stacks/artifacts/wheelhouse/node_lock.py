@@ -14,7 +14,7 @@ from stacks.artifacts.wheelhouse.wheels import NODE_LOCK, NODE_PACKAGES, to_json
 
 REQUIREMENTS = Path(__file__).resolve().parents[3] / "requirements.txt"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-"""Python versions that a node may use. The lock lists every distribution's wheel for each of them."""
+"""Python versions that a node can use. The lock lists every distribution's wheel for each version."""
 
 
 def pinned_versions(path: Path = REQUIREMENTS) -> dict[str, str]:

@@ -60,7 +60,7 @@ def resolve(requirements: Sequence[str], python: str, constraints: Sequence[str]
     Args:
         requirements: Requirements in the format of a requirements file.
         python: The node's Python version, such as "3.12".
-        constraints: Versions to use for distributions that turn out to be needed, such as "boto3==1.44.8".
+        constraints: Versions to use for distributions if they are needed, such as "boto3==1.44.8".
 
     Raises:
         WheelhouseError: No such set of wheels exists, or the index is not reachable.
@@ -102,7 +102,7 @@ def _ask_pip(requirements: Sequence[str], python: str, constraints: Sequence[str
 def _closure(
     roots: Iterable[Requirement], found: Mapping[str, _Found], python: str
 ) -> tuple[set[str], list[Requirement]]:
-    """Return the names that the roots require, except the image's packages, and the missing requirements."""
+    """Return the names that the roots require (without the image's packages), and the missing requirements."""
     environment = {
         "implementation_name": "cpython",
         "os_name": "posix",

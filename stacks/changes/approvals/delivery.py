@@ -1,4 +1,4 @@
-"""Changes to the delivery section of the deployment file, on which the review itself relies."""
+"""Changes to the delivery section of the deployment file. The review itself relies on this section."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECTION = "delivery"
 
 
 def delivery_findings(edits: Sequence[Edit]) -> list[Finding]:
-    """Return the edits to the delivery section. It decides what is deployed, from where, and who approves it."""
+    """Return the edits to the delivery section, which determines what is deployed, its source and its approvers."""
     return [
         Finding("approval", "needs approval", "PipelineStack", "", (), f"{one}: {one.before} -> {one.after}")
         for one in edits

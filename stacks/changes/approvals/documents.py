@@ -1,4 +1,4 @@
-"""The keys of the node and run documents that may change without approval. docs/architecture.md lists all keys."""
+"""The keys of the node and run documents that can change without approval. docs/architecture.md lists all keys."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from stacks.changes.templates.values import mapping, number, text_of
 from stacks.changes.updates.differences import MISSING
 
 _ASSET = re.compile(r"cdk-[a-z0-9]+-assets-(\$\{AWS::AccountId\}|\d{12})-(\$\{AWS::Region\}|[a-z0-9-]+)")
-"""The bucket of the CDK's assets, which only a deploy of the repository writes. Source (2026-11):
+"""The CDK's asset bucket. Only deploys of the repository write to it. Source (2026-11):
 https://docs.aws.amazon.com/cdk/v2/guide/bootstrapping-env.html"""
 _DIGEST = re.compile(r"[0-9a-f]{64}\.zip")
 
 
 def code_of_the_repository(change: Change) -> str | None:
-    """Pass a code bundle that the CDK published under its digest, so that the repository contains its files.
+    """Accept a code bundle that the CDK published under its digest, because the repository contains its files.
 
-    The pull request shows the code, and it runs under the nodes' role, which does not change.
+    The pull request shows the code, and the code runs under the unchanged node role.
     """
     code, old = mapping(change.after), mapping(change.before)
     if code.keys() != {"bucket", "key", "sha256"}:
@@ -30,7 +30,7 @@ def code_of_the_repository(change: Change) -> str | None:
 
 
 def kept_checkpoints(change: Change) -> str | None:
-    """Pass settings that do not delete more checkpoints. An unset setting keeps no additional checkpoints."""
+    """Accept settings that do not delete more checkpoints. An unset setting keeps no additional checkpoints."""
     was, becomes = (0.0 if one is MISSING or one is None else number(one) for one in (change.before, change.after))
     if was is None or becomes is None:
         return "cannot be compared"
@@ -38,11 +38,11 @@ def kept_checkpoints(change: Change) -> str | None:
 
 
 def prepared_source(change: Change) -> str | None:
-    """Pass a preparation that reads the same raw objects as before, with any function of the repository."""
+    """Accept a preparation that reads the same raw objects as before, with any function from the repository."""
     old, new = (mapping(one).get("source") for one in (change.before, change.after))
     if change.after is MISSING or old == new:
         return None
-    return "reads other raw objects, which are content that the review does not read"
+    return "reads different raw objects, and the review does not inspect their content"
 
 
 _TRAINING = (
@@ -58,7 +58,7 @@ RUN_RULES: Mapping[str, Rule] = {
     **{f"training/{name}": passes for name in _TRAINING},
     "training/checkpoint/keep_last": kept_checkpoints,
     "training/checkpoint/keep_best": kept_checkpoints,
-    "training/initial_weights": asks("is content that the review does not read"),
+    "training/initial_weights": asks("is content that the review does not inspect"),
 }
 NODE_RULES: Mapping[str, Rule] = {
     "gpus": numbers,

@@ -1,6 +1,6 @@
-"""Finds the properties that determine which identity a resource runs as, or who may use it, in all resource schemas.
+"""Finds the properties that determine which identity a resource runs as, or who can use it, in all resource schemas.
 
-cfn-lint's schemas mark references to roles, profiles and other principals by their format. A type whose handlers need
+cfn-lint's schemas mark references to roles, profiles and other principals with a format. A type whose handlers need
 iam:PassRole passes a role to a service; its properties without a format are recognized by name.
 """
 

@@ -9,7 +9,7 @@ from typing import Literal
 from stacks.changes.approvals.rules import Rule, tags
 
 Presence = Literal["passes", "asks", "with its subnet"]
-"""Whether an added or removed resource passes. With its subnet: passes if its subnet is absent on the new side."""
+"""Whether an added or removed resource is accepted. "with its subnet": accepted if the new side omits its subnet."""
 
 
 @dataclass(frozen=True)

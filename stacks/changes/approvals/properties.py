@@ -1,4 +1,4 @@
-"""Compares each changed resource with the tables, and reports the changes that the tables do not pass."""
+"""Compares each changed resource with the tables, and reports the changes that the tables do not accept."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from stacks.changes.updates.differences import MISSING
 from stacks.changes.updates.resources import ResourceChange
 
 MAX_VALUE_CHARACTERS = 200
-NOT_A_PROPERTY = "the review does not know this property"
+NOT_A_PROPERTY = "the review does not recognize this property"
 RESOLVED_LATER = "{{resolve:"
-"""Start of a dynamic reference, which CloudFormation replaces by a parameter or a secret during the deploy. Source
+"""Start of a dynamic reference, which CloudFormation replaces with a parameter or a secret during the deploy. Source
 (2026-11): https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/dynamic-references.html"""
 _SECTIONS = (
     "AWSTemplateFormatVersion", "Conditions", "Description", "Mappings", "Metadata", "Outputs", "Parameters",
     "Resources", "Rules",
 )  # fmt: skip
-"""Sections of a template that have no effect, or only through the evaluated resources and outputs."""
+"""Template sections that have no effect, or affect only the evaluated resources and outputs."""
 _REVIEWED = ("AWS::IAM::",)
-"""Type prefixes. Unknown types with these prefixes are findings about permissions."""
+"""Type prefixes. Unknown types with these prefixes are reported as permission findings."""
 
 
 def approval_findings(before: TemplateSet, after: TemplateSet, changes: Sequence[ResourceChange]) -> list[Finding]:
@@ -38,7 +38,7 @@ def approval_findings(before: TemplateSet, after: TemplateSet, changes: Sequence
     Args:
         before: The old stacks, resolved.
         after: The new stacks, resolved.
-        changes: All changed resources, with changes to metadata.
+        changes: All changed resources, including changes to metadata.
     """
     sides = Sides.of(before, after)
     found = [
@@ -56,11 +56,11 @@ def approval_findings(before: TemplateSet, after: TemplateSet, changes: Sequence
 
 
 def _of_template(before: StackTemplate, after: StackTemplate) -> Iterator[Finding]:
-    """Yield changes to sections that the review does not read, and to exported values."""
+    """Yield changes to sections that the review does not inspect, and to exported values."""
     for name in sorted(before.template.keys() | after.template.keys()):
         was, becomes = before.template.get(name, MISSING), after.template.get(name, MISSING)
         if name not in _SECTIONS and was != becomes:
-            text = f"template section {name}: {_change_text(was, becomes)}: the review does not read it"
+            text = f"template section {name}: {_change_text(was, becomes)}: the review does not inspect it"
             yield Finding("approval", "needs approval", after.id, "", (name,), text)
     old, new = (mapping(one.template.get("Outputs")) for one in (before, after))
     for name in sorted(old.keys() | new.keys()):
@@ -100,7 +100,7 @@ def _of_resource(change: ResourceChange, sides: Sides) -> Iterator[Finding]:
 
 
 def _of_unknown_type(change: ResourceChange) -> Iterator[Finding]:
-    reason = f"the review does not know the type {change.type}"
+    reason = f"the review does not recognize the type {change.type}"
     if change.action in ("added", "removed"):
         yield _finding(change, (), f"is {change.action}: {reason}")
     for one in change.differences:
@@ -118,9 +118,9 @@ def _may_be(presence: Presence, change: ResourceChange, sides: Sides) -> bool:
 
 
 def _changed_properties(change: ResourceChange) -> Iterator[tuple[PropertyPath, Any, Any]]:
-    """Yield the path and both values of each changed property. A reference whose value changes is not included.
+    """Yield the path and both values of each changed property, except references whose value changes.
 
-    Such a property follows another resource, whose own change is compared.
+    The change to the referenced resource is compared instead.
     """
     if change.before is None:
         properties = parse_documents(change.type, change.properties("after"))
@@ -159,7 +159,7 @@ def _of_property(
 
 
 def reads_elsewhere(was: Any, becomes: Any) -> bool:
-    """Return whether a changed value contains a dynamic reference, whose result a review cannot know."""
+    """Return True if a changed value contains a dynamic reference. A review cannot know its result."""
     return was != becomes and RESOLVED_LATER in ("" if becomes is MISSING else text_of(becomes))
 
 
@@ -168,7 +168,7 @@ def _properties(change: ResourceChange, side: Any) -> Mapping[str, Any]:
 
 
 def _parts(value: Any) -> dict[str, Any] | None:
-    """Return the parts of a value by name or position. A missing value has none; a single value returns None."""
+    """Return the parts of a value by name or position: no parts for a missing value, and None for a scalar."""
     if value is MISSING:
         return {}
     if isinstance(value, list):
@@ -216,7 +216,9 @@ def _of_attributes(change: ResourceChange) -> Iterator[Finding]:
         if name in DELETION and text_of(becomes) != "Retain":
             yield _finding(change, (name,), f"{_change_text(was, becomes)}: the old resource may be deleted")
         elif name not in DELETION:
-            yield _finding(change, (name,), f"{_change_text(was, becomes)}: the review does not know this attribute")
+            yield _finding(
+                change, (name,), f"{_change_text(was, becomes)}: the review does not recognize this attribute"
+            )
     was, becomes = (mapping(one.get("Metadata")) for one in (old, new))
     for name in sorted(was.keys() | becomes.keys()):
         if was.get(name) != becomes.get(name) and not name.startswith(METADATA):

@@ -1,4 +1,4 @@
-"""Rules that decide whether a change to a property passes. A rule returns the reason why it needs approval, or None."""
+"""Rules for changes to properties. A rule returns the reason why a change needs approval, or None to accept it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stacks.changes.updates.resources import ResourceChange
 OWN_TAGS = ("trainstack:", "aws:", "aws-cdk:")
 """Prefixes of tags that the project and AWS read."""
 MAX_GROWTH = 2.0
-"""Maximum growth factor of a number of nodes, or of a cost, that passes without approval."""
+"""Largest growth factor of a node count or a cost that does not need approval."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Sides:
 
     @classmethod
     def of(cls, before: TemplateSet, after: TemplateSet) -> Sides:
-        """Collect the values."""
+        """Collect the values from both template sets."""
         stacks = (*before.values(), *after.values())
         return cls(before, after, Exports(after), frozenset(key for one in stacks for key in _read_tags(one.template)))
 
@@ -64,7 +64,7 @@ class Change:
         return self.resource.before is None
 
     def added(self) -> list[Any]:
-        """Return the items of a list that the old side does not contain. A function is one unknown item."""
+        """Return the items of a list that the old side does not contain. An intrinsic function is one unknown item."""
         old = [] if self.before is MISSING else listed(self.before)
         return [] if self.after is MISSING else [one for one in listed(self.after) if one not in old]
 
@@ -73,27 +73,27 @@ Rule = Callable[[Change], str | None]
 
 
 def passes(_: Change) -> None:
-    """Pass any change."""
+    """Accept any change."""
     return
 
 
 def found_elsewhere(_: Change) -> None:
-    """Pass any change, because the findings about data, permissions, network access or nodes cover the property."""
+    """Accept any change, because the findings about data, permissions, network access or nodes cover the property."""
     return
 
 
 def asks(reason: str) -> Rule:
-    """Return a rule that no change passes."""
+    """Return a rule under which every change needs approval."""
     return lambda _: reason
 
 
 def any_of(*values: Any, default: Any = MISSING) -> Rule:
-    """Return a rule that passes the given new values. `default` is the value of a missing property."""
+    """Return a rule that accepts the given new values. `default` is the value of a missing property."""
     texts = {text_of(value) for value in values}
 
     def rule(change: Change) -> str | None:
         value = default if change.after is MISSING else change.after
-        return None if value is not MISSING and text_of(value) in texts else "is a value that the review does not know"
+        return None if value is not MISSING and text_of(value) in texts else "is not a value that the review recognizes"
 
     return rule
 
@@ -104,14 +104,14 @@ def in_new_resources(rule: Rule) -> Rule:
 
 
 def numbers(change: Change) -> str | None:
-    """Pass a number, or a property that is not set."""
+    """Accept a number, or a property that is not set."""
     if change.after is MISSING or number(change.after) is not None:
         return None
     return "is not a number"
 
 
 def bounded_growth(change: Change) -> str | None:
-    """Pass a number that at most doubles."""
+    """Accept a number that at most doubles."""
     was, becomes = number(change.before), number(change.after)
     if becomes is None:
         return "cannot be compared"
@@ -121,7 +121,7 @@ def bounded_growth(change: Change) -> str | None:
 
 
 def at_most(bound: float) -> Rule:
-    """Return a rule that passes numbers up to a bound."""
+    """Return a rule that accepts numbers up to a bound."""
 
     def rule(change: Change) -> str | None:
         found = number(change.after)
@@ -131,12 +131,12 @@ def at_most(bound: float) -> Rule:
 
 
 def no_increase(change: Change) -> str | None:
-    """Pass a number that does not grow."""
+    """Accept a number that does not grow."""
     return _ordered(change, "grows", lambda was, becomes: becomes <= was)
 
 
 def no_decrease(change: Change) -> str | None:
-    """Pass a number that does not shrink."""
+    """Accept a number that does not shrink."""
     return _ordered(change, "shrinks", lambda was, becomes: becomes >= was)
 
 
@@ -150,7 +150,7 @@ def _ordered(change: Change, verb: str, is_right: Callable[[float, float], bool]
 
 
 def tags(change: Change) -> str | None:
-    """Pass tags that neither a policy of the deployment, nor a snapshot rule, nor the project reads."""
+    """Accept tags that are not read by the project, the deployment's policies or its snapshot rules."""
     old, new = _tags(change.before), _tags(change.after)
     if old is None or new is None:
         return "cannot be compared"
@@ -174,13 +174,13 @@ def _tags(value: Any) -> dict[str, Any] | None:
 
 
 def tag_specifications(change: Change) -> str | None:
-    """Pass tag specifications whose resource types do not change and whose tags pass."""
+    """Accept tag specifications whose resource types do not change and whose tags pass."""
     old, new = ([] if one is MISSING else mappings(one) for one in (change.before, change.after))
     types = [[one.get("ResourceType") for one in side] for side in (old, new)]
     if change.is_new:
         return None
     if types[0] != types[1] or len(new) != len(listed(change.after)):
-        return "has other resource types"
+        return "has different resource types"
     for was, becomes in zip(old, new, strict=True):
         pair = was.get("Tags", MISSING), becomes.get("Tags", MISSING)
         reason = tags(Change(change.resource, change.path, *pair, change.sides))
@@ -190,7 +190,7 @@ def tag_specifications(change: Change) -> str | None:
 
 
 def own(*types: str) -> Rule:
-    """Return a rule that passes references to the deployment's resources of the given types, and removed values."""
+    """Return a rule that accepts references to the deployment's resources of the given types, and removed values."""
 
     def rule(change: Change) -> str | None:
         for value in change.added():
@@ -203,7 +203,7 @@ def own(*types: str) -> Rule:
 
 
 def own_list(*types: str) -> Rule:
-    """Return a rule that passes a text of comma-separated references to the deployment's resources."""
+    """Return a rule that accepts a comma-separated list of references to the deployment's resources."""
     is_own = own(*types)
 
     def rule(change: Change) -> str | None:
@@ -223,7 +223,7 @@ def _split_text(value: Any) -> Any:
 
 
 def known_types(change: Change) -> str | None:
-    """Pass instance types in the catalogue."""
+    """Accept instance types in the catalogue."""
     for name in change.added():
         if text_of(name) not in catalogue().types:
             return f"names the type {text_of(name)}, which is not in the catalogue"
@@ -231,7 +231,7 @@ def known_types(change: Change) -> str | None:
 
 
 def known_prices(change: Change) -> str | None:
-    """Pass the controller's price list if no price is below half of the lowest known one: prices enforce a limit."""
+    """Accept the controller's prices, which enforce a limit, if none is below half of the lowest known price."""
     try:
         prices = json.loads(change.after)
     except (TypeError, ValueError, RecursionError):
@@ -242,18 +242,18 @@ def known_prices(change: Change) -> str | None:
         if lowest is None:
             return f"has a price for {name}, for which the catalogue has none"
         if not isinstance(price, int | float) or not lowest / MAX_GROWTH <= price:
-            return f"has a price for {name} that is not at least half of the lowest known one, {lowest:g}"
+            return f"has a price for {name} that is not at least half of the lowest known price, {lowest:g}"
     return None if isinstance(prices, dict) else "cannot be read"
 
 
 def overrides(change: Change) -> str | None:
-    """Pass a fleet's overrides: known instance types, the deployment's subnets and launch templates, and priorities."""
+    """Accept overrides with known instance types, the deployment's subnets and launch templates, and priorities."""
     for one in change.added():
         if not mapping(one):
             return "cannot be read"
         unknown = one.keys() - {"InstanceType", "SubnetId", "Priority", "LaunchTemplateSpecification", *PRICES}
         if unknown:
-            return f"has {', '.join(sorted(unknown))}, which the review does not know"
+            return f"has {', '.join(sorted(unknown))}, which the review does not recognize"
         for name, rule in _OVERRIDE_RULES:
             if name in one:
                 reason = rule(Change(change.resource, (name,), _olds(change, name), one[name], change.sides))
@@ -267,7 +267,7 @@ def _olds(change: Change, name: str) -> list[Any]:
 
 
 def launch_template(change: Change) -> str | None:
-    """Pass a reference to the latest version of one of the deployment's launch templates."""
+    """Accept a reference to the latest version of one of the deployment's launch templates."""
     if change.after is MISSING or change.after in listed(change.before):
         return None
     value, kind = mapping(change.after), "AWS::EC2::LaunchTemplate"
@@ -280,7 +280,7 @@ def launch_template(change: Change) -> str | None:
 
 
 def fleet_configs(change: Change) -> str | None:
-    """Pass the launch template configurations of a maintained fleet."""
+    """Accept the launch template configurations of a maintained fleet."""
     for one in change.added():
         if not mapping(one) or one.keys() - {"LaunchTemplateSpecification", "Overrides"}:
             return "cannot be read"
@@ -293,10 +293,10 @@ def fleet_configs(change: Change) -> str | None:
 
 
 def spot_price(change: Change) -> str | None:
-    """Pass a price limit that does not grow beyond the on-demand price of the fleet's most expensive type."""
+    """Accept a price limit that does not grow beyond the on-demand price of the fleet's most expensive type."""
     becomes, was = number(change.after), number(listed(change.before)[0] if listed(change.before) else None)
     if change.after is MISSING:
-        return "is removed, so nodes may cost more"
+        return "is removed, so nodes can cost more"
     bound = _highest_price(change)
     if becomes is not None and ((was is not None and becomes <= was) or (bound is not None and becomes <= bound)):
         return None
@@ -326,21 +326,21 @@ _OVERRIDE_RULES: tuple[tuple[str, Rule], ...] = (
 
 
 def interfaces(change: Change) -> str | None:
-    """Pass network interfaces without public addresses in the security groups that nodes already have."""
+    """Accept network interfaces without public addresses in the security groups that nodes already have."""
     known = {"DeviceIndex", "NetworkCardIndex", "InterfaceType", "AssociatePublicIpAddress", "DeleteOnTermination"}
     groups = [group for one in _olds(change, "Groups") for group in listed(one)]
     for one in change.added():
         if not mapping(one) or one.keys() - known - {"Groups"}:
-            return "has elements that the review does not know"
+            return "has elements that the review does not recognize"
         if text_of(one.get("AssociatePublicIpAddress")) != "false" and text_of(one.get("DeviceIndex")) == "0":
-            return "may have a public address"
+            return "can have a public address"
         if any(group not in groups for group in listed(one.get("Groups"))):
-            return "has another security group"
+            return "has a different security group"
     return None
 
 
 def administered_key(change: Change) -> str | None:
-    """Pass a key policy that keeps the key's administrators. The findings about permissions cover everything else."""
+    """Accept a key policy that keeps the key's administrators. The findings about permissions cover everything else."""
     old, new = (_administrators(value) for value in (change.before, change.after))
     return "no longer lets the same principals administer the key" if old - new else None
 
@@ -350,7 +350,7 @@ def _administrators(policy: Any) -> set[Permission]:
 
 
 def stricter_alarm(change: Change) -> str | None:
-    """Pass a threshold that makes an alarm fire no later."""
+    """Accept a threshold that makes an alarm fire no later."""
     operator = text_of(change.resource.properties("after").get("ComparisonOperator"))
     if operator.startswith("GreaterThan"):
         return no_increase(change)

@@ -1,4 +1,4 @@
-"""Changes after which a deployment may cost much more."""
+"""Changes that can make a deployment much more expensive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stacks.changes.effects.costs import Costs
 from stacks.changes.findings import Finding
 
 FREE_GROWTH_USD_PER_MONTH = 100.0
-"""Maximum growth of the fixed costs that passes even if they more than double."""
+"""Largest increase in fixed costs that never needs approval, even if the costs more than double."""
 
 
 def spending_findings(before: Costs | None, after: Costs | None) -> list[Finding]:
@@ -25,12 +25,12 @@ def _texts(before: Costs, after: Costs) -> Iterator[str]:
         yield f"fleet: {before.fleet} -> {after.fleet}: {after.unknown}"
     if was is not None and becomes is not None and was.high and becomes.high > MAX_GROWTH * was.high:
         yield (
-            f"training may cost {becomes.high:,.2f} USD per hour instead of {was.high:,.2f}: "
+            f"training can cost {becomes.high:,.2f} USD per hour instead of {was.high:,.2f}, "
             f"more than {MAX_GROWTH:g} times as much"
         )
     growth = after.fixed_per_month - before.fixed_per_month
     if growth > FREE_GROWTH_USD_PER_MONTH and after.fixed_per_month > MAX_GROWTH * before.fixed_per_month:
         yield (
             f"without training, the deployment costs {after.fixed_per_month:,.2f} USD per month instead of "
-            f"{before.fixed_per_month:,.2f}: more than {MAX_GROWTH:g} times as much"
+            f"{before.fixed_per_month:,.2f}, more than {MAX_GROWTH:g} times as much"
         )

@@ -1,7 +1,7 @@
 """The changes that the review understands, by resource type.
 
-A property that is not in the tables needs approval, as does a type. The rules of a property also cover everything below
-it, unless the table contains a longer path. List positions are not part of a path.
+A type or property that is not in the tables needs approval. A property's rule also covers all properties below it,
+unless the table contains a longer path. List positions are not part of a path.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ from stacks.changes.approvals.tables_storage import STORAGE
 KNOWN: Mapping[str, Known] = {**ACCESS, **NETWORK, **STORAGE, **NODES, **MONITORING}
 """Recognized changes, by resource type."""
 DELETION = ("DeletionPolicy", "UpdateReplacePolicy")
-"""Resource attributes that decide what remains of a resource. The findings about data cover them for stateful types."""
+"""Attributes that determine what remains of a deleted resource. For stateful types, the data findings cover them."""
 METADATA = ("aws:cdk:", "aws:asset:", "cdk_nag", "cfn-lint", "cfn_nag", "checkov", "BuildMethod")
 """Prefixes of metadata keys that only the CDK and policy checkers read."""

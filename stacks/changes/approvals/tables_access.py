@@ -18,7 +18,7 @@ _POLICY = Known({"PolicyName": passes, "PolicyDocument": found_elsewhere, "Roles
     "GroupName": found_elsewhere,
 }, added="passes", removed="passes")  # fmt: skip
 _CONNECTION = Known(TAGS, added="passes", removed="passes")
-"""A type whose addition is a finding about network access. A change to it needs approval."""
+"""A type whose addition is reported as a network finding. A change to it needs approval."""
 
 ACCESS: Mapping[str, Known] = {
     "AWS::IAM::Role": Known(

@@ -111,7 +111,7 @@ def _status(value: Any) -> str:
 
 
 def _text_after(one: Difference) -> str:
-    """Return the new value as text, where a property that is not set is true."""
+    """Return the new value as text. An unset property is treated as true."""
     return "true" if one.after is MISSING else text_of(one.after)
 
 
@@ -126,7 +126,7 @@ def _other_key(change: ResourceChange, one: Difference) -> Iterator[Finding]:
     elif one.before is MISSING:
         yield _finding(change, one.path, f"new data is encrypted with {text_of(one.after)}", "kept")
     elif one.after is MISSING:
-        yield _finding(change, one.path, "new data is no longer encrypted with a key of the deployment")
+        yield _finding(change, one.path, "new data is no longer encrypted with one of the deployment's keys")
     else:
         yield _finding(change, one.path, f"the encryption key changes: {text_of(one.before)} -> {text_of(one.after)}")
 

@@ -67,8 +67,8 @@ class FleetSummary:
 def fleet_summary(templates: TemplateSet) -> FleetSummary | None:
     """Return a summary of the deployment's fleet, or None if the templates do not contain one.
 
-    With one zone at a time, the fleet has one group for each zone, of which one has nodes. The groups differ only in
-    their names and subnets.
+    A fleet that uses one zone at a time has one group for each zone, and only one of the groups has nodes. The groups
+    differ only in their names and subnets.
     """
     return next(iter(fleet_summaries(templates)), None)
 

@@ -23,7 +23,7 @@ ATTACHED = ("AWS::IAM::Policy", "AWS::IAM::RolePolicy", "AWS::IAM::UserPolicy", 
 DOCUMENTS = ("PolicyDocument", "KeyPolicy", "ResourcePolicy", "RepositoryPolicyText", "FileSystemPolicy", "Policy")
 """Properties that contain a policy, in any resource type."""
 COMPARED = (*ATTACHED, *OWNERS, "AWS::IAM::ManagedPolicy", "AWS::IAM::InstanceProfile", "AWS::IAM::OIDCProvider")
-"""IAM types whose changes are judged by property. Other types (such as access keys) need a manual review."""
+"""IAM types whose changes are evaluated by property. Other types (such as access keys) need a manual review."""
 LAMBDA_PERMISSION = "AWS::Lambda::Permission"
 INVOCATION = (
     "Action", "FunctionName", "Principal", "SourceArn", "SourceAccount", "EventSourceToken", "FunctionUrlAuthType",
@@ -156,7 +156,7 @@ def _boundary(change: ResourceChange) -> Iterator[Finding]:
 def _invocations(before: TemplateSet, after: TemplateSet, changes: Sequence[ResourceChange]) -> Iterator[Finding]:
     """Yield changes to who can invoke functions.
 
-    All permissions are compared together, so that a new logical id alone does not count as a change.
+    All permissions are compared together, so a new logical id alone is not a change.
     """
     old, new = (
         [permission for _, _, one in resources_of_type(side, LAMBDA_PERMISSION) for permission in _invocation(one)]

@@ -3,8 +3,8 @@
 A permission allows or denies one set of actions on one set of resources for one set of principals under conditions. It
 is covered if a single permission of the other side includes it. Patterns are compared with patterns: `s3:Get*` covers
 both `s3:GetObject` and `s3:GetB*`. NotAction is compared as the complement of a set of patterns, so the comparison does
-not depend on a list of all actions and also holds for actions that AWS adds. A comparison that cannot be decided counts
-as not covered, so a reviewer checks it. Source of the rules (2026-11):
+not depend on a list of all actions and remains valid when AWS adds actions. If a comparison is undecidable, the
+permission is reported as not covered, so a reviewer checks it. Source of the rules (2026-11):
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements.html
 """
 
@@ -21,7 +21,7 @@ from stacks.changes.templates.values import text_of
 
 ANYONE = "*"
 UNREADABLE = "unreadable"
-"""The effect of a statement that cannot be interpreted. It may allow or deny anything."""
+"""The effect of a statement that cannot be interpreted. It could allow or deny anything."""
 _ELEMENTS = {
     "Sid",
     "Effect",
@@ -102,7 +102,7 @@ def _condition_text(operator: str, key: str, values: frozenset[str]) -> str:
 def permissions_of(document: Any, principal: str = "") -> list[Permission]:
     """Return the permissions in a policy document, which may be JSON text.
 
-    `principal` applies to statements that do not specify one. None is a document without statements.
+    `principal` applies to statements that do not specify one. None stands for a document without statements.
     """
     if document is None:
         return []
@@ -120,7 +120,7 @@ def permissions_of(document: Any, principal: str = "") -> list[Permission]:
 
 
 def _with_literal_variables(permission: Permission) -> Permission:
-    """Mark a permission with policy variables, which a policy without the newer version does not replace.
+    """Mark a permission whose policy variables are plain text, as in policies of the older version.
 
     Source (2026-11): https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_version.html
     """
@@ -219,7 +219,7 @@ def _covers(wide: Permission, narrow: Permission) -> bool:
 
 
 def _actions_cover(wide: Names, narrow: Names) -> bool:
-    """Return True if `wide` contains all actions of `narrow`. Actions ignore case."""
+    """Return True if `wide` contains all actions of `narrow`. The comparison ignores case."""
     wide, narrow = (Names(tuple(name.lower() for name in one.patterns), one.is_excluded) for one in (wide, narrow))
     if wide.is_excluded and narrow.is_excluded:
         return all(any(pattern_covers(out, one) for out in narrow.patterns) for one in wide.patterns)
@@ -243,7 +243,7 @@ def _implies(held: Condition, asked: Condition) -> bool:
     """Return True if condition `held` implies condition `asked`.
 
     Both must have the same operator and key. With a positive operator, the values of `held` must be a subset. With a
-    negative operator, more values are narrower. Any other operator (with IfExists or ForAllValues, Null, Bool, numeric
+    negative operator, they must be a superset. Any other operator (with IfExists or ForAllValues, Null, Bool, numeric
     and date comparisons) requires equal conditions.
     """
     if [text.lower() for text in held[:2]] != [text.lower() for text in asked[:2]]:

@@ -17,13 +17,13 @@ from stacks.changes.templates.values import listed, mapping, number, text_of
 
 _KNOWN = {"Id", "Status", "Prefix", "ExpirationInDays", "NoncurrentVersionExpirationInDays", "Transitions"} | {
     "AbortIncompleteMultipartUpload",
-    "ExpiredObjectDeleteMarker",  # deletes no data: only markers without versions
+    "ExpiredObjectDeleteMarker",  # deletes only markers without versions, not data
     "NoncurrentVersionExpiration",
 }
 _FILTERS = ("TagFilters", "ObjectSizeGreaterThan", "ObjectSizeLessThan")
-"""Elements of a rule that limit it to some objects. A rule is compared only with rules that have the same ones."""
+"""Elements of a rule that limit it to some objects. A rule is compared only with rules that have the same elements."""
 INSTANT_CLASSES = ("INTELLIGENT_TIERING", "STANDARD_IA", "GLACIER_IR")
-"""Storage classes with several zones whose objects can be read at once. Source (2026-11):
+"""Multi-zone storage classes whose objects can be read immediately. Source (2026-11):
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-class-intro.html"""
 UPLOADS = "unfinished uploads"
 
@@ -89,7 +89,7 @@ def _is_readable(rule: Any) -> bool:
 
 
 def _days(rules: list[Any]) -> dict[_Action, float]:
-    """Return the days after which each action happens: the fewest, if several rules contain it."""
+    """Return the number of days before each action, or the lowest number if several rules contain the action."""
     found: dict[_Action, float] = {}
     for rule in rules:
         if not _is_readable(rule):
@@ -115,7 +115,7 @@ def _actions(rule: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _at_most(days: Mapping[_Action, float], action: _Action) -> float:
-    """Return the days after which an action happens to the objects of another action, or infinity if it never does."""
+    """Return the days before an action affects the objects of another action, or infinity if it never does."""
     return min(
         (
             value

@@ -167,7 +167,7 @@ def _public_access(change: ResourceChange) -> Iterator[Finding]:
 
 
 def _blocked(value: Any, names: Sequence[str]) -> dict[str, bool]:
-    """Return whether each kind of public access is blocked. An unknown value counts as not blocked."""
+    """Return whether each kind of public access is blocked. An unknown value is treated as not blocked."""
     is_known = isinstance(value, Mapping) and not is_intrinsic(value)
     return {name: is_known and text_of(value.get(name, "true")) == "true" for name in names}
 

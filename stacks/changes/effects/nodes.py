@@ -2,7 +2,7 @@
 
 Sources (2026-11): https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-attribute-updatepolicy.html,
 https://docs.aws.amazon.com/autoscaling/ec2/userguide/asg-instance-refresh-skip-matching.html (instances that match the
-group's current launch template and types stay),
+group's current launch template and types are kept),
 https://docs.aws.amazon.com/autoscaling/ec2/userguide/auto-scaling-benefits.html (a group rebalances when its zones
 change) and https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifySpotFleetRequest.html (an update also sets
 the target capacity).
@@ -37,11 +37,9 @@ IMPACT_TEXTS: Mapping[Impact, str] = {
 
 
 NEW_RUN = tuple(path for path, _, edit in fields(DeploymentConfig) if edit == "requires a new run")
-"""The keys with which checkpoints must agree, so that a run does not resume after they change."""
+"""The keys that checkpoints must match. After a change to one of them, the run cannot resume."""
 STREAMED = "training.config.data.stream_cache_gib"
-REJECTED = (
-    "a run whose checkpoints have another seed, dataset or model size rejects them and fails: also change training.run"
-)
+REJECTED = "a run rejects checkpoints with a different seed, dataset or model size, and fails: also change training.run"
 _UNSAVED = "a node saves at the shutdown signal; steps that it runs after that save are repeated"
 
 
@@ -64,7 +62,7 @@ class NodeVerdict:
 def node_verdict(before: TemplateSet, after: TemplateSet, changes: Sequence[ResourceChange]) -> NodeVerdict:
     """Return how a deploy affects running nodes.
 
-    The nodes can be in any of a fleet's groups, so the verdict is that of the group with the greatest impact.
+    The nodes can be in any of a fleet's groups, so the group with the greatest impact determines the verdict.
     """
     olds, news = fleet_summaries(before), fleet_summaries(after)
     if not olds:
@@ -113,7 +111,7 @@ def _emptied(old: FleetSummary, new: FleetSummary, fleet: ResourceChange) -> Nod
     written = [one for one in fleet.differences if one.path[0] not in (*ATTRIBUTES, *METADATA, "Tags")]
     if not written:
         return None
-    reason = "the update sets the target capacity in the template, 0: all nodes are shut down, then requested again"
+    reason = "the update resets the target capacity to 0: all nodes are shut down, then requested again"
     risk = f"{_UNSAVED}. {capacity_risk(new)}"
     causes = tuple((fleet.key, one) for one in written)
     return NodeVerdict("fleet_rebuilt", reason, risk, causes, old.instance_types)
@@ -146,7 +144,7 @@ def _refreshed(
 
 
 def _moved(old: FleetSummary, new: FleetSummary, fleet: ResourceChange) -> NodeVerdict | None:
-    """Return the impact of removing subnets, or None if none are removed. The group rebalances over the others."""
+    """Return the impact of removing subnets, or None if none are removed. The group rebalances across the others."""
     causes = tuple((fleet.key, one) for one in fleet.differences if one.path[0] == SUBNETS)
     before, after = (
         {json.dumps(one) for one in listed(fleet.properties(side).get(SUBNETS))} for side in ("before", "after")
@@ -187,7 +185,7 @@ def _trainer(old: FleetSummary, new: FleetSummary, changes: Sequence[ResourceCha
                 risk = _capacity_of_growth(old, new)
             return NodeVerdict("trainer_restarts", reason, risk, tuple((change.key, one) for one in read))
     if any(change.key == (new.stack, new.logical_id) for change in changes):
-        return NodeVerdict("nothing", "running nodes stay; new nodes use the fleet's new settings", None, ())
+        return NodeVerdict("nothing", "running nodes stay unchanged; new nodes use the fleet's new settings", None, ())
     return NodeVerdict("nothing", "node settings do not change", None, ())
 
 
@@ -225,8 +223,8 @@ def capacity_risk(fleet: FleetSummary) -> str:
     gang = f"until {fleet.min_nodes} of {fleet.nodes} run" if fleet.min_nodes < fleet.nodes else "until then"
     if fleet.spot_nodes:
         return (
-            f"AWS must provide {_instances(fleet.spot_nodes, 'spot ')} ({types}) again; training pauses {gang}, and an "
-            f"attempt is abandoned after {fleet.gang_timeout_seconds} s"
+            f"AWS must provide {_instances(fleet.spot_nodes, 'spot ')} ({types}) again; training pauses {gang}, and "
+            f"each attempt is abandoned after {fleet.gang_timeout_seconds} s"
         )
     if fleet.is_reserved or fleet.market_type is not None:
         return f"{_instances(fleet.nodes)} ({types}) launch again from the reservation"

@@ -25,7 +25,7 @@ def pattern_covers(wide: str, narrow: str) -> bool:
     if wide in (narrow, ANY):
         return True
     pattern = _tokens(wide)
-    # The positions in `wide` that are reachable after the tokens of `narrow` that were read so far.
+    # The positions in `wide` that are reachable after the tokens of `narrow` read so far.
     positions = _skip_stars(pattern, {0})
     for token in _tokens(narrow):
         if token == ANY:
@@ -46,7 +46,7 @@ def pattern_covers(wide: str, narrow: str) -> bool:
 
 @cache
 def are_disjoint(one: str, other: str) -> bool:
-    """Return True if no text matches both patterns. False if a pattern contains a variable."""
+    """Return True if no text matches both patterns, and False if a pattern contains a variable."""
     first, second = _tokens(one), _tokens(other)
     if any(len(token) > 1 for token in (*first, *second)):
         return False

@@ -88,7 +88,7 @@ def _stacks(
         if state == CREATION_FAILED:
             notes.append(
                 f"{stack.name}: the first deploy failed; `make deploy` and `python -m stacks deliver deploy` delete "
-                "and recreate the stack, but plain `cdk deploy` cannot if the stack has termination protection. A "
+                "and recreate the stack. Plain `cdk deploy` cannot do so if the stack has termination protection. A "
                 "pipeline in AWS cannot delete it: run `aws cloudformation delete-stack --stack-name "
                 f"{stack.name}` before you approve its deploy"
             )
@@ -116,7 +116,7 @@ def _stacks(
 
 
 def other_deployments(client: Any, name: str) -> list[str]:
-    """Return a note if a deploy would create a deployment next to others in the region, as after a rename."""
+    """Return a note if a deploy would create a deployment next to others in the region, for example after a rename."""
     stacks = [stack for page in client.get_paginator("describe_stacks").paginate() for stack in page["Stacks"]]
     deployments: dict[str, list[str]] = {}
     for stack in stacks:
@@ -154,7 +154,7 @@ def _state_problem(name: str, state: str) -> Problem | None:
 
 
 def _template(body: Any) -> Mapping[str, Any] | None:
-    """Return a template from boto3's response, which is a mapping or the original text, or None if it is invalid."""
+    """Return the template from boto3's response (a mapping or the original text), or None if it is invalid."""
     if isinstance(body, str):
         try:
             body = json.loads(body)

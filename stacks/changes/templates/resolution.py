@@ -24,14 +24,14 @@ _DROPPED = object()
 
 
 def resolved(templates: TemplateSet) -> dict[str, StackTemplate]:
-    """Return the stacks with evaluated resources and outputs. Resources with a false condition are left out."""
+    """Return the stacks with evaluated resources and outputs. Resources with a false condition are omitted."""
     return {name: replace(stack, template=_Stack(stack).template()) for name, stack in templates.items()}
 
 
 def with_previous_values(before: TemplateSet, after: TemplateSet) -> dict[str, StackTemplate]:
     """Return the new stacks with the parameter values that a deploy keeps: those that differ from the old default.
 
-    `cdk deploy` also keeps a value that equals the old default. A pipeline does not, so the new default counts.
+    `cdk deploy` also keeps a value that equals the old default. A pipeline does not, so the new default applies.
     Source (2026-11): https://docs.aws.amazon.com/cdk/v2/guide/ref-cli-cmd-deploy.html (--previous-parameters)
     """
     kept = {}
@@ -48,7 +48,7 @@ def with_previous_values(before: TemplateSet, after: TemplateSet) -> dict[str, S
 
 
 class _Stack:
-    """One stack whose functions are evaluated."""
+    """One stack with evaluated functions."""
 
     def __init__(self, stack: StackTemplate) -> None:
         self._template = stack.template
@@ -80,7 +80,7 @@ class _Stack:
             yield logical_id, dict(definition)
 
     def _present(self, section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the evaluated entries of a section, without those whose condition is false."""
+        """Yield the evaluated entries of a section, except those with a false condition."""
         for name, definition in section.items():
             condition = definition.get("Condition") if isinstance(definition, Mapping) else None
             value = self._condition(condition) if isinstance(condition, str) else None

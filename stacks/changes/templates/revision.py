@@ -47,7 +47,7 @@ def unpack(config: Path, revision: str, folder: Path) -> OldTree:
         raise _error(revision, f"cannot be read: {packed.stderr.decode().strip()}", "run `git fsck`")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
-    if (top / DIRECTORY).is_dir():  # wheelhouses are named by digest, so this one may also serve the old tree
+    if (top / DIRECTORY).is_dir():  # wheelhouses are named by digest, so the old tree can share them
         (folder / DIRECTORY).parent.mkdir(exist_ok=True)
         (folder / DIRECTORY).symlink_to((top / DIRECTORY).resolve())
     return OldTree(folder, folder / old, commit, None if old == path else old)

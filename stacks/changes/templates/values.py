@@ -47,7 +47,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a list, an empty list for a missing value, or any other value as the only item."""
+    """Return a list unchanged, a missing value as an empty list, and any other value as a list with one item."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
@@ -115,7 +115,7 @@ def _user_data(value: Any) -> Any:
 
 
 def _document(text: str) -> dict[str, Any] | None:
-    """Return the node or run document in a text, or None if the text contains neither."""
+    """Return the node or run document in a string, or None if the string contains neither."""
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError):

@@ -94,4 +94,4 @@ def _of_exports(before: TemplateSet, after: TemplateSet, changes: Sequence[Resou
 
 def _destroy(users: Sequence[str]) -> str:
     stacks = " and ".join(reversed(users))
-    return f"destroy {stacks} first, then deploy all stacks: nodes terminate, buckets and keys stay"
+    return f"destroy {stacks} first, then deploy all stacks: nodes terminate; buckets and keys remain"

@@ -41,7 +41,7 @@ class Difference:
     via: Reference | None = None
     source: str | None = None
     is_attribute: bool = False
-    """Whether the difference is in an attribute, such as DeletionPolicy, and not in a property."""
+    """Whether the difference is in an attribute, such as DeletionPolicy, rather than in a property."""
 
     @property
     def is_metadata(self) -> bool:
@@ -50,7 +50,7 @@ class Difference:
 
 
 def differences(before: Resource, after: Resource) -> list[Difference]:
-    """Return the differences between two definitions of a resource that have the same type."""
+    """Return the differences between two definitions of a resource of the same type."""
     type_name = after["Type"]
     create_only = paths(type_name, "createOnlyProperties") | paths(type_name, "conditionalCreateOnlyProperties")
     old, new = (parse_documents(type_name, one.get("Properties", {})) for one in (before, after))
@@ -73,7 +73,7 @@ def effect_of(type_name: str, path: PropertyPath, before: Resource, after: Resou
         return rule.effect, rule.source
     if type_name.startswith("Custom::") or type_name == "AWS::CloudFormation::CustomResource":
         return ("replaces" if named[:1] == ("ServiceToken",) else "in place"), None
-    # A conditional create-only property without a rule counts as replacing: a false alarm is better than a missed one.
+    # Treat a conditional create-only property without a rule as replacing: a false alarm is better than a missed one.
     for key in ("createOnlyProperties", "conditionalCreateOnlyProperties"):
         for listed in paths(type_name, key):
             shorter = min(len(named), len(listed))
@@ -83,7 +83,7 @@ def effect_of(type_name: str, path: PropertyPath, before: Resource, after: Resou
 
 
 def _comparable(name: str, value: Any) -> Any:
-    """Return a value without differences that CloudFormation ignores."""
+    """Return a value without the details that CloudFormation ignores."""
     if name == "DependsOn" and isinstance(value, (str, list)):
         return {value} if isinstance(value, str) else set(map(str, value))
     return value

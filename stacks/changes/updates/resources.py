@@ -68,7 +68,7 @@ class _Comparison:
                 self._found[stack_id, logical_id] = differences(old, new)
 
     def changes(self) -> list[ResourceChange]:
-        """Return all changes, including those that follow through references."""
+        """Return all changes, including those that references cause."""
         self._follow_references()
         return [change for stack in self._stack_ids() for change in self._of_stack(stack)]
 
@@ -104,7 +104,7 @@ class _Comparison:
         return old is not None and new is not None and old.get("Default") != new.get("Default")
 
     def _follow_references(self) -> None:
-        """Add the differences that follow from changed reference targets until no more are found."""
+        """Add the differences that changed reference targets cause, until there are no more."""
         incoming = [
             (stack_id, logical_id, old, new, list(references(new.get("Properties", {}), stack_id, self._exports)))
             for stack_id, logical_id, old, new in self._common()

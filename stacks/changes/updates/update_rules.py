@@ -73,7 +73,7 @@ _LUSTRE = "aws-properties-fsx-filesystem-lustreconfiguration"
 _TIERS = "https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html"
 
 RULES: Mapping[str, Mapping[str, tuple[UpdateRule, ...]]] = {
-    # The group stays unless its update policy requests a new group. The policy determines what happens to instances.
+    # The group is kept unless its update policy requests a new one. The policy determines what happens to instances.
     "AWS::AutoScaling::AutoScalingGroup": {
         name: (
             UpdateRule("replaces", f"{_REFERENCE}/{_GROUP}.html", when=_replaces_group),
@@ -103,7 +103,7 @@ RULES: Mapping[str, Mapping[str, tuple[UpdateRule, ...]]] = {
             "LustreConfiguration/ImportedFileChunkSize",
         ),
     },
-    # The update fails regardless of the UpdateReplacePolicy, since an edit cannot delete a key.
+    # The update fails regardless of the UpdateReplacePolicy, because an edit cannot delete a key.
     "AWS::KMS::Key": _rules("aws-resource-kms-key", "not supported", "KeySpec", "KeyUsage", "MultiRegion", "Origin"),
     "AWS::Events::Rule": _rules("aws-resource-events-rule", "replaces", "EventBusName"),
     "AWS::SSM::Parameter": {"Tier": (UpdateRule("not supported", _TIERS, when=_leaves_advanced_tier),)},

@@ -2,11 +2,11 @@
 
 The pipeline checks a commit, updates itself, and deploys one stage after another. Before its own update and before each
 stage, a gate compares the templates with the deployed stacks (`python -m stacks deliver gate`). The gate runs the code
-of the deployed pipeline; the merge's files and templates are data for it. An entry condition on the gate's variable
-determines whether manual approval is needed. CodePipeline evaluates the condition itself, so approval does not involve
-a function. The library's built-in check for broadened permissions is not used. It polls for approval from a function,
-and misses more changes than it detects (aws/aws-cdk issues 32482 and 33061). Nor is the library's self-mutation, which
-comes before any gate.
+of the deployed pipeline and treats the merge's files and templates as data. An entry condition on the gate's variable
+determines whether manual approval is needed. CodePipeline evaluates the condition itself, without a function. The
+pipeline does not use the library's check for broadened permissions, which polls for approval from a function and misses
+more changes than it detects (aws/aws-cdk issues 32482 and 33061). It does not use the library's self-mutation either,
+because that step precedes all gates.
 
 Sources (2026-11): https://docs.aws.amazon.com/codepipeline/latest/userguide/stage-conditions.html,
 https://docs.aws.amazon.com/codepipeline/latest/userguide/rule-reference-VariableCheck.html and stage-rollback.html
@@ -41,7 +41,7 @@ ASK = "ask"
 CLI_VERSION_FILE = Path(__file__).resolve().parents[3] / "package.json"
 PYTHON = ".venv/bin/python"
 OWN = "Pipeline"
-"""The name of the pipeline's own gate, approval and update. Deployments' names are in lower case."""
+"""The name of the pipeline's own gate, approval and update. Deployment names are lowercase."""
 ASSEMBLIES = "assemblies"
 # The versions that the project is tested with.
 # Source (2026-11): https://docs.aws.amazon.com/codebuild/latest/userguide/available-runtimes.html

@@ -1,7 +1,7 @@
-"""The code that the pipeline's gates run: an asset of the deployed PipelineStack, not the code of the merge.
+"""The code that the pipeline's gates run: an asset of the deployed PipelineStack, not code from the merge.
 
-A merge can therefore not change the gate that judges it. The asset changes only when the pipeline updates itself, which
-comes after a gate and an approval.
+A merge therefore cannot change the gate that reviews it. The asset changes only when the pipeline updates itself, after
+a gate and an approval.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class GateCode(Construct):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables that locate the code, and keep Python from importing modules of the merge.
+        """The environment variables that locate the code, and prevent Python from importing the merge's modules.
 
         Source (2026-11): https://docs.python.org/3/using/cmdline.html#envvar-PYTHONSAFEPATH
         """
         return {VARIABLE: self._asset.s3_object_url, "PYTHONPATH": FOLDER, "PYTHONSAFEPATH": "1"}
 
     def install_commands(self) -> list[str]:
-        """Return the commands that download, verify and install the code. They run nothing of the merge."""
+        """Return the commands that download, verify and install the code. They do not run code from the merge."""
         return [
             f'aws s3 cp --quiet "${VARIABLE}" {FOLDER}.zip',
             f'echo "{self._sha256}  {FOLDER}.zip" | sha256sum --check',

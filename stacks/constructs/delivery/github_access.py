@@ -56,7 +56,7 @@ class GithubAccess(Construct):
                 {"sub": self._subjects(f"ref:{ref}"), "ref": ref},
             ],
         )
-        """The role for jobs on the branch, and for pull requests in the environment for reviews."""
+        """The role for jobs on the branch, and for pull requests in the review environment."""
 
     def _identity_provider(self) -> iam.IOidcProvider:
         if self._config.provider_arn is not None:

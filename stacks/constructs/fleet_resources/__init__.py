@@ -2,7 +2,7 @@
 
 Only the run controller sets the fleet's size; the template does not.
 
-A node edit is rolled out to the nodes in one of two ways. An Auto Scaling group refreshes all nodes at once, after the
+A node edit is rolled out to the nodes in one of two ways. An Auto Scaling group replaces all nodes at once, after the
 terminating hook. For EC2 Fleet and Spot Fleet, CloudFormation creates a second fleet before it deletes the first.
 
 To add a back end, add a row in `stacks/functions/run_controller/fleet_back_ends.py`, a construct and an entry in

@@ -25,7 +25,7 @@ class AutoScalingFleet(Fleet):
     """Auto Scaling groups that initially have no instances: one group, or one for each candidate zone.
 
     The template defines each group's subnets. If the run controller moved a group to another subnet, CloudFormation
-    would move it back with any update of the group, because an update writes all properties except the sizes.
+    would move it back with every update to the group, because an update writes all properties except the sizes.
     """
 
     def __init__(self, scope: Construct, id_: str, parts: FleetParts) -> None:

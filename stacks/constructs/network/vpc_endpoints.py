@@ -141,9 +141,9 @@ def _security_group(scope: Stack, vpc_id: str, cidr: str) -> ec2.CfnSecurityGrou
 
 
 def _own_principals_policy(stack: Stack) -> iam.PolicyDocument:
-    """Allow only callers from this account, so that nodes cannot send data to another account with its credentials.
+    """Allow only callers from this account, so nodes cannot use another account's credentials to send data there.
 
-    The S3 endpoint has no such condition, because package managers read repositories without signing the requests.
+    The S3 endpoint does not have this condition, because package managers read repositories with unsigned requests.
     Its policy limits the buckets instead.
 
     Source: https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-endpoints-access.html, and for the services

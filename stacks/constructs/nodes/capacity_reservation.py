@@ -1,4 +1,4 @@
-"""Capacity reservations: creating one, and launching instances into one."""
+"""Creates capacity reservations, and launches instances into them."""
 
 from __future__ import annotations
 

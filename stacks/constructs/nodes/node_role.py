@@ -45,8 +45,8 @@ class NodeRole(Construct):
         here = f"{stack.region}:{stack.account}"
         bundles = asset_bucket(qualifier_of(self), account=stack.account, region=stack.region)
         self._allow("FetchBundles", ["s3:GetObject"], [f"{arn}s3:::{bundles}/*.zip"])
-        # There is no condition on the prefix because GetObject does not provide one, and S3 would return 403 instead of
-        # 404 for a missing object.
+        # Do not add a condition on the prefix: GetObject does not provide one, so S3 would return 403 instead of 404
+        # for a missing object.
         self._allow("ListDataset", ["s3:ListBucket"], [datasets.bucket_arn])
         self._allow("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn])
         self._allow("ListRecords", ["s3:ListBucket"], [control.bucket_arn])

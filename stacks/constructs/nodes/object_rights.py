@@ -24,7 +24,7 @@ READ, WRITE, DELETE = ("s3:GetObject",), ("s3:PutObject",), ("s3:DeleteObject",)
 ABORT = ("s3:AbortMultipartUpload",)
 WRITE_ONCE: dict[str, object] = {"Null": {"s3:if-none-match": "false"}}
 """The request has If-None-Match, so S3 rejects it if the object exists. A role with this right must not be able to
-delete the object, since it could then write another one."""
+delete the object, because it could then replace it."""
 WRITE_PARTS: dict[str, object] = {"Bool": {"s3:ObjectCreationOperation": "false"}}
 """The request begins a multipart upload or uploads a part. The completion creates the object."""
 CALLER = "${aws:userid}"

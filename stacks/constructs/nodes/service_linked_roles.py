@@ -47,7 +47,7 @@ def create_linked_roles(scope: Construct, config: DeploymentConfig) -> None:
 
     The parameter is necessary because CloudFormation fails if a role already exists. The roles outlive the stack
     because other fleets in the account use them. They belong to a stack that is deployed before the fleet's stack,
-    since a fleet cannot depend on a conditional resource.
+    because a fleet cannot depend on a conditional resource.
     """
     if BACK_ENDS[config.capacity.backend].creates_linked_role:
         return

@@ -60,7 +60,7 @@ class RunAlarms(Construct):
             self.alarms.append(self._idle_gpus(config.gpu_utilization_below_percent, config.gpu_idle_minutes))
 
     def _controller(self) -> cloudwatch.Alarm:
-        """Create the alarm for a silent run controller. Without a controller, nothing resizes the fleet, even to zero.
+        """Create the alarm for a run controller that does not log. Without the controller, the fleet is never resized.
 
         The controller logs one line per minute. Missing data maps to INSUFFICIENT_DATA instead of ALARM. A new alarm
         starts in that state, so its creation does not send a notification.
@@ -79,7 +79,7 @@ class RunAlarms(Construct):
         return alarm
 
     def _too_few_nodes(self, cause: Cause, minutes: int) -> cloudwatch.Alarm:
-        """Create the alarm for a run with too few nodes for one cause.
+        """Create the alarm for a run that has too few nodes because of one cause.
 
         An alarm cannot quote a log line, so each cause has an alarm. Periods of five minutes always contain a line.
         """
@@ -89,12 +89,12 @@ class RunAlarms(Construct):
             threshold=1,
             minutes=int(minutes // CAUSE_PERIOD.to_minutes()),
             operator=cloudwatch.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
-            description=f"The run has had too few nodes for {minutes} minutes, cause: {cause}. Remedy: "
-            f"{REMEDIES[cause]}. The run controller's log group quotes the message",
+            description=f"The run has had too few nodes for {minutes} minutes. Cause: {cause}. Remedy: "
+            f"{REMEDIES[cause]}. The run controller's log group contains the message",
         )
 
     def _spending(self, usd_per_hour: float | None, limits: LimitsConfig) -> list[cloudwatch.Alarm]:
-        """Create the alarms for the ledger, and for the thresholds of the deployment file."""
+        """Create the alarms for the ledger, and for the thresholds in the deployment file."""
         found = [
             self._alarm(
                 "LedgerFailed",
@@ -103,7 +103,7 @@ class RunAlarms(Construct):
                 minutes=CONTROLLER_MINUTES,
                 operator=cloudwatch.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
                 description=f"The run controller could not update the ledger for {CONTROLLER_MINUTES} minutes, so the "
-                "limits of the run use old costs; its log group quotes the error as ledger_problem",
+                "run's limits use outdated costs; its log group contains the error as ledger_problem",
             )
         ]
         if usd_per_hour is not None:
@@ -153,7 +153,7 @@ class RunAlarms(Construct):
     def _old_checkpoint(self) -> cloudwatch.Alarm:
         """Create the alarm for saves that are late or do not finish.
 
-        The trainer knows its interval, which may be in steps, and logs the age in intervals with each step.
+        The checkpoint interval can be in steps, so the trainer logs the checkpoint's age in intervals with each step.
         """
         return self._alarm(
             "CheckpointAge",
@@ -179,7 +179,7 @@ class RunAlarms(Construct):
             threshold=percent,
             minutes=minutes,
             operator=cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD,
-            description=f"GPU utilization was below {percent} % for {minutes} minutes; look for a slow data path or a "
+            description=f"GPU utilization was below {percent} % for {minutes} minutes; check for a slow data path or a "
             "blocked trainer",
         )
 

@@ -16,8 +16,8 @@ GRAPHS = (
     ("Tokens per second", ("TokensPerSecond",)),
     ("Training steps per minute", ("Steps",)),
     ("Nodes", ("Nodes",)),
-    ("Instances, USD per hour", ("UsdPerHour",)),
-    ("Instances of the run so far, USD", ("Usd",)),
+    ("Instance cost, USD per hour", ("UsdPerHour",)),
+    ("Instance cost of the run so far, USD", ("Usd",)),
     ("Interruptions and failed boots", ("Interruptions", "BootFailures")),
     (
         "Checkpoints: duration and training pause, seconds",

@@ -70,7 +70,7 @@ NODE_METRICS = {
 
 
 def cause_metric(cause: Cause) -> str:
-    """Return the name of the metric that counts the control steps in which the run had too few nodes for a cause."""
+    """Return the name of the metric that counts the control steps with too few nodes because of a cause."""
     return f"TooFewNodes{cause.title().replace('_', '')}"
 
 

@@ -41,8 +41,8 @@ def data_bucket(
 ) -> s3.Bucket:
     """Create a data bucket that is encrypted with `key` and logs requests to `access_logs`.
 
-    Only the checkpoint bucket is versioned: nodes may delete checkpoints, and a version lets users restore what a node
-    should not have deleted. Only users delete datasets, and control records are rewritten every few seconds.
+    Only the checkpoint bucket is versioned: nodes may delete checkpoints, and versions let users restore checkpoints
+    that a node deleted by mistake. Only users delete datasets, and control records are rewritten every few seconds.
     """
     days = options.noncurrent_version_days
     versions = [] if days is None else noncurrent_rules(days)

@@ -50,7 +50,7 @@ class FastSnapshotRestore(Construct):
             ),
             # This call does not support resource-level permissions: IAM ignores statements that name a resource.
             ("DescribeFastSnapshotRestore", ["ec2:DescribeFastSnapshotRestores"], ["*"]),
-            # This is the name because a reference to the function would create a cycle.
+            # Use the name, because a reference to the function would create a cycle.
             ("InvokeSelf", ["lambda:InvokeFunction"], [f"arn:{stack.partition}:lambda:{here}:function:{name}"]),
             ("WriteLogs", ["logs:CreateLogStream", "logs:PutLogEvents"], [log_group.attr_arn]),
         ]

@@ -81,7 +81,7 @@ def _statements(volume: str, snapshots: str, stack: Stack, key: kms.IKey) -> lis
     through_ec2 = {"kms:ViaService": f"ec2.{stack.region}.amazonaws.com"}
     return [
         iam.PolicyStatement(sid="TakeSnapshots", actions=["ec2:CreateSnapshot"], resources=[volume, snapshots]),
-        # Without a condition on ec2:CreateAction, like AWS's own policy for the service, which sets tags in a separate
+        # There is no condition on ec2:CreateAction, as in AWS's own policy, because the service sets tags in a separate
         # call: https://docs.aws.amazon.com/aws-managed-policy/latest/reference/AWSDataLifecycleManagerServiceRole.html
         # (2026-11).
         iam.PolicyStatement(sid="TagSnapshots", actions=["ec2:CreateTags"], resources=[snapshots]),

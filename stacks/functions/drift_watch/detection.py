@@ -27,7 +27,7 @@ SIZED_BY_CONTROLLER = {
         ),
     ),
 }
-"""Properties that the run controller changes, so that their drift is expected, by resource type."""
+"""Properties whose drift is expected because the run controller changes them, by resource type."""
 
 
 class DetectionError(RuntimeError):
@@ -58,7 +58,7 @@ def detect(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Drift]:
-    """Return the drift for all stacks. CloudFormation compares the stacks in parallel because each takes minutes.
+    """Return the drift for all stacks. CloudFormation compares the stacks in parallel because this takes minutes.
 
     Raises:
         DetectionError: Detection failed or took longer than `timeout_seconds`.

@@ -24,12 +24,12 @@ def handler(_: Mapping[str, Any], context: Any) -> None:
     """Compare the stacks of each target that the environment lists.
 
     Raises:
-        DetectionError: Detection failed for some targets. The error is raised after all targets were tried.
+        DetectionError: Detection failed for some targets. The error is raised after all targets have been tried.
     """
     failed = []
     targets = json.loads(os.environ["TARGETS"])
     for tried, target in enumerate(targets):
-        # Each target receives an equal share of the remaining time, so that a slow target does not delay the others.
+        # Each target receives an equal share of the remaining time, so a slow target does not delay the others.
         left_seconds = context.get_remaining_time_in_millis() / 1000 - END_MARGIN_SECONDS
         try:
             drifts = detect(

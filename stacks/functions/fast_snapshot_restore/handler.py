@@ -65,7 +65,7 @@ def handler(event: Mapping[str, Any], context: Any) -> None:
 
 
 def respond(event: Mapping[str, Any], context: Context) -> None:
-    """Process a request and always send a response. Without one, the stack would hang for an hour."""
+    """Process a request and always send a response. Without a response, the stack would hang for an hour."""
     snapshot = str(event["ResourceProperties"]["SnapshotId"])
     response = {
         "Status": "SUCCESS",

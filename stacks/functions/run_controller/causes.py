@@ -1,4 +1,4 @@
-"""Reasons why a run is not training, and the table that assigns AWS's error messages to them.
+"""Reasons why a run is not training, and the table that maps AWS's error messages to them.
 
 The run controller logs the cause, and `trainstack why` prints it with its remedy. Each cause in TOO_FEW_NODES has an
 alarm.
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why a run is not training. A cause that only the user can remove precedes one that passes by itself."""
+    """The reason why a run is not training. Causes that require user action precede causes that resolve themselves."""
 
     PERMISSION = "permission"
     CONFIGURATION = "configuration"
@@ -32,8 +32,8 @@ class Cause(StrEnum):
 
 
 TOO_FEW_NODES: tuple[Cause, ...] = tuple(Cause)[: tuple(Cause).index(Cause.UNKNOWN) + 1]
-"""The causes of a run that should train but has too few nodes. The others are ends of a run, and states that a person
-chose."""
+"""The causes for a run that should train but has too few nodes. The other causes are final states, and states that a
+user requested."""
 
 
 REMEDIES: Mapping[Cause, str] = {
@@ -44,8 +44,8 @@ REMEDIES: Mapping[Cause, str] = {
     Cause.CONFIGURATION: "correct the resource or setting that the message names, and deploy again",
     Cause.QUOTA: "request a higher quota; `python -m stacks check --aws FILE` prints its code and the required value",
     Cause.DATASET_MISSING: "upload the dataset; the run then starts without another deploy",
-    Cause.BOOT_FAILURE: "correct what the last failure reports, and deploy again or request a retry",
-    Cause.SPEND_LIMIT: "raise the limit in the deployment file and deploy again; the run resumes where it was saved",
+    Cause.BOOT_FAILURE: "correct the error in the last failure report, then deploy again or request a retry",
+    Cause.SPEND_LIMIT: "raise the limit in the deployment file and deploy again; the run resumes from its checkpoint",
     Cause.PRICE: "raise or remove capacity.max_price_usd, or add instance types or zones",
     Cause.CAPACITY: "wait, add instance types or zones, or use an on-demand base",
     Cause.GANG_INCOMPLETE: "wait for the remaining nodes, or lower capacity.min_nodes",
@@ -59,7 +59,7 @@ REMEDIES: Mapping[Cause, str] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A row of the table: messages in which `pattern` (case-insensitive) occurs have this cause."""
+    """A row of the table: messages that contain a match for `pattern` (case-insensitive) have this cause."""
 
     cause: Cause
     pattern: str
@@ -97,11 +97,11 @@ CASES: tuple[Case, ...] = (
     Case(Cause.PRICE, r"launchSpecUnusable|fleetProgressHalted"),
     Case(Cause.CONFIGURATION, r"spotFleetRequestConfigurationInvalid|LaunchSpecs?TemporarilyBlacklisted"),
 )
-"""The table. The first matching row decides, so messages precede the general codes that AWS adds to them."""
+"""The table. The first matching row applies, so messages precede the general codes that AWS adds to them."""
 
 
 def classify(message: str) -> Cause:
-    """Return the cause that a message from AWS reports. A message that no row matches has the cause UNKNOWN."""
+    """Return the cause for a message from AWS, or UNKNOWN if no row matches."""
     return next((case.cause for case in CASES if case.matches(message)), Cause.UNKNOWN)
 
 
@@ -109,7 +109,7 @@ def first_to_remove(messages: Iterable[str]) -> tuple[Cause, str] | None:
     """Return the cause to remove first with its newest message, or None without messages.
 
     Args:
-        messages: AWS's messages, newest first. Launches in several pools can fail for different causes.
+        messages: AWS's messages, newest first. Launches in several pools can fail for different reasons.
     """
     found: dict[Cause, str] = {}
     for message in messages:

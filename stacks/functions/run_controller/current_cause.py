@@ -1,4 +1,4 @@
-"""Derives why a run is not training from a situation and the state that the controller has decided on.
+"""Determines why a run is not training, from the situation and the controller's new state.
 
 This module imports only the standard library because it is part of the run controller's Lambda asset.
 """
@@ -13,9 +13,9 @@ from .situation import ControllerState, Situation
 
 
 def cause_of(situation: Situation, state: ControllerState) -> tuple[Cause | Literal[""], str]:
-    """Return why the run is not training, with the message that reports it, or two empty strings.
+    """Return the cause of a run that is not training and the message that reports it, or two empty strings.
 
-    A phase that already has its own reason returns no message.
+    The message is empty if the phase has its own reason.
     """
     if state.phase == "idle":
         return "", ""
@@ -39,7 +39,7 @@ def cause_of(situation: Situation, state: ControllerState) -> tuple[Cause | Lite
     reported = first_to_remove(failure.message for failure in situation.launch_failures)
     if reported is not None:
         return reported
-    if not situation.fleet.instances and state.problem:  # the fleet's history starts again with each attempt
+    if not situation.fleet.instances and state.problem:  # the fleet's history restarts with each attempt
         return state.cause, state.problem
     return (Cause.GANG_INCOMPLETE if situation.fleet.instances else Cause.UNKNOWN), ""
 

@@ -1,4 +1,4 @@
-"""The settings of the run controller, which its environment variables define."""
+"""The run controller's settings, as defined by its environment variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Environment:
     """The controller's fleet, run and settings, read from the function's environment variables.
 
     `node_role_id` is the id of the nodes' role, which is part of the names of their records. `dataset_bucket` is empty
-    if a volume may contain the dataset.
+    if a volume can contain the dataset.
     """
 
     fleet: FleetIdentity

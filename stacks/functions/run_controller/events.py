@@ -10,7 +10,7 @@ INTERRUPTION = "EC2 Spot Instance Interruption Warning"
 SOURCE = "trainstack"
 STATE_CHANGE = "EC2 Instance State-change Notification"
 RETRY = "Run Retry Requested"
-"""Detail type of the event that a user sends to end a wait or the protection after boot failures."""
+"""Detail type of the event that a user sends to end a wait, or to allow launches again after boot failures."""
 
 
 def interrupted_instances(events: Iterable[Mapping[str, Any]]) -> frozenset[str]:

@@ -48,7 +48,7 @@ class BackEnd:
         markets: Supported values of `capacity.market`.
         mixes_reserved_and_spot: True if the on-demand base can use a reservation while other instances are spot.
         limits_instance_lifetime: True if the fleet can replace instances by age.
-        always_replaces_unhealthy: True if replacing unhealthy instances cannot be turned off.
+        always_replaces_unhealthy: True if the replacement of unhealthy instances cannot be disabled.
         rebalance_modes: Supported values of `capacity.maintenance.rebalance`.
         has_termination_delay: True if a rebalanced instance can keep running for a given time.
     """

@@ -2,11 +2,11 @@
 
 The handler observes the run and the fleet, calls `policy`, applies the returned actions, and stores the state. It does
 not make decisions itself. It is invoked on changes to the run document, spot interruption warnings, fleet events, the
-end of a run, the arrival of a dataset, and a one-minute schedule. The kind of event matters only for an interruption
-warning, which names the instance, and for a user's request for a retry.
+end of a run, the arrival of a dataset, and a one-minute schedule. The event's type matters only for interruption
+warnings, which name the instance, and for retry requests.
 
 The stored state is written before the actions are applied, on the condition that no other invocation has written it
-since it was read. The next invocation decides again on an action that was not applied.
+since it was read. If an action was not applied, the next invocation decides again.
 
 Nodes can write the objects that the handler reads. If an object is invalid, the log record names it under `set_aside`,
 and the step continues without it. `records` defines the rules.
@@ -54,7 +54,7 @@ class Ledger(Protocol):
     """Records the instances' costs."""
 
     def look(self, events: Iterable[Mapping[str, Any]], run: str, now_unix_seconds: float) -> Spending:
-        """Update the ledger, and return what the run has cost so far."""
+        """Update the ledger, and return the run's costs so far."""
 
 
 class StateTaken(Exception):
@@ -133,7 +133,7 @@ class Controller:
     def _spending(
         self, events: Sequence[Mapping[str, Any]], run: policy.Run | None, now_unix_seconds: float
     ) -> tuple[Spending | None, str | None]:
-        """Return the run's costs so far, or None and the problem: the ledger must not keep the fleet from its size."""
+        """Return the run's costs so far, or None and the problem. Ledger errors must not prevent a resize."""
         try:
             spent = self._ledger.look(events, "" if run is None else run.name, now_unix_seconds)
             limits = self._environment.settings.limits
@@ -175,7 +175,7 @@ class Controller:
         )
 
     def _parameters(self) -> tuple[policy.Run | None, str]:
-        """Return the run, or None without its parameter, and the reason why an operator keeps it stopped, or ""."""
+        """Return the run (None if its parameter does not exist), and the reason why an operator stopped it (or "")."""
         run, desired = self._environment.run_parameter, self._environment.desired_parameter
         answer = self._ssm.get_parameters(Names=[run, desired])
         texts = {each["Name"]: each["Value"] for each in answer["Parameters"]}
@@ -193,7 +193,7 @@ class Controller:
             self._s3.delete_object(Bucket=self._bucket, Key=key)
 
     def _missing_dataset(self, run: policy.Run | None) -> str:
-        """Return the URL of the run's dataset if it should be in the bucket and is not."""
+        """Return the URL of the run's dataset if the bucket should contain it but does not."""
         bucket = self._environment.dataset_bucket
         if run is None or run.dataset is None or not bucket:
             return ""
@@ -247,7 +247,7 @@ class Controller:
         return any(item["Key"] == key for item in listed)
 
     def _failures(self, instances: Iterable[str]) -> dict[str, str]:
-        """Return reports from instances that vanished while booting. Unreadable reports do not fail the step."""
+        """Return reports from instances that disappeared while booting. Unreadable reports do not fail the step."""
         failures: dict[str, str] = {}
         for instance_id in instances:
             prefix = f"nodes/{self._user_id(instance_id)}/"
@@ -289,7 +289,7 @@ class Controller:
             return None
 
     def _content(self, key: str) -> tuple[bytes, str]:
-        """Return an object's bytes, at most one more than the size limit for records, and its ETag.
+        """Return an object's bytes (at most one more than the size limit for records) and its ETag.
 
         Raises:
             IncompleteReadError: The connection was closed early.
@@ -342,7 +342,7 @@ def read_run(text: str) -> policy.Run:
 
 
 def read_stop(text: str) -> str:
-    """Return why a desired state keeps the run stopped, or "".
+    """Return the reason why a desired state keeps the run stopped, or "".
 
     Raises:
         UnreadableDesiredState: The text is not a desired state.

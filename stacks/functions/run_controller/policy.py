@@ -1,9 +1,9 @@
-"""Decides how large the fleet should be and how to react to interruptions, as a pure function of an observation.
+"""Determines the fleet's size and the response to interruptions, as a pure function of an observation.
 
 `handler` collects a Situation, applies the actions and stores the ControllerState until the next invocation. Decisions
-depend on the observed state and not on the event that triggered the invocation. A lost, late or duplicate event
+depend on the observed state, not on the event that triggered the invocation. A lost, late or duplicate event
 therefore only affects when a decision is made. This module imports only the standard library because the Lambda asset
-contains only this package, and because simulations on spot traces import it unchanged.
+contains only this package, and because simulations with spot traces import it unchanged.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ LONGEST_WAIT_SECONDS = 1800.0
 STOP_SECONDS = 360.0
 """Time that nodes have to save and shut down after a stop. Supervisors wait 300 s for the last save."""
 PROBE_WAITS_SECONDS = (900.0, 3600.0, 21600.0)
-"""The waits before each probe of a protected fleet. If the last probe fails, only a change or a retry starts it."""
+"""The waits before each probe of a protected fleet. After the last failed probe, only a change or a retry starts it."""
 
 
 def decide(situation: Situation) -> Decision:
@@ -168,7 +168,7 @@ def _count_boot_failures(situation: Situation, state: ControllerState) -> Contro
 
 
 def _needs_dataset(situation: Situation, state: ControllerState) -> bool:
-    """Return True if the next node to boot would fail without the dataset. A gang that trains has its own copy."""
+    """Return True if the next node to boot would fail without the dataset. A training gang already has a copy."""
     fleet = situation.fleet
     is_empty = fleet.desired == 0 and not fleet.instances
     return is_empty or state.phase in ("idle", "no_dataset") or state.boot_failures > 0
@@ -235,7 +235,7 @@ def console_command(instance_id: str) -> str:
 
 
 def vanished(state: ControllerState, fleet: FleetState) -> tuple[str, ...]:
-    """Return the instances that were booting at the last invocation but are no longer present."""
+    """Return the instances that were booting at the last invocation but no longer exist."""
     present = fleet.present()
     return tuple(name for name in state.booting if name not in present)
 
@@ -248,7 +248,7 @@ def _rest(situation: Situation, state: ControllerState) -> Decision:
 
 
 def _stop(situation: Situation, state: ControllerState) -> Decision:
-    """Keep the fleet at zero. Nodes of a maintained fleet, which terminates them without a hook, may save first."""
+    """Keep the fleet at zero. A maintained fleet does not have a hook, so its nodes get time to save first."""
     fleet, now = situation.fleet, situation.now_unix_seconds
     since = _since(state, now) if state.phase == "stopped" else now
     left = f"; {len(fleet.instances)} nodes save and shut down" if fleet.instances else ""
@@ -303,7 +303,7 @@ def _lost(situation: Situation, state: ControllerState) -> list[str]:
 
 
 def _replacements(fleet: FleetState, lost: list[str], target: int) -> tuple[Action, ...]:
-    """Return the actions that replace interrupted instances while they still run, and then end the surplus."""
+    """Return the actions that replace interrupted instances while they still run, and then remove the surplus."""
     if fleet.surplus is None:
         return tuple(Detach(name) for name in lost)
     staying = len(set(fleet.present()) - set(lost))
@@ -378,7 +378,7 @@ def _next_subnets(situation: Situation, state: ControllerState) -> tuple[str, ..
 
 
 def _current_subnets(situation: Situation, state: ControllerState) -> tuple[str, ...]:
-    """Return the subnets of the latest attempt. A deploy can have moved a fleet without nodes to other subnets."""
+    """Return the subnets of the latest attempt. A deploy may have moved an empty fleet to other subnets."""
     return state.subnets or situation.fleet.subnets
 
 

@@ -22,7 +22,7 @@ MAX_TEXT_CHARACTERS = 16384
 MAX_MESSAGE_CHARACTERS = 2000
 MAX_COUNT = 10**6
 LATEST_UNIX_SECONDS = 253402300799.0
-"""The end of the year 9999, the last that Python's dates support."""
+"""The end of the year 9999, the last year that Python's dates support."""
 MAX_INSTANCES = 10_000
 SUBNET_ID = re.compile(r"subnet-[0-9a-z-]{1,40}")
 MAX_AMOUNT = 10**12
@@ -55,7 +55,7 @@ def outcome_of(record: Mapping[str, Any]) -> Outcome:
 
 
 def stop_of(record: Mapping[str, Any]) -> str:
-    """Return why the desired state of a deployment keeps its run stopped, or "". Raises InvalidRecord."""
+    """Return the reason why a deployment's desired state keeps its run stopped, or "". Raises InvalidRecord."""
     if _choice(record, "state", ("running", "stopped")) == "running":
         return ""
     who = _text(record, "requested_by") if "requested_by" in record else ""

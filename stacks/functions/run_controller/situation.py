@@ -43,7 +43,7 @@ class Settings:
         one_subnet_at_a_time: True if each attempt uses one subnet.
         gang_timeout_seconds: How long an incomplete gang waits for more nodes.
         boot_failure_limit: Number of failed boots after which the fleet stops.
-        boot_timeout_seconds: The longest boot. A probe without a heartbeat after this time has failed.
+        boot_timeout_seconds: Maximum boot time. A probe without a heartbeat after this time has failed.
         retry_command: The command that requests a retry, for messages.
         limits: The limits at which a run is saved and stopped.
     """
@@ -131,11 +131,11 @@ class ControllerState:
     The state is valid for one run document and one set of launch templates. `attempt` counts abandoned gangs.
     `had_instances` is True if a gang in this round had instances, which means that the round cost money.
     `since_unix_seconds` is the time when the gang became too small, or None while it is large enough. `booting` lists
-    instances that have not sent a heartbeat yet. If a booting instance disappears, it counts as a boot failure unless
+    instances that have not sent a heartbeat yet. If a booting instance disappears, this is a boot failure unless
     it is `excused` because AWS interrupted it. `probes` counts the probes of a protected fleet. `last_failure` is the
     report on the latest boot failure. `subnets` lists the subnets of the latest attempt. `cause` is the reason for
     too few nodes; it is empty if there are enough. `problem` is the message from which the cause was derived.
-    `spending` is the cost of the run so far, or None before the ledger was read.
+    `spending` is the cost of the run so far, or None before the ledger has been read.
     """
 
     run_digest: str = ""
@@ -172,7 +172,7 @@ class Situation:
     `launch_failures` lists the launches that failed since the last successful one, newest first. `missing_dataset` is
     the URL at which the run's dataset is missing, or empty. `retry_requested` is True if a user requested a retry.
     `stop` is the reason why an operator's request keeps the run stopped, or empty.
-    `spending` is what the run has cost so far, or None if it is unknown.
+    `spending` is the cost of the run so far, or None if it is unknown.
     """
 
     now_unix_seconds: float
@@ -216,7 +216,7 @@ class Surplus:
 
 @dataclass(frozen=True)
 class CompleteTermination:
-    """Complete the terminating hook of a terminated instance, which cannot complete it itself."""
+    """Complete the terminating hook of a terminated instance, which can no longer do so itself."""
 
     instance_id: str
 

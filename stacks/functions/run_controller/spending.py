@@ -1,4 +1,4 @@
-"""What a run has cost, and the limits at which the controller saves and stops it.
+"""The cost of a run, and the limits at which the controller saves and stops it.
 
 This module imports only the standard library because it is part of the run controller's Lambda asset.
 """
@@ -16,9 +16,9 @@ class Spending:
         on_demand_usd: The cost at On-Demand prices.
         usd_per_hour: The current hourly cost of the deployment's instances.
         run_hours: Time for which the run had at least one instance.
-        unpriced_hours: Instance-hours without a known price, which `usd` does not contain.
-        limit_usd: The run's limit, for readers; 0: none.
-        limit_run_hours: The run's limit, for readers; 0: none.
+        unpriced_hours: Instance-hours without a known price, which `usd` does not include.
+        limit_usd: The run's limit, for display; 0: no limit.
+        limit_run_hours: The run's limit, for display; 0: no limit.
     """
 
     usd: float

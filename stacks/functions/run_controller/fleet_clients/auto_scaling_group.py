@@ -14,12 +14,12 @@ from .fleet import FleetIdentity
 ACTIVITIES = 50
 """Number of scaling activities to read, newest first; the API's maximum is 100."""
 LAUNCH = re.compile(r"Launching a new EC2 instance(?:: (?P<instance>i-[0-9a-f]+))?")
-"""The description of a launch, whose end repeats the status message.
+"""The description of a launch. It ends with the status message.
 
 Source: https://docs.aws.amazon.com/autoscaling/ec2/userguide/as-verify-scaling-activity.html (2026-11).
 """
 OWN_SHUTDOWN = "Client.InstanceInitiatedShutdown"
-"""The termination reason of a node that shut itself down, which is a failed boot and not a failed launch."""
+"""The termination reason of a node that shut itself down, which is a failed boot rather than a failed launch."""
 TERMINATING_HOOK = "trainstack-terminating"
 """The name of the hook that the template defines and that the nodes complete."""
 

@@ -123,7 +123,7 @@ def history_records(describe: Callable[..., dict[str, Any]], **query: Any) -> It
 def active_instances(describe: Callable[..., dict[str, Any]], **fleet: str) -> tuple[policy.Instance, ...]:
     """Return a fleet's instances from all pages of a describe call. boto3 does not provide a paginator for it.
 
-    The response does not include lifecycle states, so every instance counts as in service.
+    The response does not include lifecycle states, so every instance is treated as in service.
     """
     found: list[policy.Instance] = []
     token: dict[str, str] = {}
@@ -136,7 +136,7 @@ def active_instances(describe: Callable[..., dict[str, Any]], **fleet: str) -> t
 
 
 def _in_subnets(configs: Configs, subnets: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the same launch templates and instance types with other subnets."""
+    """Return the same launch templates and instance types with different subnets."""
     return [
         {
             # A description contains both the template's id and its name, but the modify calls reject that combination.

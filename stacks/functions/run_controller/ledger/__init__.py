@@ -1,5 +1,5 @@
-"""The ledger: what a deployment's instances cost, by instance, zone, market, run and hour.
+"""The ledger: the costs of a deployment's instances by instance, zone, market, run and hour.
 
 `machines` and `books` are pure: they turn reports about instances into charges. `documents` defines the stored objects,
-`sources` asks AWS, and `keeper` updates the ledger in each control step.
+`sources` queries AWS, and `keeper` updates the ledger in each control step.
 """

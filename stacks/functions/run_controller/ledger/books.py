@@ -1,7 +1,7 @@
 """The ledger's state between control steps, and the hours that it derives.
 
-A step adds what the sources report (`look`), adds the missing spot prices (`priced`), derives the rows of the changed
-hours (`changed_hours`), and then settles the past (`settled`). Every function is pure and depends only on its
+A step adds the sources' reports (`look`), adds the missing spot prices (`priced`), derives the rows of the changed
+hours (`changed_hours`), and then settles old charges (`settled`). Every function is pure and depends only on its
 arguments. A step that fails before its state is stored is therefore repeated by the next one, with the same hours.
 """
 
@@ -26,7 +26,7 @@ from .machines import (
 )
 
 KEPT_SECONDS = 72 * HOUR
-"""Age up to which ended machines are kept, so that a repeated report is recognized. Fleets report the last 48 hours.
+"""Age up to which ended machines are kept, so that repeated reports are recognized. Fleets report the last 48 hours.
 Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeFleetHistory.html"""
 REOPENED_SECONDS = 2 * HOUR
 """Age up to which hours can still change: an interruption within the first hour makes the earlier hour free."""
@@ -54,7 +54,7 @@ class Books:
     run_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def totals(self, prices: OnDemandPrices, now_unix_seconds: float) -> dict[str, Charge]:
-        """Return everything that each run has cost so far."""
+        """Return the total charges of each run so far."""
         current = (charges(machine, self.runs, prices, now_unix_seconds) for machine in self.machines)
         return total([self.past, *(machine.settled for machine in self.machines), *current])
 
@@ -63,7 +63,7 @@ class Books:
         return tuple(machine for machine in self.machines if machine.runs_at(now_unix_seconds))
 
     def usd_per_hour(self, prices: OnDemandPrices, now_unix_seconds: float) -> float:
-        """Return the current hourly cost of the running instances, without those that have no price."""
+        """Return the current hourly cost of the running instances, except instances without a price."""
         usd = 0.0
         for machine in self.running(now_unix_seconds):
             on_demand, _ = prices.of(machine.instance_type)
@@ -77,7 +77,7 @@ class Books:
 def look(
     books: Books, sightings: Iterable[Sighting], described: Collection[str], run: str, now_unix_seconds: float
 ) -> Books:
-    """Return the books after one look at all sources.
+    """Return the books updated with the reports of all sources.
 
     Args:
         sightings: The reports of all sources.
@@ -92,7 +92,7 @@ def look(
     for name, machine in machines.items():
         is_settled_in = now_unix_seconds - machine.launched_unix_seconds > APPEAR_SECONDS
         if machine.gone_unix_seconds is None and name not in described and is_settled_in:
-            # EC2 describes a terminated instance for an hour. After that, the end lies somewhere before this look.
+            # EC2 describes a terminated instance for an hour. After that, the end is only known to precede this look.
             machines[name] = (
                 merge(machine, Sighting(name, gone_unix_seconds=now_unix_seconds, is_absence=True)) or machine
             )
@@ -115,7 +115,7 @@ def _is_new_enough(books: Books, machine: Machine) -> bool:
 
 
 def _run_seconds(books: Books, machines: Sequence[Machine], runs: Runs, now_unix_seconds: float) -> dict[str, float]:
-    """Add the time since the last look for which at least one instance ran, by run."""
+    """Add the time since the last look during which at least one instance ran, by run."""
     found = dict(books.run_seconds)
     position = books.looked_unix_seconds if books.looked_unix_seconds is not None else 0.0
     for machine in machines:  # in order of launch
@@ -167,7 +167,7 @@ class Row:
 
 
 def rows(books: Books, prices: OnDemandPrices, hour: int, now_unix_seconds: float) -> tuple[Row, ...]:
-    """Return the rows of a clock hour, which is given by its start in Unix seconds."""
+    """Return the rows of the clock hour that starts at the given Unix time in seconds."""
     found = (
         Row(machine, charges(machine, books.runs, prices, now_unix_seconds, hour, hour + HOUR))
         for machine in books.machines

@@ -155,7 +155,7 @@ def _charges(record: Mapping[str, Any], key: str) -> dict[str, Charge]:
 
 def _hour(key: str) -> int:
     if not key.isascii() or not key.isdecimal():
-        raise InvalidRecord("spot_usd: its keys must be numbers of hours")
+        raise InvalidRecord("spot_usd: keys must be hour numbers")
     return int(key)
 
 

@@ -1,4 +1,4 @@
-"""Updates the ledger in each control step, and returns what the current run has cost."""
+"""Updates the ledger in each control step, and returns the current run's costs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .books import Books, changed_hours, look, priced, settled, unpriced_hours
 from .machines import HOUR, OnDemandPrices
 
 OVERLAP_SECONDS = 3 * HOUR
-"""Each look reads the fleet's records from this much before the last look, because some are recorded late."""
+"""Overlap between the records that two looks read, because the fleet records some events late."""
 HISTORY_SECONDS = 47 * HOUR
-"""The oldest records to read. Fleets keep them for 48 hours."""
+"""Maximum age of the records to read. Fleets keep them for 48 hours."""
 IDLE_SECONDS = 15 * 60.0
 """The longest time between two writes of the state while nothing changes."""
 
@@ -47,11 +47,11 @@ class Keeper:
         self._client = client
 
     def look(self, events: Iterable[Mapping[str, Any]], run: str, now_unix_seconds: float) -> Spending:
-        """Ask all sources, write the hours that have changed and then the state, and return the run's spending.
+        """Query all sources, write the changed hours and then the state, and return the run's spending.
 
         Raises:
             LedgerTaken: Another invocation wrote the state during this look. The next look repeats it.
-            InvalidRecord: The stored state is invalid, so the costs so far are unknown. Nothing was written.
+            InvalidRecord: The stored state is invalid, so past costs are unknown. Nothing was written.
             botocore.exceptions.ClientError: AWS rejected a call.
         """
         before, etag = self._load()

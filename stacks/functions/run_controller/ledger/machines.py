@@ -1,8 +1,8 @@
-"""The instances of the ledger, merged from the reports of several sources, and the charges of one instance.
+"""The ledger's instances, merged from the reports of several sources, and the charges for one instance.
 
-Linux instances are billed per second while they run, at least for 60 s. Spot Instances have the price that was in force
-at the start of each instance-hour. If EC2 interrupts a Spot Instance within its first hour, the usage is free. If its
-owner or the instance itself terminates it, it is not. Sources (2026-11):
+Linux instances are billed per second while they run, for at least 60 s. Spot Instances are billed at the price in force
+at the start of each instance-hour. If EC2 interrupts a Spot Instance within its first hour, the usage is free. If the
+user or the instance itself terminates it, the usage is billed. Sources (2026-11):
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html,
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html (states that are billed),
 https://aws.amazon.com/ec2/pricing/on-demand/ (the minimum) and https://aws.amazon.com/ec2/faqs/ (the instance-hour).
@@ -19,14 +19,14 @@ from typing import Literal, get_args
 HOUR = 3600.0
 MINIMUM_SECONDS = 60.0
 APPEAR_SECONDS = 300.0
-"""Age up to which an instance that its fleet has launched may be missing in EC2's answers, which lag behind."""
+"""Age up to which EC2's responses can omit an instance that its fleet has launched, because they lag behind."""
 
 Market = Literal["", "spot", "on_demand", "prepaid"]
-"""How an instance is paid. `prepaid`: a capacity block, which is paid in advance. Empty: not reported yet."""
+"""How an instance is paid for. `prepaid`: a capacity block, paid for in advance. Empty: not reported yet."""
 MARKETS: tuple[str, ...] = get_args(Market)
 
 Runs = Sequence[tuple[float, str]]
-"""The runs of a deployment: the time since when each run was the current one, in order. The first time is 0."""
+"""The runs of a deployment in order, each with the time at which it became current. The first time is 0."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Charge:
         usd: The cost.
         on_demand_usd: The cost at On-Demand prices.
         uncertain_seconds: Time for which `usd` is an upper bound, because the price or the type is not known.
-        unpriced_seconds: Time that `usd` does not contain, because no price is known.
+        unpriced_seconds: Time that `usd` does not include, because no price is known.
     """
 
     seconds: float = 0.0
@@ -83,13 +83,13 @@ class Charge:
 
 @dataclass(frozen=True)
 class Machine:
-    """An instance, as far as its sources have reported it.
+    """An instance, as reported by the sources.
 
     Attributes:
         live_unix_seconds: The latest time at which the instance was certainly billed.
         gone_unix_seconds: The earliest known time at which it was no longer billed, or None while it runs.
         reclaimed: True if EC2 interrupted the instance.
-        is_end_assumed: True if nothing reported the end, so that the time after `live_unix_seconds` is an upper bound.
+        is_end_assumed: True if nothing reported the end, so the time after `live_unix_seconds` is an upper bound.
         spot_usd: Spot price of each instance-hour that is not settled, keyed by the hour's number.
         settled_hours: Number of instance-hours, from the first, whose charges are final.
         settled: The charges of the settled hours, by run.
@@ -147,7 +147,7 @@ class OnDemandPrices:
 
 
 def merge(machine: Machine | None, seen: Sighting) -> Machine | None:
-    """Return a machine with one more report, or None if its launch time is still unknown."""
+    """Return a machine updated with one more report, or None if its launch time is still unknown."""
     if machine is None:
         if seen.launched_unix_seconds is None:
             return None
@@ -186,7 +186,7 @@ def charges(
     start: float = 0.0,
     end: float = float("inf"),
 ) -> dict[str, Charge]:
-    """Return the charges between two times by run, without the settled hours."""
+    """Return the charges between two times by run, excluding the settled hours."""
     found: dict[str, Charge] = {}
     for number in machine.instance_hours(now_unix_seconds):
         opens = machine.launched_unix_seconds + number * HOUR

@@ -1,4 +1,4 @@
-"""What AWS reports about a deployment's instances and their prices, as sightings and price histories.
+"""Reads AWS's reports about a deployment's instances and prices, as sightings and price histories.
 
 Sources (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html,
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html,
@@ -38,7 +38,7 @@ _MARKETS: Mapping[str, Market] = {"spot": "spot", "capacity-block": "prepaid"}
 def described(ec2: Any, deployment: str, tracked: Collection[str], now_unix_seconds: float) -> list[Sighting]:
     """Return EC2's description of the deployment's instances, and of tracked ones that have lost their tags.
 
-    EC2 removes the tags of a terminated instance before the instance. Source (2026-11):
+    EC2 removes a terminated instance's tags before it removes the instance. Source (2026-11):
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/terminating-instances.html
     """
     found = _instances(ec2, {"Name": f"tag:{DEPLOYMENT_TAG}", "Values": [deployment]}, now_unix_seconds)
@@ -75,7 +75,7 @@ def _instance(item: Mapping[str, Any], now_unix_seconds: float) -> Sighting:
 
 
 def _ended(item: Mapping[str, Any], now_unix_seconds: float) -> float:
-    """Return the time of the last state change, which EC2 states for some reasons only, or the current time."""
+    """Return the time of the last state change, which EC2 reports only for some reasons, or the current time."""
     stated = _TRANSITION_TIME.search(item.get("StateTransitionReason") or "")
     if stated is None:
         return now_unix_seconds
@@ -129,7 +129,7 @@ def _fleet_event(event: Mapping[str, Any]) -> Iterator[Sighting]:
 
 
 def from_events(events: Iterable[Mapping[str, Any]]) -> list[Sighting]:
-    """Return the ends that interruption notices announce and that state changes report."""
+    """Return the instance ends that interruption notices and state changes report."""
     found = []
     for event in events:
         kind, detail = event.get("detail-type"), event.get("detail", {})
