@@ -11,7 +11,7 @@ from stacks.changes.updates.resources import Key
 Area = Literal["data", "iam", "network", "approval"]
 Direction = Literal["at risk", "broadened", "narrowed", "kept", "needs approval"]
 """The direction of a finding: data is at risk or kept, and permissions and network access are broadened or narrowed.
-A change needs approval if the review cannot show that it is safe."""
+A change needs approval if the review does not recognize it as safe."""
 
 
 @dataclass(frozen=True)

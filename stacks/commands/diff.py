@@ -17,8 +17,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="describe how a deploy affects resources, nodes, data, permissions, network and costs",
         description="Synthesises a deployment file and compares it with the deployed stacks, a git revision, or "
         "templates in a folder. The exit code is the highest that applies: 0 no changes, 10 safe, 20 nodes are "
-        "replaced, 30 needs approval (permissions or network access broadened, or a change that the review cannot "
-        "show to be safe), 40 data at risk. It is 2 for invalid input. The command "
+        "replaced, 30 needs approval (permissions or network access broadened, or a change that the review does "
+        "not recognize as safe), 40 data at risk. It is 2 for invalid input. The command "
         "is read-only. Comparing with the deployed stacks requires cloudformation:DescribeStacks and "
         "cloudformation:GetTemplate.",
     )

@@ -37,8 +37,8 @@ class PipelineConfig(Section):
     )
     approve_from: ApproveFrom = setting(
         "Lowest exit code from `python -m stacks diff` that requires approval for a stage. `10`: any change; `20`: "
-        "nodes are replaced; `30`: permissions or network access are broadened, or the review cannot show that the "
-        "change is safe; `40`: data is at risk. The "
+        "nodes are replaced; `30`: permissions or network access are broadened, or the review does not recognize "
+        "the change as safe; `40`: data is at risk. The "
         "default covers changes that the next commit cannot undo.",
         edit="changes the delivery",
         default=30,

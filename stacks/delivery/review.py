@@ -17,7 +17,7 @@ MEANINGS = {
     0: "no changes",
     10: "known changes that keep running nodes",
     20: "nodes are replaced",
-    30: "permissions or network access are broadened, or the change is not known to be safe",
+    30: "permissions or network access are broadened, or the change is not recognized as safe",
     40: "data is at risk",
 }
 """Exit codes of `python -m stacks diff` and their meanings."""

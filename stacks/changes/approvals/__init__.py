@@ -1,4 +1,4 @@
-"""Changes that need approval because the review cannot show that they are safe.
+"""Changes that need approval because the review does not recognize them as safe.
 
 `tables` and the modules `tables_*` list the properties that the review understands, by resource type. Everything else
 needs approval: an unknown type, an unknown property, a value that cannot be evaluated, and content that a review cannot
