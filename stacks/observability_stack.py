@@ -23,8 +23,8 @@ class ObservabilityStack(Stack):
 
     def __init__(self, scope: Construct, id_: str, *, config: DeploymentConfig, training: Stack, **kwargs: Any) -> None:
         super().__init__(scope, id_, **kwargs)
-        # The filtered log groups belong to the TrainingStack. This stack refers to them by name and not through an
-        # export, so that the TrainingStack can change independently.
+        # The filtered log groups belong to the TrainingStack. This stack refers to them by name instead of an export.
+        # The TrainingStack can therefore change independently.
         self.add_stack_dependency(training)
         log_groups = [config.log_group, log_group_name(config)]
         has_gpus = gpus(config) > 0

@@ -1,4 +1,4 @@
-"""StorageStack: all persistent data. The data outlives the stack unless both destroy keys are set."""
+"""StorageStack: all persistent data. The data outlives the stack unless both destroy settings are set."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from stacks.errors import ConfigError, Problem
 
 PERMISSION_ERRORS = ("AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation")
 REGION_ERRORS = ("AuthFailure", "InvalidClientTokenId", "OptInRequired", "UnrecognizedClientException")
-"""Errors for wrong credentials, and for a region that the account has not enabled.
+"""Error codes for invalid credentials, and for a region that the account has not enabled.
 Source (2026-11): https://docs.aws.amazon.com/global-infrastructure/latest/regions/aws-regions.html."""
 THREADS = 8
 PROGRESS_SECONDS = 4.0

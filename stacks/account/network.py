@@ -54,7 +54,7 @@ def endpoint_services(account: Account) -> Iterator[Problem]:
         if missing and service not in GATEWAYS:
             rule = f"{service} has no endpoint in zone {', '.join(missing)}"
             path = "network.zones" if config.network.existing is None else f"{PATH}.subnets"
-            yield Problem(path, ", ".join(missing), rule, f"use zones with one: {', '.join(sorted(offered))}")
+            yield Problem(path, ", ".join(missing), rule, f"use zones that have one: {', '.join(sorted(offered))}")
 
 
 def vpc(account: Account) -> Iterator[Problem]:
@@ -215,7 +215,7 @@ def _is_taken(service: str, present: Sequence[Mapping[str, Any]], tables: Sequen
 
 
 def _leads_out(table_id: str, tables: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if nodes without public addresses reach the internet. Routes to internet gateways do not count."""
+    """Return True if nodes without public addresses can reach the internet. Ignores routes to internet gateways."""
     for table in tables:
         if table["RouteTableId"] == table_id:
             return any(

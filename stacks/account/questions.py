@@ -16,7 +16,7 @@ from stacks.errors import Problem
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
 ALWAYS_CALLED = ("sts:GetCallerIdentity", "cloudformation:DescribeStackResources")
-"""Calls that no single question makes. The first needs no permission, and the second finds the stacks."""
+"""Calls that all questions share. The first does not need a permission, and the second finds the stacks."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Question:
     """One question to AWS.
 
     Attributes:
-        title: Its name in messages.
+        title: Name of the question in messages.
         assumption: The assumption that the question checks.
         made_by: The files whose templates, boot steps or handlers make the assumption.
         failure: The consequence of a wrong assumption without the preflight.
@@ -77,7 +77,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "address range",
-        "no other VPC has the range",
+        "no other VPC has the same address range",
         ("stacks/network_stack.py",),
         "the VPC cannot be connected to the other one",
         ("ec2:DescribeVpcs",),
@@ -86,7 +86,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "network limits",
-        "the quotas for VPCs, internet gateways, addresses and endpoints are not used up",
+        "the quotas for VPCs, internet gateways, addresses and endpoints are not exhausted",
         ("stacks/network_stack.py", "stacks/constructs/network/nat_gateway.py", VPC_ENDPOINTS),
         "the deploy of NetworkStack rolls back",
         (
@@ -143,7 +143,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "snapshots",
-        "the volumes' snapshots exist, are complete and fit",
+        "the volumes' snapshots exist, are complete and fit into the volumes",
         ("stacks/constructs/storage/volumes.py",),
         "nodes do not launch",
         ("ec2:DescribeSnapshots",),
@@ -188,7 +188,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "vCPU quotas",
-        "the vCPU quotas of the families and the market suffice for all nodes",
+        "the vCPU quotas for the instance families and the market suffice for all nodes",
         (LAUNCH_TEMPLATE, "stacks/functions/run_controller"),
         "the run waits",
         ("servicequotas:GetServiceQuota", "servicequotas:ListServiceQuotas"),

@@ -1,4 +1,4 @@
-"""The digest of the code that reviews and delivers changes, so that a review detects a change to itself."""
+"""The digest of the code that reviews and delivers changes. A review uses it to detect changes to its own code."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LETTERS: Mapping[str, str] = {
     "us-west-1": "abc",
     "us-west-2": "abcd",
 }
-"""Zone letters, for regions whose letters are not USUAL."""
+"""Zone letters for regions that do not have the USUAL letters."""
 ZONES_PER_ACCOUNT: Mapping[str, int] = {"us-west-1": 2}
 """Number of zones that an account can use, for regions where an account cannot use all zones."""
 DEFAULT_ZONES = 3
@@ -30,5 +30,5 @@ def zone_letters(region: str) -> str:
 
 
 def default_zones(region: str) -> list[str]:
-    """Return the zones for deployments that do not name any, or an empty list if they depend on the account."""
+    """Return the zones for deployments that do not specify any, or an empty list if they depend on the account."""
     return [] if region in ZONES_PER_ACCOUNT else list(zone_letters(region)[:DEFAULT_ZONES])

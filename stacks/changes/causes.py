@@ -119,7 +119,7 @@ def _keys_of(key: Key, path: PropertyPath) -> Iterator[str]:
 
 
 def _is_within(changed: str, candidate: str) -> bool:
-    """Return True if the keys are equal or one contains the other, since an added section counts as one changed key."""
+    """Return True if the keys are equal or one contains the other, because an added section is one changed key."""
     return changed == candidate or changed.startswith(f"{candidate}.") or candidate.startswith(f"{changed}.")
 
 

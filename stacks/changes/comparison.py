@@ -101,7 +101,7 @@ def _before(
 def _revision(path: Path, revision: str, context: Mapping[str, str], progress: Progress) -> _Side:
     with tempfile.TemporaryDirectory() as folder:
         tree = unpack(path, revision, Path(folder))
-        notes = [] if tree.renamed_from is None else [f"the file was {tree.renamed_from} at {tree.commit[:12]}"]
+        notes = [] if tree.renamed_from is None else [f"the file was named {tree.renamed_from} at {tree.commit[:12]}"]
         root = tree.root
         if not all((root / name).is_file() for name in ("app.py", "cdk.json")):
             root = ROOT

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.explain:
         return 0
     if config.node.python.wheelhouse != "auto":
-        print(f"{options.config}: nothing to lock, since node.python.wheelhouse is {config.node.python.wheelhouse}")
+        print(f"{options.config}: nothing to lock, because node.python.wheelhouse is {config.node.python.wheelhouse}")
         return 0
     try:
         made = make(config, options.config, dependencies, DIRECTORY, _log, upgrade=options.upgrade)

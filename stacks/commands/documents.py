@@ -1,4 +1,4 @@
-"""`docs`, `schema` and `preflight`: print the reference of keys, the JSON schema, and the table of questions to AWS."""
+"""`docs`, `schema` and `preflight`: print the key reference, the JSON schema, and the table of questions to AWS."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from stacks.config.setting import Section, setting
 
 
 class LimitsConfig(Section):
-    """Limits of a run. The run controller checks them every minute against the instance ledger."""
+    """Limits for a run. The run controller checks them every minute against the instance ledger."""
 
     usd: float | None = setting(
         "Maximum cost of the run's instances, USD, at which the controller saves and stops the run; `null`: no limit. "
@@ -17,7 +17,7 @@ class LimitsConfig(Section):
         gt=0,
     )
     run_hours: float | None = setting(
-        "Maximum hours with instances, at which the controller saves and stops the run; `null`: no limit.",
+        "Hours with running instances after which the controller saves and stops the run; `null`: no limit.",
         edit="in place",
         default=None,
         gt=0,

@@ -28,7 +28,7 @@ class AlarmsConfig(Section):
     )
     gpu_idle_minutes: int = setting("Idle minutes that trigger the alarm.", edit="in place", default=30, ge=5, le=1440)
     too_few_nodes_minutes: int = setting(
-        "Minutes with too few nodes, for any reason, that trigger the alarm for that reason; a multiple of 5.",
+        "Minutes with too few nodes, from the same cause, that trigger the cause's alarm; a multiple of 5.",
         edit="in place",
         default=30,
         ge=5,

@@ -30,7 +30,7 @@ def setting(description: str, *, edit: Edit, default: Any = ..., **rules: Any) -
 
 
 def section(description: str, *, edit: Edit) -> Any:
-    """Declare an optional section, null by default. Adding or removing it has the effect `edit`."""
+    """Declare an optional section, null by default. `edit` is the effect of adding or removing it."""
     return Field(None, description=description, json_schema_extra={"edit": edit})
 
 

@@ -185,7 +185,8 @@ def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.Po
                 *("ec2:CancelSpotFleetRequests", "ec2:CreateTags", "ec2:DeleteFleets"),
                 *("ec2:RequestSpotInstances", "ec2:RunInstances", "ec2:TerminateInstances"),
             ],
-            # Images and snapshots have no account. Spot Fleet's role launches with the dataset volume's snapshot.
+            # The ARNs of images and snapshots do not contain an account. Spot Fleet's role launches instances with the
+            # dataset volume's snapshot.
             [
                 arn("ec2", "*"),
                 f"arn:{stack.partition}:ec2:{stack.region}::image/*",

@@ -165,9 +165,12 @@ class RunController(Construct):
         policy = role.node.find_child("DefaultPolicy")
         for reason, part in (
             ("Describe calls do not support resource-level permissions", r"Resource::\*"),
-            ("The run chooses the names of its records in one bucket", r"Resource::.*/runs/.*/\*/control/outcome.json"),
-            ("The run chooses the name of its state", r"Resource::.*/controller/\*"),
-            ("The run chooses the name of its dataset", r"Resource::.*/datasets/\*/dataset.json"),
+            (
+                "The run determines the names of its records in one bucket",
+                r"Resource::.*/runs/.*/\*/control/outcome.json",
+            ),
+            ("The run determines the name of its state", r"Resource::.*/controller/\*"),
+            ("The run determines the name of its dataset", r"Resource::.*/datasets/\*/dataset.json"),
             ("Reports are named after the failed instance, under one prefix in one bucket", r"Resource::.*/nodes/\*"),
             (
                 "The group's name is known before its creation, but its id is not",

@@ -115,7 +115,7 @@ def _drift(options: argparse.Namespace) -> int:
 
 
 def _gate_review(file: Path, templates: Path | None, stack: str | None) -> Review:
-    """Review a file; with templates, require approval if the gate's revision cannot read the file or its templates."""
+    """Review a file. With templates, require approval if the gate's revision cannot read the file or its templates."""
     try:
         return _review(file, DEPLOYED, "text", templates, stack)
     except (ConfigError, ReviewError) as error:

@@ -1,4 +1,4 @@
-"""Deletes a deployment's data: the objects in its buckets, then StorageStack, then the resources that it used.
+"""Deletes a deployment's data: the objects in its buckets, then StorageStack, then NetworkStack if it remains.
 
 The objects are deleted with the caller's credentials, because the bootstrap roles cannot delete them. CloudFormation
 deletes everything else.
@@ -25,7 +25,7 @@ Source (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObje
 
 
 def delete_data(config: DeploymentConfig, file: Path) -> None:
-    """Delete StorageStack with its data, and NetworkStack if a file system used it. The caller checks both settings.
+    """Delete StorageStack with its data, and NetworkStack if it still exists. The caller checks both settings.
 
     Raises:
         DeployError: A bucket could not be emptied, or a stack could not be deleted.

@@ -24,7 +24,7 @@ def deploy(config: DeploymentConfig, file: Path, *, cdk: Path = CDK) -> None:
 
     Raises:
         DeployError: The deploy failed, or the CDK is not installed.
-        AccountError: The bootstrap role that deploys cannot be assumed.
+        AccountError: The bootstrap's deploy role cannot be assumed.
     """
     prepare(config)
     # The PipelineStack is excluded because a deploying role must not change its own permissions.
@@ -39,7 +39,7 @@ def deploy_interactively(
 
     Raises:
         DeployError: The deploy failed, or the CDK is not installed.
-        AccountError: The bootstrap role that deploys cannot be assumed.
+        AccountError: The bootstrap's deploy role cannot be assumed.
     """
     prepare(config)
     options = ["--require-approval", "never", "--concurrency", "2", "--ci", "--progress", "events"]
@@ -48,11 +48,11 @@ def deploy_interactively(
 
 
 def prepare(config: DeploymentConfig) -> None:
-    """Report a deployment that a deploy would create next to others, and prepare stacks that failed to create.
+    """Report if a deploy would create a deployment next to others, and prepare failed stacks for another attempt.
 
     Raises:
         DeployError: A stack that failed to create cannot be created again.
-        AccountError: The bootstrap role that deploys cannot be assumed.
+        AccountError: The bootstrap's deploy role cannot be assumed.
     """
     try:
         client = deploy_session(config).client("cloudformation")

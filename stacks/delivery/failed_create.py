@@ -18,14 +18,14 @@ from stacks.errors import DeployError
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
 FAILED_STATES = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED")
 GONE = ("DELETE_COMPLETE", "DELETE_SKIPPED")
-"""States of resources that deleting the stack does not delete."""
+"""States of resources that remain after the stack is deleted."""
 
 
 def end_protection(client: Any, stacks: Sequence[str]) -> list[str]:
     """Disable protection on stacks that failed to create and contain no resources. Return notes for the user.
 
     Args:
-        client: A CloudFormation client under the role that deploys.
+        client: A CloudFormation client with the deploy role's credentials.
         stacks: Names of the stacks that a deploy creates or changes. Stacks that do not exist are skipped.
 
     Raises:

@@ -113,7 +113,7 @@ def _problem(item: Any, data: Mapping[str, Any]) -> Problem:
             return Problem(path, key, f"renamed to {renamed}", "use the new key")
         return Problem(path, key, "unknown key", f"known keys: {', '.join(known)}")
     if item["type"] == "missing":
-        return Problem(path, None, "is missing", "give it a value")
+        return Problem(path, None, "is missing", "set a value")
     if item["type"] == "string_type" and isinstance(item["input"], int | float | date):
         read = f"{type(item['input']).__name__} {item['input']}"
         rule = f"must be text, but YAML reads the unquoted value as the {read}"

@@ -20,7 +20,7 @@ from stacks.validators.node import named_image
 
 
 def resolve(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig, list[Problem]]:
-    """Return the deployment with types, image and wheelhouse filled in, and the problems that occurred.
+    """Return the deployment with types, image and wheelhouse filled in, and the problems that were found.
 
     A key stays unset if it depends on an invalid key.
     """

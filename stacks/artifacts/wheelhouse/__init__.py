@@ -1,4 +1,4 @@
-"""The wheelhouse: locked wheels for packages that the image does not contain. All nodes install it.
+"""The wheelhouse: locked wheels for packages that the image does not contain. All nodes install them.
 
 `python -m stacks bundle FILE` locks and builds the wheelhouse. `stacks.artifacts.bundles` packages the project's code.
 """

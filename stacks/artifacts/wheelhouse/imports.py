@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from stacks.artifacts.bundles import EXCLUDED, TRAINER
 
 # Modules whose names differ from their distributions' names. Source: each project's page,
-# https://pypi.org/project/NAME/ (2026-11). OpenCV uses the headless build, which does not need libGL.
+# https://pypi.org/project/NAME/ (2026-11). OpenCV maps to the headless build, which does not need libGL.
 DISTRIBUTIONS = {
     "Bio": "biopython",
     "Crypto": "pycryptodome",
@@ -97,7 +97,7 @@ def _imports(tree: ast.AST, optional: bool = False) -> Iterator[tuple[str, int, 
             yield node.module.partition(".")[0], node.lineno, optional
         elif isinstance(node, ast.Try) and any(_catches_import_error(handler) for handler in node.handlers):
             yield from _imports(ast.Module(node.body, []), True)
-            # The fallback is also optional, since only one of the two modules needs to exist.
+            # The fallback is also optional, because only one of the two modules needs to exist.
             handled = [statement for handler in node.handlers for statement in handler.body]
             yield from _imports(ast.Module([*handled, *node.orelse, *node.finalbody], []), True)
         elif isinstance(node, ast.If) and _is_for_type_checkers(node.test):

@@ -102,7 +102,7 @@ def _ask_pip(requirements: Sequence[str], python: str, constraints: Sequence[str
 def _closure(
     roots: Iterable[Requirement], found: Mapping[str, _Found], python: str
 ) -> tuple[set[str], list[Requirement]]:
-    """Return the names that the roots require (without the image's packages), and the missing requirements."""
+    """Return the names that the root requirements need, except the image's packages, and the missing requirements."""
     environment = {
         "implementation_name": "cpython",
         "os_name": "posix",

@@ -10,7 +10,7 @@ from stacks.changes.templates.values import mapping, number, text_of
 from stacks.changes.updates.differences import MISSING
 
 _ASSET = re.compile(r"cdk-[a-z0-9]+-assets-(\$\{AWS::AccountId\}|\d{12})-(\$\{AWS::Region\}|[a-z0-9-]+)")
-"""The CDK's asset bucket. Only deploys of the repository write to it. Source (2026-11):
+"""The CDK's asset bucket. Only deploys from the repository write to it. Source (2026-11):
 https://docs.aws.amazon.com/cdk/v2/guide/bootstrapping-env.html"""
 _DIGEST = re.compile(r"[0-9a-f]{64}\.zip")
 

@@ -69,7 +69,7 @@ def _of_template(before: StackTemplate, after: StackTemplate) -> Iterator[Findin
         if name == OUTPUT and was != becomes:
             reason = "the review's own code changes"
         elif reads_elsewhere(was, becomes):
-            reason = "CloudFormation reads the value from elsewhere"
+            reason = "CloudFormation reads the value from another source"
         elif "Export" in was and name in new and was.get("Value") != becomes.get("Value"):
             reason = "other stacks import it"
         if reason is not None:
@@ -135,7 +135,9 @@ def _of_property(
     change: ResourceChange, known: Known, path: PropertyPath, was: Any, becomes: Any, sides: Sides
 ) -> Iterator[Finding]:
     if reads_elsewhere(was, becomes):
-        yield _finding(change, path, f"{_change_text(was, becomes)}: CloudFormation reads the value from elsewhere")
+        yield _finding(
+            change, path, f"{_change_text(was, becomes)}: CloudFormation reads the value from another source"
+        )
         return
     rule, length = _rule(known, path)
     if rule is not None:

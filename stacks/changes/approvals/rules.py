@@ -60,7 +60,7 @@ class Change:
 
     @property
     def is_new(self) -> bool:
-        """Whether the resource is added."""
+        """Whether the change adds the resource."""
         return self.resource.before is None
 
     def added(self) -> list[Any]:
@@ -117,7 +117,7 @@ def bounded_growth(change: Change) -> str | None:
         return "cannot be compared"
     if was is None:
         return None if change.is_new else "has no old value to compare with"
-    return None if becomes <= max(was * MAX_GROWTH, 1.0) else f"grows more than {MAX_GROWTH:g} times"
+    return None if becomes <= max(was * MAX_GROWTH, 1.0) else f"grows by a factor of more than {MAX_GROWTH:g}"
 
 
 def at_most(bound: float) -> Rule:
@@ -162,7 +162,7 @@ def tags(change: Change) -> str | None:
 
 
 def _tags(value: Any) -> dict[str, Any] | None:
-    """Return tags in any of CloudFormation's forms by key, or None if they cannot be read."""
+    """Return tags in any CloudFormation format as a mapping, or None if they cannot be read."""
     if value is MISSING:
         return {}
     if mapping(value):
@@ -174,7 +174,7 @@ def _tags(value: Any) -> dict[str, Any] | None:
 
 
 def tag_specifications(change: Change) -> str | None:
-    """Accept tag specifications whose resource types do not change and whose tags pass."""
+    """Accept tag specifications with unchanged resource types and accepted tags."""
     old, new = ([] if one is MISSING else mappings(one) for one in (change.before, change.after))
     types = [[one.get("ResourceType") for one in side] for side in (old, new)]
     if change.is_new:
@@ -350,7 +350,7 @@ def _administrators(policy: Any) -> set[Permission]:
 
 
 def stricter_alarm(change: Change) -> str | None:
-    """Accept a threshold that makes an alarm fire no later."""
+    """Accept a threshold that does not make an alarm fire later."""
     operator = text_of(change.resource.properties("after").get("ComparisonOperator"))
     if operator.startswith("GreaterThan"):
         return no_increase(change)

@@ -13,7 +13,7 @@ FREE_GROWTH_USD_PER_MONTH = 100.0
 
 
 def spending_findings(before: Costs | None, after: Costs | None) -> list[Finding]:
-    """Return the costs that more than double, or that are unknown although the fleet changes."""
+    """Return the costs that more than double, or that are unknown after a change to the fleet."""
     if before is None or after is None:
         return []
     return [Finding("approval", "needs approval", "TrainingStack", "", (), text) for text in _texts(before, after)]

@@ -1,4 +1,4 @@
-"""The changes that the review understands, by resource type.
+"""The changes that the review recognizes, by resource type.
 
 A type or property that is not in the tables needs approval. A property's rule also covers all properties below it,
 unless the table contains a longer path. List positions are not part of a path.

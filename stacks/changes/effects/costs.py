@@ -57,7 +57,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Quota:
-    """The number of vCPUs that a fleet counts against one of the account's quotas."""
+    """The number of vCPUs that a fleet uses from one of the account's quotas."""
 
     code: str
     market: str

@@ -22,7 +22,7 @@ STATEFUL: Mapping[str, str] = {
 }
 """Resource types whose data cannot be recreated, and their names in the review."""
 STRENGTH: Mapping[str, int] = {"Delete": 0, "Snapshot": 1, "RetainExceptOnCreate": 2, "Retain": 2}
-"""Deletion policies by how much of an existing resource remains.
+"""Deletion policies, ordered by how much of a deleted resource remains.
 
 RetainExceptOnCreate deletes a resource only if the operation that creates it is rolled back. Source (2026-11):
 https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-attribute-deletionpolicy.html
@@ -83,7 +83,7 @@ def _of_difference(change: ResourceChange, one: Difference) -> Iterator[Finding]
     name = next((part for part in reversed(one.path) if not part.isdigit()), "")
     if name in ("DeletionPolicy", "UpdateReplacePolicy") and change.type in STATEFUL:
         was, becomes = (text_of(value) if value is not MISSING else "Delete" for value in (one.before, one.after))
-        # An unknown old policy counts as the strongest, and an unknown new policy as the weakest.
+        # Treat an unknown old policy as the strongest, and an unknown new policy as the weakest.
         before, after = STRENGTH.get(was, inf), STRENGTH.get(becomes, -1)
         if after < before:
             yield _finding(change, one.path, f"{name} is weaker: {was} -> {becomes}")
@@ -139,7 +139,7 @@ def _retention(change: ResourceChange, one: Difference, name: str) -> Iterator[F
         return
     text = f"{name}: {_retention_text(was)} -> {_retention_text(becomes)}"
     if becomes < was:
-        yield _finding(change, one.path, f"{text}: older ones are deleted")
+        yield _finding(change, one.path, f"{text}: older data is deleted")
     else:
         yield _finding(change, one.path, text, "kept")
 

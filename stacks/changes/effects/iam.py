@@ -17,7 +17,7 @@ OWNERS: Mapping[str, tuple[str, str]] = {
     "AWS::IAM::User": ("Users", "UserName"),
     "AWS::IAM::Group": ("Groups", "GroupName"),
 }
-"""Types that own policies, and the two properties of a policy that name its owners: several of them, or one."""
+"""Types that own policies, and the two properties of a policy that name its owners: as a list, or a single one."""
 ATTACHED = ("AWS::IAM::Policy", "AWS::IAM::RolePolicy", "AWS::IAM::UserPolicy", "AWS::IAM::GroupPolicy")
 """Types of inline policies. Their permissions are compared per role, user and group."""
 DOCUMENTS = ("PolicyDocument", "KeyPolicy", "ResourcePolicy", "RepositoryPolicyText", "FileSystemPolicy", "Policy")
@@ -154,7 +154,7 @@ def _boundary(change: ResourceChange) -> Iterator[Finding]:
 
 
 def _invocations(before: TemplateSet, after: TemplateSet, changes: Sequence[ResourceChange]) -> Iterator[Finding]:
-    """Yield changes to who can invoke functions.
+    """Yield changes to the permissions to invoke functions.
 
     All permissions are compared together, so a new logical id alone is not a change.
     """
@@ -212,7 +212,7 @@ def _owners(before: TemplateSet, after: TemplateSet, changes: Sequence[ResourceC
 
 
 def _owners_of(stack: str, logical_id: str, definition: Mapping[str, Any] | None) -> Iterator[Owner]:
-    """Yield the owners of a resource's policies. A reference and a name differ, because the name is not known."""
+    """Yield the owners of a resource's policies. A reference never equals a name: the referenced name is unknown."""
     if definition is None:
         return
     if definition["Type"] in OWNERS:

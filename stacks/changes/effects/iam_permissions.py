@@ -66,7 +66,7 @@ class Names:
 class Permission:
     """Actions on resources for principals.
 
-    `conditions` must all be satisfied. In an identity policy, the principal is "". In a trust policy, the resource is.
+    `conditions` must all be satisfied. The principal is "" in an identity policy. The resource is "" in a trust policy.
     """
 
     effect: str
@@ -235,7 +235,7 @@ def _names_cover(wide: Names, narrow: Names) -> bool:
 
 
 def _principals_cover(wide: Names, narrow: Names) -> bool:
-    """Principals are compared as text, because `*` is the only principal that is a pattern."""
+    """Compare principals as text, because `*` is the only principal that is a pattern."""
     return wide == narrow or wide == Names((ANYONE,))
 
 

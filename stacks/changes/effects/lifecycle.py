@@ -1,4 +1,4 @@
-"""Changes to a bucket's lifecycle rules that delete objects sooner, or archive them sooner or more deeply.
+"""Changes to a bucket's lifecycle rules that delete or archive objects sooner, or use a deeper storage class.
 
 Source (2026-11): https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/
 aws-properties-s3-bucket-lifecycleconfiguration-rule.html
@@ -43,7 +43,7 @@ class _Action:
 
 
 def changed_rules(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
-    """Yield whether data is at risk, and the text, for each difference between the rules of two buckets."""
+    """Yield a flag (True: data is at risk) and a text for each difference between the rules of two buckets."""
     old, new = (_rules(properties) for properties in (before, after))
     for rule in new:
         if rule not in old and not _is_readable(rule):

@@ -126,7 +126,7 @@ def _settings(change: ResourceChange) -> Iterator[Finding]:
             yield _finding(change, "broadened", path, text)
     for path, text in old if change.before is not None else ():
         if (path, text) not in new:
-            yield _finding(change, "narrowed", path, f"no longer: {text}")
+            yield _finding(change, "narrowed", path, f"no longer true: {text}")
     if change.type == "AWS::S3::Bucket":
         yield from _public_access(change)
 
@@ -185,10 +185,10 @@ def _groups(before: TemplateSet, after: TemplateSet, changes: Sequence[ResourceC
         old, new = _flows(before, stack, group), _flows(after, stack, group)
         for flow in new:
             if not any(one.covers(flow) for one in old):
-                yield _finding(change, "broadened", (flow.side,), f"{group} admits {flow}")
+                yield _finding(change, "broadened", (flow.side,), f"{group} allows {flow}")
         for flow in old:
             if not any(one.covers(flow) for one in new):
-                yield _finding(change, "narrowed", (flow.side,), f"{group} no longer admits {flow}")
+                yield _finding(change, "narrowed", (flow.side,), f"{group} no longer allows {flow}")
 
 
 def _group_text(properties: Mapping[str, Any]) -> str:

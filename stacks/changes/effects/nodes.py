@@ -40,7 +40,7 @@ NEW_RUN = tuple(path for path, _, edit in fields(DeploymentConfig) if edit == "r
 """The keys that checkpoints must match. After a change to one of them, the run cannot resume."""
 STREAMED = "training.config.data.stream_cache_gib"
 REJECTED = "a run rejects checkpoints with a different seed, dataset or model size, and fails: also change training.run"
-_UNSAVED = "a node saves at the shutdown signal; steps that it runs after that save are repeated"
+_UNSAVED = "a node saves when it receives the shutdown signal; steps after that save are repeated"
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def deployed(
         account = clients("sts").get_caller_identity()["Account"]
         if config.account is not None and account != config.account:
             rule = f"the credentials belong to account {account}"
-            remedy = "use credentials for the configured account, or correct the key"
+            remedy = "use the configured account's credentials, or correct the key"
             raise ConfigError(SOURCE, [Problem("account", config.account, rule, remedy)])
         return _stacks(clients("cloudformation"), wanted, f"aws://{account}/{config.region}", config.name)
     except (NoCredentialsError, PartialCredentialsError) as error:
@@ -127,7 +127,7 @@ def other_deployments(client: Any, name: str) -> list[str]:
         return []
     others = "; ".join(f"{other} ({', '.join(sorted(names))})" for other, names in sorted(deployments.items()))
     return [
-        f"{name} is not deployed in this region, so a deploy creates it next to: {others}. If you renamed it, "
+        f"{name} is not deployed in this region, so a deploy creates it in addition to {others}. If you renamed it, "
         "the old deployment keeps its nodes, costs and data: restore its name, then run `python -m stacks destroy`"
     ]
 

@@ -1,4 +1,4 @@
-"""Evaluates parameters, conditions, mappings and text functions, so that both sides of a comparison contain values.
+"""Evaluates parameters, conditions, mappings and text functions. Both sides of a comparison then contain values.
 
 A function that cannot be evaluated stays in the template, and the comparison treats it as an unknown value. Source
 (2026-11): https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/intrinsic-function-reference.html
@@ -15,9 +15,9 @@ from stacks.changes.templates.references import is_intrinsic
 from stacks.changes.templates.template_set import StackTemplate, TemplateSet
 
 UNREADABLE = "unreadable resource"
-"""The type of an entry in Resources that is not a resource, such as a loop of the language extensions."""
+"""The type of an entry in Resources that is not a resource, such as a loop from the language extensions."""
 UNREADABLE_PROPERTIES = "unreadable properties"
-"""The property that holds the properties of a resource that are not a mapping."""
+"""The property name for the properties of a resource if they are not a mapping."""
 _VARIABLE = re.compile(r"\$\{(!?)([^}]*)\}")
 _DROPPED = object()
 """The value of a property that AWS::NoValue removes."""

@@ -65,7 +65,7 @@ def number(value: Any, otherwise: float) -> float: ...
 
 
 def number(value: Any, otherwise: float | None = None) -> float | None:
-    """Return a number that a template contains as a number or as text, and `otherwise` for any other value."""
+    """Return a number, which a template can contain as text, or `otherwise` for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return otherwise
     try:

@@ -21,7 +21,7 @@ from stacks.changes.updates.schemas import paths as schema_paths
 
 @dataclass(frozen=True)
 class Blocker:
-    """The reason that a deploy would fail at a resource or export, and the remedy."""
+    """The reason why a deploy would fail at a resource or export, and the remedy."""
 
     stack: str
     logical_id: str
@@ -30,7 +30,7 @@ class Blocker:
 
 
 def blockers(before: TemplateSet, after: TemplateSet, changes: Sequence[ResourceChange]) -> list[Blocker]:
-    """Return the changes that would fail the deploy."""
+    """Return the changes that would make the deploy fail."""
     return [
         *(one for change in changes for one in _of_resource(change)),
         *_of_exports(before, after, changes),

@@ -41,7 +41,7 @@ ASK = "ask"
 CLI_VERSION_FILE = Path(__file__).resolve().parents[3] / "package.json"
 PYTHON = ".venv/bin/python"
 OWN = "Pipeline"
-"""The name of the pipeline's own gate, approval and update. Deployment names are lowercase."""
+"""The name of the pipeline's own gate, approval and update. It is unique because deployment names are lowercase."""
 ASSEMBLIES = "assemblies"
 # The versions that the project is tested with.
 # Source (2026-11): https://docs.aws.amazon.com/codebuild/latest/userguide/available-runtimes.html
@@ -219,7 +219,7 @@ class DeliveryPipeline(Construct):
             file: The deployment file.
             account: The account of the deployed stacks; None for the pipeline's account.
             region: The region of the deployed stacks.
-            only: The stack to review; None for all stacks of the file.
+            only: The stack to review; None for all stacks in the file.
         """
         gate = self._step(
             f"Diff-{name}",

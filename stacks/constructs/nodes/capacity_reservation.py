@@ -1,4 +1,4 @@
-"""Creates capacity reservations, and launches instances into them."""
+"""Creates capacity reservations, and specifies which instances use them."""
 
 from __future__ import annotations
 

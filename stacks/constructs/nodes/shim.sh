@@ -1,5 +1,5 @@
 #!/bin/bash
-# Download, verify and start the node program. On failure wait for tee to complete the log, upload it, and shut down.
+# Download, verify and start the node program. On failure, wait for tee to complete the log, upload it, and shut down.
 set -euo pipefail
 root=${TRAINSTACK_ROOT:-/opt/trainstack} dir=bundle/@SHA256@
 export AWS_DEFAULT_REGION=@REGION@

@@ -81,7 +81,7 @@ class RunAlarms(Construct):
     def _too_few_nodes(self, cause: Cause, minutes: int) -> cloudwatch.Alarm:
         """Create the alarm for a run that has too few nodes because of one cause.
 
-        An alarm cannot quote a log line, so each cause has an alarm. Periods of five minutes always contain a line.
+        An alarm cannot include a log line, so each cause has an alarm. Periods of five minutes always contain a line.
         """
         return self._alarm(
             cause_metric(cause),

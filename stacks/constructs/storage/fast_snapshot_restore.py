@@ -77,7 +77,7 @@ class FastSnapshotRestore(Construct):
         )
         suppress(function, "AwsSolutions-L1", "The runtime is pinned to the version that the program is tested with")
         suppress(function, "CKV_AWS_115", "CloudFormation invokes the function for one event at a time")
-        suppress(function, "CKV_AWS_116", "CloudFormation waits for the response, so a failure fails the deploy")
+        suppress(function, "CKV_AWS_116", "CloudFormation waits for the response, so a failure makes the deploy fail")
         suppress(function, "CKV_AWS_117", "The function only calls EC2 and does not use resources in the VPC")
         self.resource = CustomResource(
             self,

@@ -247,7 +247,7 @@ class Controller:
         return any(item["Key"] == key for item in listed)
 
     def _failures(self, instances: Iterable[str]) -> dict[str, str]:
-        """Return reports from instances that disappeared while booting. Unreadable reports do not fail the step."""
+        """Return reports from instances that disappeared while booting. Unreadable reports do not stop the step."""
         failures: dict[str, str] = {}
         for instance_id in instances:
             prefix = f"nodes/{self._user_id(instance_id)}/"

@@ -64,7 +64,7 @@ LONGEST_WAIT_SECONDS = 1800.0
 STOP_SECONDS = 360.0
 """Time that nodes have to save and shut down after a stop. Supervisors wait 300 s for the last save."""
 PROBE_WAITS_SECONDS = (900.0, 3600.0, 21600.0)
-"""The waits before each probe of a protected fleet. After the last failed probe, only a change or a retry starts it."""
+"""Waits before each probe of a protected fleet. If the last probe fails, only a change or a retry starts the fleet."""
 
 
 def decide(situation: Situation) -> Decision:
@@ -147,7 +147,7 @@ def recovered_state(run: Run, fleet: FleetState, settings: Settings) -> Controll
 
 
 def _count_boot_failures(situation: Situation, state: ControllerState) -> ControllerState:
-    """Count the nodes that vanished before their first heartbeat, unless AWS reports that their launch failed."""
+    """Count the nodes that disappeared before their first heartbeat, unless AWS reports that their launch failed."""
     present = set(situation.fleet.present())
     excused = set(state.excused) | situation.interrupted
     excused |= {failure.instance_id for failure in situation.launch_failures if failure.instance_id}
@@ -209,7 +209,7 @@ def _protect(situation: Situation, state: ControllerState) -> Decision:
 
 
 def _probe(situation: Situation, state: ControllerState) -> Decision:
-    """Start one node. The phase ends with its first heartbeat, its termination, or the boot timeout."""
+    """Start one node. The phase ends with the node's first heartbeat, its termination, or the boot timeout."""
     number, subnets = state.probes + 1, _first_subnets(situation, state)
     state = replace(
         state,

@@ -119,4 +119,4 @@ def test_command_compares_with_a_revision(tmp_path: Path, capsys: pytest.Capture
     text = capsys.readouterr().out
     assert text.startswith("**Safe (10): trainer restarts in place; no risk to data")
     assert "training.config.steps: 20000 -> 30000" in text
-    assert "the file was config/minimal.yaml at" in text
+    assert "the file was named config/minimal.yaml at" in text

@@ -94,7 +94,7 @@ def test_renamed_deployment_is_reported_as_a_second_one(config: DeploymentConfig
     others = {"old-TrainingStack": ("CREATE_COMPLETE", TEMPLATE), "old-StorageStack": ("CREATE_COMPLETE", TEMPLATE)}
     found, notes = deployed(config, WANTED, Account(others))
     assert found == {}
-    assert "a deploy creates it next to: old (old-StorageStack, old-TrainingStack)" in notes[-1]
+    assert "a deploy creates it in addition to old (old-StorageStack, old-TrainingStack)" in notes[-1]
     assert "keeps its nodes, costs and data" in notes[-1]
     _, notes = deployed(config, WANTED, Account({**others, "minimal-TrainingStack": ("CREATE_COMPLETE", TEMPLATE)}))
     assert "next to" not in "".join(notes)

@@ -1,4 +1,4 @@
-"""The ledger's state between control steps, and the hours that it derives.
+"""The ledger's state between control steps, and the hourly charges derived from it.
 
 A step adds the sources' reports (`look`), adds the missing spot prices (`priced`), derives the rows of the changed
 hours (`changed_hours`), and then settles old charges (`settled`). Every function is pure and depends only on its
@@ -92,7 +92,7 @@ def look(
     for name, machine in machines.items():
         is_settled_in = now_unix_seconds - machine.launched_unix_seconds > APPEAR_SECONDS
         if machine.gone_unix_seconds is None and name not in described and is_settled_in:
-            # EC2 describes a terminated instance for an hour. After that, the end is only known to precede this look.
+            # EC2 describes a terminated instance for an hour. After that, the end is only known to precede this update.
             machines[name] = (
                 merge(machine, Sighting(name, gone_unix_seconds=now_unix_seconds, is_absence=True)) or machine
             )
@@ -115,7 +115,7 @@ def _is_new_enough(books: Books, machine: Machine) -> bool:
 
 
 def _run_seconds(books: Books, machines: Sequence[Machine], runs: Runs, now_unix_seconds: float) -> dict[str, float]:
-    """Add the time since the last look during which at least one instance ran, by run."""
+    """Add the time since the last update during which at least one instance ran, by run."""
     found = dict(books.run_seconds)
     position = books.looked_unix_seconds if books.looked_unix_seconds is not None else 0.0
     for machine in machines:  # in order of launch
@@ -143,7 +143,7 @@ def priced(books: Books, history: Mapping[Pool, Sequence[tuple[float, float]]], 
     """Return the books with the spot prices that were in force at the start of each instance-hour.
 
     Args:
-        history: For each pool, the times of price changes and the new prices in USD per hour, in order of time.
+        history: For each pool, the times of price changes and the new prices in USD per hour, in chronological order.
     """
     machines = []
     for machine in books.machines:
@@ -178,7 +178,7 @@ def rows(books: Books, prices: OnDemandPrices, hour: int, now_unix_seconds: floa
 def changed_hours(
     before: Books, after: Books, prices: OnDemandPrices, now_unix_seconds: float
 ) -> Iterator[tuple[int, tuple[Row, ...]]]:
-    """Yield the clock hours whose rows have changed since the last look, with their new rows."""
+    """Yield the clock hours whose rows have changed since the last update, with their new rows."""
     looked = before.looked_unix_seconds
     oldest = min((machine.launched_unix_seconds for machine in after.machines), default=now_unix_seconds)
     first = oldest if looked is None else max(looked - REOPENED_SECONDS, 0.0)

@@ -26,7 +26,7 @@ PREFIX = "controller/ledger/"
 STATE_KEY = f"{PREFIX}state.json"
 HOURS_PREFIX = f"{PREFIX}hours/"
 MAX_BYTES = 16 * 1024 * 1024
-"""Size of the largest object: about 30,000 instances, more than a deployment starts in KEPT_SECONDS."""
+"""Maximum object size. It is enough for about 30,000 instances, more than a deployment starts in KEPT_SECONDS."""
 
 T = TypeVar("T")
 

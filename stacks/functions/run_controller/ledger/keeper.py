@@ -15,7 +15,7 @@ from .books import Books, changed_hours, look, priced, settled, unpriced_hours
 from .machines import HOUR, OnDemandPrices
 
 OVERLAP_SECONDS = 3 * HOUR
-"""Overlap between the records that two looks read, because the fleet records some events late."""
+"""Overlap between the records that consecutive updates read, because the fleet records some events late."""
 HISTORY_SECONDS = 47 * HOUR
 """Maximum age of the records to read. Fleets keep them for 48 hours."""
 IDLE_SECONDS = 15 * 60.0
@@ -50,7 +50,7 @@ class Keeper:
         """Query all sources, write the changed hours and then the state, and return the run's spending.
 
         Raises:
-            LedgerTaken: Another invocation wrote the state during this look. The next look repeats it.
+            LedgerTaken: Another invocation wrote the state during this update. The next control step repeats it.
             InvalidRecord: The stored state is invalid, so past costs are unknown. Nothing was written.
             botocore.exceptions.ClientError: AWS rejected a call.
         """

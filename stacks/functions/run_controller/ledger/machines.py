@@ -55,7 +55,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Charge:
-    """The cost of some instance time.
+    """The cost of a period of instance usage.
 
     Attributes:
         usd: The cost.
@@ -222,7 +222,7 @@ def _charge(machine: Machine, number: int, seconds: float, prices: OnDemandPrice
 
 
 def by_run(runs: Runs, start: float, end: float) -> Iterator[tuple[str, float]]:
-    """Yield each run that was current between two times, with its number of seconds. An empty name: no run."""
+    """Yield each run that was current between two times, with its number of seconds. An empty name means no run."""
     for index, (since, run) in enumerate(runs):
         until = runs[index + 1][0] if index + 1 < len(runs) else end
         seconds = min(end, until) - max(start, since)

@@ -36,7 +36,7 @@ _MARKETS: Mapping[str, Market] = {"spot": "spot", "capacity-block": "prepaid"}
 
 
 def described(ec2: Any, deployment: str, tracked: Collection[str], now_unix_seconds: float) -> list[Sighting]:
-    """Return EC2's description of the deployment's instances, and of tracked ones that have lost their tags.
+    """Return EC2's description of the deployment's instances, and of tracked instances without tags.
 
     EC2 removes a terminated instance's tags before it removes the instance. Source (2026-11):
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/terminating-instances.html
