@@ -48,7 +48,7 @@ CHAOS_MINUTES ?= 8
 SEED ?= 1
 
 .PHONY: help install demo test truth mutate test-slow test-flow test-deploy test-root chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
-.PHONY: lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-prewarm bench-staging parity perf-gate
+.PHONY: spot-economics lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-prewarm bench-staging parity perf-gate
 
 install: node_modules/.installed ## install all dependencies into .venv and node_modules
 
@@ -85,6 +85,10 @@ chaos: install ## kill runs and break their storage at random, until 300 interru
 goodput: install ## replay spot traces with the real save and gang policies [TRACES=folder]
 	@test -n "$(TRACES)" || { echo 'make goodput: set TRACES=folder; see python -m benchmarks.goodput --help'; exit 2; }
 	python -m benchmarks.goodput $(if $(wildcard build/bench/checkpoint.json),--checkpoint build/bench/checkpoint.json) $(TRACES)
+
+spot-economics: install ## compare the costs of policies for places on priced spot traces [TRACES=folder]
+	@test -n "$(TRACES)" || { echo 'make spot-economics: set TRACES=folder; see python -m benchmarks.spot_economics --help'; exit 2; }
+	python -m benchmarks.spot_economics $(TRACES)
 
 build/checkov-venv/.installed: policy/requirements-checkov.lock $(VENV)/.installed
 	test -x build/checkov-venv/bin/python || $(PYTHON) -m venv build/checkov-venv

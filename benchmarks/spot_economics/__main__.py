@@ -1,0 +1,207 @@
+"""Replay recorded spot capacity and prices, and compare what a run costs under several policies.
+
+Each window is replayed in all zones together, in each region, and in each zone. The cost is compared with the least
+cost in hindsight, which dynamic programming determines between two bounds. Exits with 1 if a requirement is not met.
+
+Limitations: in all zones together, a move to another region costs a restart, but no transfer. All policies know the
+remaining training time and the restart time exactly. On-Demand Instances are always available. One instance stands for
+all nodes. Each tick's capacity is that of a launch probe. The traces cover V100 instances in spring 2023.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+
+from benchmarks.spot_economics.adversary import PRICE_RATIOS, TICKS, Worst, worst_ratios
+from benchmarks.spot_economics.baselines import ListOrder, OnDemand, UniformProgress
+from benchmarks.spot_economics.controller import Controller, Randomised
+from benchmarks.spot_economics.market import Conditions, Policy, replay
+from benchmarks.spot_economics.omniscient import Bounds, least_cost
+from benchmarks.spot_economics.plot import bar_chart
+from benchmarks.spot_economics.windows import Window, WindowError, read_windows
+
+ALL_ZONES = "all zones"
+MAX_RATIO = 1.10
+"""Maximum mean cost of the controller in all zones together, over the least cost in hindsight."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The results of one policy in one group of zones, over all windows.
+
+    Attributes:
+        ratio: Mean cost over the mean lower bound of the least cost in hindsight.
+        worst_ratio: Largest ratio of a window.
+        missed: Number of windows in which the run ended after its deadline.
+    """
+
+    policy: str
+    mean_usd: float
+    worst_usd: float
+    ratio: float
+    worst_ratio: float
+    missed: int
+    on_demand_hours: float
+    spot_hours: float
+    starts: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """The results of all policies in one group of zones."""
+
+    name: str
+    least: Bounds
+    results: tuple[Result, ...]
+
+    def of(self, policy: str) -> Result:
+        """Return a policy's results."""
+        return next(each for each in self.results if each.policy == policy)
+
+
+def policies() -> dict[str, Policy]:
+    """Return new policies by name."""
+    return {
+        "on demand": OnDemand(),
+        "list order": ListOrder(),
+        "uniform progress": UniformProgress(),
+        "eager failover": UniformProgress("eager"),
+        "controller": Controller(),
+        "randomised": Randomised(),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay the windows, print and write the results, and return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        windows = read_windows(options.traces)[:: options.every]
+    except WindowError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    conditions = Conditions(
+        options.work_hours, options.deadline_hours, options.restart_minutes / 60.0, options.on_demand_usd
+    )
+    print(f"{len(windows)} windows; {conditions}")
+    groups = [_group(name, prefix, windows, conditions) for name, prefix in _groups(windows, options.zones)]
+    adversarial = [worst for price_ratio in PRICE_RATIOS for worst in worst_ratios(price_ratio)]
+    _print_adversarial(adversarial)
+    failures = unmet(groups, adversarial)
+    for failure in failures:
+        print(f"NOT met: {failure}")
+    if not failures:
+        print("all requirements met")
+    document = {
+        "windows": len(windows),
+        "conditions": asdict(conditions),
+        "groups": [asdict(group) for group in groups],
+        "adversarial": [asdict(worst) for worst in adversarial],
+        "unmet": failures,
+    }
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(document, indent=2) + "\n")
+    charted = [(group.name, {each.policy: each.ratio for each in group.results}) for group in groups]
+    title = f"Mean cost over the least cost in hindsight, {len(windows)} windows"
+    options.output.with_suffix(".svg").write_text(bar_chart(charted, title))
+    print(f"written: {options.output} and {options.output.with_suffix('.svg')}\n\n{_limitations()}")
+    return 1 if failures else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spot_economics",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("traces", type=Path, help="folder with one folder per zone, named <zone>_<type>")
+    parser.add_argument("--work-hours", type=float, default=48.0, help="training time (default 48)")
+    parser.add_argument("--deadline-hours", type=float, default=60.0, help="time to the deadline (default 60)")
+    parser.add_argument("--restart-minutes", type=float, default=12.0, help="launch to first step (default 12)")
+    parser.add_argument("--on-demand-usd", type=float, default=3.06, help="On-Demand price per hour (default 3.06)")
+    parser.add_argument("--every", type=int, default=1, help="replay only every Nth window (default 1)")
+    parser.add_argument("--no-zones", dest="zones", action="store_false", help="omit the groups of a single zone")
+    parser.add_argument("--output", type=Path, default=Path("build/bench/spot.json"), help="path of the JSON report")
+    return parser
+
+
+def _groups(windows: Sequence[Window], with_zones: bool) -> list[tuple[str, str]]:
+    """Return the name and the prefix of each group of zones."""
+    zones = windows[0].zones
+    found = [(ALL_ZONES, "")] + [(region, region) for region in sorted({zone.region for zone in zones})]
+    return found + ([(zone.name, zone.name) for zone in zones] if with_zones else [])
+
+
+def _group(name: str, prefix: str, windows: Sequence[Window], conditions: Conditions) -> Group:
+    chosen = [window.only(prefix) for window in windows]
+    bounds = [least_cost(window, conditions) for window in chosen]
+    least = Bounds(mean(each.lower_usd for each in bounds), mean(each.upper_usd for each in bounds))
+    results = []
+    for policy_name, policy in policies().items():
+        outcomes = [replay(policy, window, conditions) for window in chosen]
+        costs = [each.usd for each in outcomes]
+        results.append(
+            Result(
+                policy=policy_name,
+                mean_usd=mean(costs),
+                worst_usd=max(costs),
+                ratio=mean(costs) / least.lower_usd,
+                worst_ratio=max(cost / each.lower_usd for cost, each in zip(costs, bounds, strict=True)),
+                missed=sum(not each.met_deadline for each in outcomes),
+                on_demand_hours=mean(each.on_demand_hours for each in outcomes),
+                spot_hours=mean(each.spot_hours for each in outcomes),
+                starts=mean(each.starts for each in outcomes),
+            )
+        )
+    group = Group(name, least, tuple(results))
+    _print_group(group)
+    return group
+
+
+def unmet(groups: Sequence[Group], adversarial: Sequence[Worst]) -> list[str]:
+    """Return the requirements that the results do not meet."""
+    found = []
+    for group in groups:
+        own, published = group.of("controller"), group.of("uniform progress")
+        if group.name == ALL_ZONES and own.ratio > MAX_RATIO:
+            found.append(f"{group.name}: controller: {own.ratio:.3f} of the least cost, maximum {MAX_RATIO}")
+        if group.name != ALL_ZONES and own.mean_usd > published.mean_usd:
+            found.append(f"{group.name}: controller {own.mean_usd:.2f} USD, uniform progress {published.mean_usd:.2f}")
+        if own.missed > group.of("on demand").missed:
+            found.append(f"{group.name}: controller missed {own.missed} deadlines")
+    for worst in adversarial:
+        if worst.bound is not None and worst.ratio > worst.bound + worst.price_ratio * 3.0 / TICKS:
+            found.append(f"{worst.policy}, K = {worst.price_ratio:g}: ratio {worst.ratio:.3f}, bound {worst.bound:.3f}")
+    return found
+
+
+def _print_group(group: Group) -> None:
+    least = group.least
+    print(f"\n{group.name}: least cost in hindsight {least.lower_usd:.2f} to {least.upper_usd:.2f} USD")
+    print(f"  {'policy':18}{'mean USD':>9}{'ratio':>7}{'max USD':>9}{'max ratio':>10}{'missed':>7}", end="")
+    print(f"{'on demand h':>12}{'spot h':>8}{'starts':>7}")
+    for each in group.results:
+        print(
+            f"  {each.policy:18}{each.mean_usd:9.2f}{each.ratio:7.3f}{each.worst_usd:9.2f}{each.worst_ratio:10.3f}"
+            f"{each.missed:7d}{each.on_demand_hours:12.2f}{each.spot_hours:8.2f}{each.starts:7.1f}"
+        )
+
+
+def _print_adversarial(adversarial: Sequence[Worst]) -> None:
+    print("\nadversarial courses of capacity, deadline at the limit of the warm-up, no restart time:")
+    for worst in adversarial:
+        bound = "no bound" if worst.bound is None else f"bound {worst.bound:.3f}"
+        print(f"  K = {worst.price_ratio:g}  {worst.policy:28} largest ratio {worst.ratio:.3f}, {bound}")
+
+
+def _limitations() -> str:
+    return (__doc__ or "").partition("Limitations: ")[2].strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
