@@ -134,7 +134,7 @@ CASES = [
     Case(
         "existing VPC",
         [
-            *("is not a range of vpc-", "enableDnsSupport off", "enableDnsHostnames off", "--enable-dns-support"),
+            *("is not a range of vpc-", "enableDnsSupport disabled", "enableDnsHostnames disabled", "--enable-dns-support"),
             "DNS servers 10.0.0.2, which nodes cannot reach",
         ],
         existing(cidr="10.1.0.0/16"),
@@ -147,7 +147,7 @@ CASES = [
     Case("existing subnets", ["not in vpc-", "'subnet-0123456789abcdef0': does not exist"], existing(subnets=FOREIGN)),
     Case(
         "existing subnets",
-        ["free addresses, but 30 nodes need together 30"],
+        ["free addresses, but 30 nodes need 30 in total"],
         existing(),
         capacity={**SPOT, "nodes": 30},
     ),
