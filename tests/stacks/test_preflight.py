@@ -134,7 +134,12 @@ CASES = [
     Case(
         "existing VPC",
         [
-            *("is not a range of vpc-", "enableDnsSupport disabled", "enableDnsHostnames disabled", "--enable-dns-support"),
+            *(
+                "is not a range of vpc-",
+                "enableDnsSupport disabled",
+                "enableDnsHostnames disabled",
+                "--enable-dns-support",
+            ),
             "DNS servers 10.0.0.2, which nodes cannot reach",
         ],
         existing(cidr="10.1.0.0/16"),
