@@ -1,4 +1,4 @@
-"""Carries out the actions from `decide`, and holds the node's state: generation, trainers and judgement."""
+"""Carries out the actions from `decide`, and holds the node's generation, trainers and judgement."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Actor:
                 self.left = action
 
     def watch_trainer(self, seen: frozenset[str]) -> None:
-        """Read the trainers' records and result, and add the members that were `seen` taking part."""
+        """Read the trainers' records and result, and add the members `seen` in the generation."""
         if self.active is None or self.trainer is None:
             return
         if seen - self.active.seen:
@@ -147,14 +147,14 @@ class Actor:
         self.last_result, self.last_generation, self.judgement = None, 0, None
 
     def forget_judgement(self) -> None:
-        """Drop the judgement when the outcome has been recorded, so that deleting the record restarts the run."""
+        """Clear the judgement once the outcome has been recorded, so that deleting the record restarts the run."""
         if self.judgement is not None:
             self.judgement = None
             self.state = self.state.without_failures()
             save_state(self._context.system, self._context.layout, self.state)
 
     def end_trainer(self) -> None:
-        """Kill the trainers, finish uploading results, and end the standby before the supervisor exits."""
+        """Before the supervisor exits, kill the trainers, finish uploading results, and end the standby."""
         if self.trainer is not None and self.active is not None and self.active.result is None:
             self.trainer.kill("failed", "the supervisor exited")
         self._results.finish(UPLOAD_LIMIT_SECONDS)
@@ -162,7 +162,7 @@ class Actor:
             self._standby.end()
 
     def keep_standby(self) -> None:
-        """Create a standby for the next generation when the current trainers no longer need the cores."""
+        """Create a standby for the next generation when the current trainers no longer need all cores."""
         run, board, active = self._board.run, self._board, self.active
         if self._standby is not None and (seconds := self._standby.take_import_seconds()) is not None:
             self._context.events.emit(StandbyReady(round(seconds, 3)))
@@ -187,9 +187,9 @@ class Actor:
     def is_warming(self, scope: RunScope | None) -> bool:
         """Return True if this node is not ready to take part yet because its standby is not ready.
 
-        A node that joins a training gang waits until its standby has finished its imports, since the gang keeps
-        training. If no node is training, it waits only for the standby's first byte, since an importing standby can be
-        started, while a cold start would compete with it for the cores. A member of the newest generation starts
+        A node that joins a training gang waits until its standby has finished its imports, because the gang keeps
+        training. If no node is training, it waits only for the standby's first byte: a standby that is still importing
+        can be used, but a cold start would compete with it for the cores. A member of the newest generation starts
         immediately, with a cold start if necessary.
         """
         if self._standby is None:
@@ -272,7 +272,7 @@ class Actor:
     def _request_stop(self, action: RequestStop) -> None:
         assert self.trainer is not None and self.active is not None
         self.trainer.request_stop(action.reason, action.deadline_unix, train_on=action.train_on)
-        # This machine's clock may be set later, so the deadline is converted to the monotonic clock.
+        # This machine's clock may be changed later, so convert the deadline to the monotonic clock.
         left_seconds = action.deadline_unix - self._context.system.unix_seconds()
         self.active = replace(
             self.active,
@@ -300,7 +300,7 @@ class Actor:
             GenerationEnded(record.generation, result.outcome, result.step, result.message, remedy)
         )
         self._results.upload(self._run.run, record.generation, active.rank)
-        if active.rank == 0:  # only rank 0 counts failures because other ranks may not have seen the last save
+        if active.rank == 0:  # only rank 0 counts failures, because other ranks may not have seen the last save
             saved_step = self.trainer.saved_step
             self.state = self.state.after_generation(record.run_digest, failed=failed, saved_step=saved_step)
             save_state(self._context.system, self._context.layout, self.state)
@@ -333,7 +333,7 @@ class Actor:
         scope.note_outcome(outcome, self._context.system.monotonic_seconds())
 
     def _must_wait(self) -> bool:
-        """Return True if less than `poll_seconds` have passed since the last write, which may have failed."""
+        """Return True if less than `poll_seconds` have passed since the last attempt to write."""
         now = self._context.system.monotonic_seconds()
         if now < self._not_before:
             return True

@@ -1,4 +1,4 @@
-"""Reports conditions that `decide` can only wait out, such as missing peers and clock steps, once each."""
+"""Reports conditions that `decide` cannot resolve, such as missing peers and clock steps, once each."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bootstrap.events.schema import ClockJumped, GangIncomplete
 from bootstrap.supervise.decide import ready_peers
 from bootstrap.supervise.situation import Situation
 
-# chrony slews in far smaller steps. A step of this size makes deadlines in Unix seconds wrong.
+# chrony corrects the clock in far smaller steps. A step of this size makes deadlines in Unix seconds wrong.
 CLOCK_JUMP_SECONDS = 5.0
-# Maximum time between two clock readings that are compared, since the process may have been frozen between them.
+# Readings further apart than this are not compared, because the process may have been frozen between them.
 READING_SECONDS = 1.0
 
 ELECTION_REMEDY = (
-    "no action is needed if this is rare, since only one record is ever written; if it is frequent, check that these "
-    "nodes see each other's heartbeats (runs/<fleet>/<run>/control/heartbeats/) in time"
+    "no action is needed if this is rare: only one record is written; if it is frequent, check that these "
+    "nodes read each other's heartbeats (runs/<fleet>/<run>/control/heartbeats/) in time"
 )
 _EVIDENCE = (
     "see runs/<fleet>/<run>/results/gen-<generation>/node-<rank>/ in the checkpoint bucket: trainer.log, stacks/, "
@@ -67,7 +67,7 @@ class Anomalies:
                 f"{wanted.min_nodes}",
                 remedy="see nodes/<role id>:<instance id>/ in the control bucket for failed boots, and the fleet's "
                 "activities for capacity errors; this node waits until the run controller abandons the gang and "
-                "requests it again; capacity.min_nodes sets the smallest gang",
+                "requests it again; capacity.min_nodes sets the size of the smallest gang",
             )
         )
 

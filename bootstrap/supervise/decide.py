@@ -1,7 +1,7 @@
 """The supervisor's policy: a pure function from a situation to actions.
 
-The function runs several times per second and does not keep state, so it repeats an action until the situation shows
-its effect. docs/architecture.md, section 4, lists the rules.
+The function runs several times per second and keeps no state, so it repeats an action until the situation shows its
+effect. docs/architecture.md, section 4, lists the rules.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bootstrap.supervise.situation import (
 # Time reserved between the final save's deadline and the interruption for reports, flushing and shutdown.
 # If the notice period is shorter than AWS's two minutes, at most a tenth of it is reserved.
 NOTICE_MARGIN_SECONDS = 10.0
-# AWS's notice period. If the time in a notice is further away than this, or has passed although the machine is still
-# running, the clock is wrong and only this period is reliable. Source:
+# AWS's notice period. If a notice's time is further away than this, or has passed while the machine is still running,
+# the clock is wrong and only this period is reliable. Source:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html (2026-11).
 NOTICE_SECONDS = 120.0
 # Timeout for the trainers to agree, save and exit if no instance is about to terminate.
 STOP_LIMIT_SECONDS = 300.0
-# The terminating lifecycle hook waits 300 s. The remaining time is for reports and flushing.
+# The terminating lifecycle hook waits 300 s. The difference is for reports and flushing.
 SCALE_IN_LIMIT_SECONDS = 240.0
 SIGNAL_LIMIT_SECONDS = 20.0
 # Ranks end together. A rank that runs this long after the others is waiting for a peer that has exited.
@@ -96,7 +96,7 @@ def node_state(situation: Situation) -> NodeState:
     """Return the state for this node's heartbeat."""
     if departure(situation) is not None:
         return "draining"
-    if situation.active is not None:  # while it settles too: this node must not be elected before it has concluded
+    if situation.active is not None:  # even after its trainers have exited: no election before the conclusion
         return "training"
     if situation.recorded is not None or situation.judgement is not None:
         return "finished"
@@ -105,7 +105,7 @@ def node_state(situation: Situation) -> NodeState:
 
 def _while_training(situation: Situation, active: Active) -> list[Action]:
     if situation.gpu_fault is not None:
-        # This is not a run failure: the peers resume from the last save, with a replacement for this instance.
+        # This is not a run failure: the peers resume from the last save with a replacement for this instance.
         return [Kill("lost_peer", situation.gpu_fault)]
     leaving = departure(situation)
     lost = _lost_member(situation, active)
@@ -131,7 +131,7 @@ def _while_training(situation: Situation, active: Active) -> list[Action]:
 
 def _wanted_stop(situation: Situation, active: Active, leaving: Departure | None) -> RequestStop | None:
     if leaving is not None:
-        # A pending stop is not downgraded because its requester is waiting for it.
+        # Do not downgrade a pending stop, because its requester is waiting for it.
         train_on = leaving.train_on and active.stop_deadline_unix is None
         return RequestStop(leaving.reason, leaving.deadline_unix, train_on)
     # A pending stop keeps its deadline unless the new deadline is more urgent.
@@ -171,8 +171,7 @@ def _member_problem(situation: Situation, active: Active, member: Member, peer: 
     if peer is not None and takes_part and peer.outcome is not None:
         if peer.outcome not in ("finished", "stopped"):
             return Kill(peer.outcome, f"{name} ended its part: {peer.outcome}")
-        # The peer may already be silent because its part has ended. This node's ranks end together with the peer's
-        # ranks.
+        # The peer may already be silent because its part has ended. The ranks of all nodes end together.
         if peer.ended_seconds <= STRAGGLER_SECONDS:
             return None
         return Kill("failed", f"{name} {peer.outcome} {peer.ended_seconds:.0f} s ago, but this node is still running")
@@ -187,7 +186,7 @@ def _member_problem(situation: Situation, active: Active, member: Member, peer: 
 
 
 def _is_silent(situation: Situation, active: Active, peer: Peer | None) -> bool:
-    # Silence before the start of the generation does not count.
+    # Ignore silence before the start of the generation.
     observed_seconds = _observed_seconds(situation, active)
     if peer is None:
         return observed_seconds > situation.timings.heartbeat_timeout_seconds
@@ -206,8 +205,8 @@ def _observed_seconds(situation: Situation, active: Active) -> float:
 def _settle(situation: Situation, active: Active, result: Result) -> list[Action]:
     """Conclude a generation whose trainers have exited.
 
-    A trainer fails long before the supervisor notices a lost peer's silence. A failure is therefore held back until the
-    other members' states are known, since losing a peer is not a run failure.
+    If a peer is lost, this node's trainer fails long before the supervisor notices the peer's silence. Losing a peer is
+    not a run failure, so conclude a failure only after the other members' states are known.
     """
     if result.outcome == "failed" and situation.gpu_fault is not None:
         lost = f"{situation.gpu_fault}; trainer: {result.message}"
@@ -281,7 +280,7 @@ def _election(situation: Situation) -> list[Action]:
         len(members) < situation.wanted.min_nodes or waited < _patience_seconds(situation, members)
     ):
         return []
-    # Only the first node in join order writes the record because it becomes the master and has selected a free port.
+    # Only the first node in join order writes the record, because it becomes the master and has selected a free port.
     if members[0] != situation.me:
         return []
     return [Elect(max(newest, situation.floor, situation.last_generation) + 1, members)]
@@ -290,7 +289,7 @@ def _election(situation: Situation) -> list[Action]:
 def _patience_seconds(situation: Situation, members: tuple[Member, ...]) -> float:
     """Return the time that an incomplete gang waits for more nodes.
 
-    Survivors of a generation wait only for each other, since idle nodes cost money. The gang grows when others join.
+    Survivors of a generation wait only for each other, because idle nodes cost money. The gang grows when others join.
     """
     timings, newest = situation.timings, situation.newest
     if newest is None or newest.run_digest != situation.wanted.digest:

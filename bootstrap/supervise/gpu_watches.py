@@ -1,7 +1,7 @@
 """Watches the node's GPUs for fatal faults during training, and reports their utilization for CloudWatch metrics.
 
 After a fatal fault, the trainers can no longer save, and the instance must be replaced. The driver writes an Xid to the
-kernel log. Some GPUs disappear without an Xid, and nvidia-smi reports them.
+kernel log. Some GPUs disappear without an Xid, and only nvidia-smi reports them.
 Sources (2026-11): https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html (79 and similar),
 https://docs.nvidia.com/deploy/nvidia-smi/index.html.
 """

@@ -20,7 +20,8 @@ def complete_hook(context: Context, identity: InstanceIdentity) -> None:
         logger.warning("no Auto Scaling group in the instance tags: the lifecycle hook will time out")
         return
     try:
-        # The instance costs money until it shuts down, so an endpoint that hangs must not delay the shutdown for long.
+        # The instance costs money until it shuts down, so an unresponsive endpoint must not delay the shutdown for
+        # long.
         context.aws.client("autoscaling", patience="low").complete_lifecycle_action(
             AutoScalingGroupName=group,
             LifecycleHookName=TERMINATING_HOOK,
@@ -32,9 +33,9 @@ def complete_hook(context: Context, identity: InstanceIdentity) -> None:
 
 
 def complete_hook_if_terminating(context: Context) -> None:
-    """Complete the hook if the group is terminating this instance, which is about to shut down because of a failure.
+    """Complete the hook if the group is terminating this instance. Called before a shutdown because of a failure.
 
-    Otherwise there is nothing to complete: the group starts the hook only after it has noticed that the instance ended.
+    Otherwise there is no hook to complete: the group starts it only after noticing that the instance has ended.
     """
     try:
         state = context.metadata.target_lifecycle_state()
@@ -50,4 +51,4 @@ def shut_down(context: Context) -> None:
     try:
         context.system.shut_down()
     except CommandError as error:
-        logger.critical("cannot shut down the instance, which still incurs charges: %s %s", error, error.output_tail)
+        logger.critical("cannot shut down the instance; it still incurs charges: %s %s", error, error.output_tail)

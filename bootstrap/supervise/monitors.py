@@ -1,4 +1,4 @@
-"""The supervisor's monitors: one thread each for the instance metadata, run document, control records and heartbeat.
+"""The supervisor's monitors, with one thread for each: instance metadata, run document, control records and heartbeat.
 
 A slow or missing service delays only its own monitor. Each monitor writes its observations to the `Board` for the main
 loop.
@@ -139,7 +139,7 @@ class RunDocumentWatch:
         self._refused: str | None = None
 
     def check(self) -> None:
-        """Read both documents. If one is invalid, both are rejected, and the last valid ones stay in effect."""
+        """Read both documents. If one is invalid, reject both, and keep the last valid documents in effect."""
         board, events = self._board, self._context.events
         try:
             run, desired = read_parameters(self._context)

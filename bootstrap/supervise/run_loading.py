@@ -1,4 +1,4 @@
-"""Loads a run's code and dataset in the background, so that notices are still handled during a long download."""
+"""Loads a run's code and dataset in the background, so that a long download does not delay the handling of notices."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bootstrap.prepare.dataset import prepare_data
 
 logger = logging.getLogger(__name__)
 
-# An S3 or network outage must not end a run. With doubling pauses, six attempts take two and a half minutes.
+# A short S3 or network outage must not end a run. With doubling pauses, six attempts take two and a half minutes.
 TRIES = 6
 INITIAL_PAUSE_SECONDS = 5.0
 
 
 class RunLoader:
-    """Loads one run document at a time. A newer document is loaded when the current work has ended."""
+    """Loads one run document at a time. Loading a newer document starts when the current work has ended."""
 
     def __init__(self, context: Context, wake: threading.Event) -> None:
         self._context = context

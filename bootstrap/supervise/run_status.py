@@ -28,19 +28,19 @@ class Progress:
             self._records[kind] = record
 
     def integer(self, kind: str, key: str) -> int | None:
-        """Return a count from the latest record of a kind, or None without a valid value."""
+        """Return a count from the latest record of a kind, or None if it has no valid value."""
         value = self._records.get(kind, {}).get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
     def number(self, kind: str, key: str) -> float | None:
-        """Return a finite number from the latest record of a kind, or None without a valid value."""
+        """Return a finite number from the latest record of a kind, or None if it has no valid value."""
         value = self._records.get(kind, {}).get(key)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:  # false for NaN
             return float(value)
         return None
 
     def step(self) -> int | None:
-        """Return the newest known step. The records of steps are rarer than steps, so a save can report a later one."""
+        """Return the newest known step. Not every step has a record, so a save can report a later step."""
         step = self.integer("step", "step")
         if step is None:
             step = self.integer("start", "step")
@@ -76,7 +76,7 @@ class StatusWriter:
         self._source: _Source | None = None
 
     def follow(self, store: ControlStore, record: GenerationRecord | None, progress: Progress) -> bool:
-        """Set the source of the next status, and return True if it belongs to another generation.
+        """Set the source of the next status. Return True if the generation has changed.
 
         `record` is None unless this node is the first member of a generation.
         """

@@ -17,7 +17,7 @@ class SavedState:
 
     Attributes:
         instance_id: This instance's id.
-        joined_unix_seconds: Time at which the node joined, which determines the rank order of nodes.
+        joined_unix_seconds: Time when the node joined. The order of these times is the rank order.
         run_digest: Digest of the run document that `failures` and `saved_step` refer to.
         failures: Number of consecutive failed generations without a new checkpoint.
         saved_step: Last saved step.
@@ -30,7 +30,7 @@ class SavedState:
     saved_step: int = 0
 
     def after_generation(self, run_digest: str, *, failed: bool, saved_step: int) -> SavedState:
-        """Return the state after a generation for `run_digest` that saved up to `saved_step`."""
+        """Return the state after a generation of `run_digest` whose last save was at `saved_step`."""
         before = (
             self if self.run_digest == run_digest else replace(self, run_digest=run_digest, failures=0, saved_step=0)
         )
@@ -41,7 +41,7 @@ class SavedState:
         return replace(before, failures=failures, saved_step=max(saved_step, before.saved_step))
 
     def without_failures(self) -> SavedState:
-        """Return the state with its failures cleared. The outcome is recorded; deleting it requests a retry."""
+        """Return the state without failures. The outcome has been recorded, and deleting it requests a retry."""
         return replace(self, failures=0)
 
     @property
@@ -60,7 +60,7 @@ def load_state(system: System, layout: Layout, instance_id: str) -> SavedState:
         state = SavedState(**json.loads(text))
     except (ValueError, TypeError):  # damaged, or from a different version; a new state only changes the join order
         return new
-    # An image made from a node's disk contains that node's state.
+    # An image created from a node's disk contains that node's state.
     return state if state.instance_id == instance_id else new
 
 

@@ -39,7 +39,7 @@ class Active:
         started_at: Time when its trainers were started.
         seen: Members whose heartbeats have named this generation.
         stop_reason: Reason for a requested stop.
-        stop_deadline_unix: Deadline given to the trainers, which identifies the request.
+        stop_deadline_unix: Deadline passed to the trainers. It identifies the request.
         stop_deadline: The same deadline on the monotonic clock, computed at the time of the request.
         result: Result on this node, or None until the trainers have exited.
         ended_at: Time when the trainers exited.
@@ -58,7 +58,7 @@ class Active:
 
 @dataclass(frozen=True)
 class Judgement:
-    """This node's conclusion that the run has ended. With `mine`, this node records the outcome."""
+    """This node's conclusion that the run has ended. If `mine`, this node records the outcome."""
 
     verdict: Verdict
     run_digest: str
@@ -77,19 +77,19 @@ class Situation:
         loaded_digest: Digest of the run document whose code and data are on this node.
         loading: Whether loading the wanted run document is idle, running or failed.
         loading_message: Reason that loading failed.
-        noticed_unix: Time at which the notice was seen, or 0 without a notice.
-        scale_in_since_unix: Time at which the group began to terminate this instance.
+        noticed_unix: Time when this node read the notice, or 0 without a notice.
+        scale_in_since_unix: Time when the group started to terminate this instance.
         signalled_since_unix: Time of the first SIGTERM or SIGINT.
         rebalance_pending: Whether a rebalance recommendation is still unhandled.
         observed_at: Time of the last observation of the control records, which produced `peers` and `newest`.
         floor: This node ignores generations up to this number.
-        ready_since: Time at which this node became ready for a generation.
+        ready_since: Time when this node became ready for a generation.
         recorded: The recorded outcome of the wanted run document.
         judgement: This node's conclusion about the run.
         gpu_fault: A GPU fault after which the trainers cannot save.
-        stopped_since_unix: Time at which this node saw an operator's request to stop the run.
+        stopped_since_unix: Time when this node read an operator's request to stop the run.
         restart_generation: Generations up to this number must end, because an operator requested a restart.
-        last_generation: Last generation number already used, even by a damaged record.
+        last_generation: Last generation number used by any record, even a damaged one.
     """
 
     now: float
@@ -138,7 +138,7 @@ class Elect:
 
 @dataclass(frozen=True)
 class RequestStop:
-    """Ask the trainers to agree on a step, save and exit, either now or, with `train_on`, just before the deadline."""
+    """Request that the trainers agree on a step, save and exit: now or, with `train_on`, just before the deadline."""
 
     reason: str
     deadline_unix: float
@@ -147,7 +147,7 @@ class RequestStop:
 
 @dataclass(frozen=True)
 class RequestSave:
-    """Ask the trainers for an extra checkpoint."""
+    """Request an extra checkpoint from the trainers."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ from bootstrap.system import OUTPUT_TAIL_BYTES, System
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
-# Between generations, nodes wait for each other's records and poll more often for a limited time.
+# Between generations, nodes wait for each other's records, so they poll more often for a limited time.
 EAGER_FACTOR = 4
 EAGER_SECONDS = 30.0
 
@@ -225,7 +225,7 @@ class Supervisor:
         self._records.hurry()
 
     def _follow(self) -> None:
-        """Update this node's state: its trainers, its judgement, and the time at which it became ready."""
+        """Update this node's state: its trainers, its judgement, and the time when it became ready."""
         run, scope, actor = self._board.run, self._board.scope, self._actor
         if run is None or scope is None:
             return
@@ -283,7 +283,7 @@ class Supervisor:
         )
 
     def _leave_early(self) -> None:
-        """Leave, if necessary, before the run document has been read, when there is nothing to save."""
+        """Leave, if necessary, before the run document has been read. There is nothing to save yet."""
         board = self._board
         if board.notice is not None or board.scale_in_since_unix is not None or board.gpu_fault or self._signalled:
             hook, signalled = board.scale_in_since_unix is not None, bool(self._signalled)
@@ -297,7 +297,7 @@ class Supervisor:
         return self._actor.is_warming(self._board.scope)
 
     def _reported_digest(self) -> str:
-        """Return the digest for the heartbeat: that of the active run or of a run that is ready, or an empty string."""
+        """Return the heartbeat's digest: that of the active run or of a run that is ready, or an empty string."""
         if self._actor.active is not None:
             return self._actor.active.record.run_digest
         run, ready = self._board.run, self._ready_digest()
@@ -334,7 +334,7 @@ def _for_digest(outcome: RunOutcome | None, digest: str) -> RunOutcome | None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[list[float]]:
-    """Record the time of the first SIGTERM or SIGINT in the returned list, which is empty until then."""
+    """Return a list that is empty until the first SIGTERM or SIGINT, and then contains its time."""
     received: list[float] = []
 
     def note(number: int, frame: object) -> None:

@@ -3,7 +3,7 @@
 The node creates it only if nodes in other zones restore copies (`storage.checkpoint_volume.other_zones: restore`), the
 run continues without this node (see `decide`), and the volume has a complete save that its newest snapshot does not
 contain. The request is sent after the trainers exit, so it does not delay a save. EC2 copies the blocks even after the
-instance and the volume are deleted. Saves flush their own files, so this module does not need to.
+instance and the volume are deleted. Saves flush their own files, so this module does not flush any.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateSnapshot.html (2026-11).
 """
 
@@ -21,10 +21,10 @@ from bootstrap.disks.volume_copy import newest_snapshot
 from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG, TAKER, TAKER_TAG, Volume
 from bootstrap.events.schema import CheckpointSnapshot
 
-# Timeout for the response. The rest of the notice period is needed for the last events and the lifecycle action.
+# Timeout for the response. The remaining notice period is needed for the last events and the lifecycle action.
 RESPONSE_SECONDS = 5.0
 KEPT = 2
-"""Number of snapshots from leaving nodes to keep, since the newest may be incomplete. Scheduled ones do not count."""
+"""Number of snapshots from leaving nodes to keep: the newest may be incomplete. Scheduled ones are not included."""
 _REMEDY = "S3 has every durable checkpoint; check the ec2 endpoint and the node role's snapshot permissions"
 
 
@@ -105,13 +105,13 @@ class VolumeSnapshot:
 
 
 def newest_save_unix_seconds(mount: Path) -> float | None:
-    """Return the time of the newest complete save from its record on the volume, or None without a save."""
+    """Return the time of the newest complete save from its record on the volume, or None if there is no save."""
     records = mount.glob("runs/*/*/checkpoints/local/rank-*.json")
     return max((record.stat().st_mtime for record in records), default=None)
 
 
 def _delete_old(ec2: Any, known: list[Mapping[str, Any]]) -> tuple[tuple[str, ...], str | None]:
-    """Delete all but the newest earlier snapshots that nodes created. Return the deleted ids and any error message."""
+    """Delete older snapshots that nodes created, except the newest. Return the deleted ids and any error message."""
     taken = [one for one in known if {"Key": TAKER_TAG, "Value": TAKER} in one.get("Tags", [])]
     taken.sort(key=lambda one: one["StartTime"], reverse=True)
     deleted: list[str] = []

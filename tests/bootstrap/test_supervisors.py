@@ -225,7 +225,7 @@ def test_a_node_without_heart_beats_and_pongs_is_lost_before_the_time_out(fleet:
     fleet.run(min_nodes=1, training={"steps": 100_000, "step_seconds": 0.01, "save_every": 1000})
     survivor, frozen = [fleet.launch(heartbeat_timeout_seconds=12) for _ in range(2)]
     fleet.wait(lambda: any(node.trainer("step") for node in fleet.nodes), "steps")
-    fleet.wait(lambda: "pings: i-0002 answers" in (survivor.root / "console.log").read_text(), "an answer to a ping")
+    fleet.wait(lambda: "pings: i-0002 responds" in (survivor.root / "console.log").read_text(), "an answer to a ping")
     frozen.process.send_signal(signal.SIGSTOP)
     (event,) = fleet.wait(lambda: survivor.events("generation_ended"), "the end of the generation")
     frozen.process.send_signal(signal.SIGCONT)

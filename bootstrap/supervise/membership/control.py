@@ -1,9 +1,8 @@
 """Reads and writes the control records of one run in the control bucket.
 
-An observation requires one listing, plus one GET for each object whose ETag has changed. Every node may write here,
-although heartbeats only under its own name, so no object can make an observation fail. An object that is not a control
-record is set aside and reported once. The numbers of listing pages, records and bytes are limited. Only S3 errors are
-raised.
+An observation requires one listing, plus one GET for each object whose ETag has changed. Every node can write here
+(heartbeats only under its own name), so an invalid object must not make an observation fail. It is set aside and
+reported once. The numbers of listing pages, records and bytes are limited. Only S3 errors are raised.
 
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html (2026-11): a conditional write
 fails with 412 if the object exists, and with 409 if another conditional write to the object is in progress.
@@ -46,9 +45,9 @@ MAX_HEARTBEATS = 4096
 MAX_REPORTS = 100
 """Maximum number of set-aside objects that a supervisor reports."""
 MAX_FIRST_GENERATION = 10_000
-"""Maximum number of a run's oldest generation record. See `_last_without_gap`."""
+"""Highest number allowed for a run's oldest generation record. See `_last_without_gap`."""
 MAX_DAMAGED_GENERATIONS = 8
-"""Maximum number of damaged records between the last generation's name and the newest valid record."""
+"""Maximum number of damaged records after the newest valid generation record."""
 
 _GENERATION_NAME = re.compile(r"generations/([0-9]{8})\.json")
 _HEARTBEAT_NAME = re.compile(rf"heartbeats/{USER_ID}\.json")
@@ -72,8 +71,8 @@ class Observation:
         heartbeats: Valid heartbeats by instance id.
         newest: The newest valid generation record.
         outcome: The run's outcome.
-        last_generation: Last number already used by a record, valid or damaged.
-        set_aside: Objects that this observation was the first to set aside.
+        last_generation: Last number used by a record, valid or damaged.
+        set_aside: Objects that this observation set aside for the first time.
     """
 
     heartbeats: Mapping[str, Heartbeat]
@@ -91,7 +90,7 @@ class _Listed:
 
 
 class ControlStore:
-    """The control records of one run. Only one thread may call `observe`. The writes are thread-safe.
+    """The control records of one run. Only one thread may call `observe`. The write methods are thread-safe.
 
     Args:
         s3: boto3 S3 client.
@@ -168,7 +167,7 @@ class ControlStore:
     def _list(self) -> dict[str, _Listed]:
         after = ""
         if self._newest is not None and self._newest.generation > 1:
-            # Generations sort before heartbeats, so start after the second-newest generation to skip older ones.
+            # Generations sort before heartbeats. Start after the second-newest generation, to skip older ones.
             after = self._prefix + _generation_name(self._newest.generation - 1)
         listed, complete = self._list_prefix("", after)
         if not complete:
@@ -216,7 +215,7 @@ class ControlStore:
         return Observation(heartbeats, self._newest, outcome, self._last_generation, tuple(self._set_aside))
 
     def _heartbeat_names(self, listed: Mapping[str, _Listed]) -> list[str]:
-        """Return the names of heartbeats. If there are too many, return the latest, since live nodes rewrite theirs."""
+        """Return the names of heartbeats. If there are too many, return the latest: live nodes rewrite theirs."""
         names = [name for name in listed if name.startswith("heartbeats/")]
         if len(names) > MAX_HEARTBEATS:
             self._put_aside("heartbeats/", f"{len(names)} heartbeats; only the latest {MAX_HEARTBEATS} are read")
@@ -224,7 +223,7 @@ class ControlStore:
         return names
 
     def _read_generations(self, listed: Mapping[str, _Listed]) -> None:
-        """Find the newest generation. Elections use the numbers in order, so a number after a gap does not count."""
+        """Find the newest generation. Elections use the numbers in order, so numbers after a gap are ignored."""
         matches = (_GENERATION_NAME.fullmatch(name) for name in listed)
         numbers = sorted(int(match[1]) for match in matches if match is not None)
         last, after_gap = _last_without_gap(numbers, self._last_generation)
@@ -273,7 +272,7 @@ class ControlStore:
 def _last_without_gap(numbers: Iterable[int], known: int) -> tuple[int, list[int]]:
     """Return the last number before the first gap after `known` in the ascending numbers, and the numbers after it.
 
-    Before any number is known, any first number up to MAX_FIRST_GENERATION is accepted, since a user may have removed
+    If no number is known yet, any first number up to MAX_FIRST_GENERATION is accepted, because a user may have removed
     earlier records.
     """
     last, after_gap = known, []

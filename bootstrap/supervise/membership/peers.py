@@ -1,6 +1,6 @@
 """Determines the liveness of peers from their heartbeats' sequence numbers and this node's monotonic clock.
 
-Other machines' clocks are not used. Time during which the records could not be read does not count as silence.
+Other machines' clocks are not used. Time during which this node cannot read the records is not counted as silence.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from bootstrap.documents.supervisor_limits import SuperviseTimings
 from bootstrap.supervise.membership.pings import Pings
 from bootstrap.supervise.membership.records import GenerationOutcome, Heartbeat, NodeState
 
-# A peer that has been silent for this long is no longer pinged, since its address may now belong to another machine.
+# A peer that has been silent for this long is no longer pinged: its address may now belong to another machine.
 FORGET_SECONDS = 600.0
-# An S3 read that takes longer than this counts as blind time, since its cause may also prevent peers from writing.
+# The time of a slower S3 read is not counted as silence: its cause may also prevent peers from writing.
 SLOW_RESPONSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer as this node sees it, based on the peer's last heartbeat.
+    """A peer's state as known to this node, based on the peer's last heartbeat.
 
     Attributes:
         generation: Last generation that the peer took part in.
         outcome: Outcome of its part in that generation, or None until the part has ended.
         run_digest: Digest of the run document that the peer is ready for or is training.
-        proven: Whether its sequence has increased, so that the record cannot be left over from a terminated instance.
+        proven: Whether its sequence has increased, which excludes a leftover record of a terminated instance.
         silent_seconds: Time since its sequence last increased, or since it was first seen.
         ended_seconds: Time since its outcome last changed.
-        unanswered_seconds: Time since it stopped responding to pings, or None if it responds or never did.
+        unanswered_seconds: Time since it stopped responding to pings, or None if it responds or has never responded.
     """
 
     instance_id: str
@@ -49,7 +49,7 @@ class Peer:
         return self.unanswered_seconds is not None and self.unanswered_seconds > timings.doubt_seconds
 
     def is_silent(self, timings: SuperviseTimings, observed_seconds: float = float("inf")) -> bool:
-        """Return True if the peer counts as lost. Without pongs, the timeout for heartbeats is shorter.
+        """Return True if the peer is considered lost. The timeout is shorter if the peer has stopped sending pongs.
 
         Args:
             timings: The deployment's intervals and timeouts.
@@ -92,7 +92,7 @@ class PeerLedger:
             if instance_id == self._own:
                 continue
             if entry is None:
-                # If a record is new since the last observation, a live instance wrote it.
+                # The record is new since the last observation, so a live instance wrote it.
                 self._entries[instance_id] = _Entry(beat, now, now, proven=not first)
                 continue
             entry.moved_at += blind_seconds

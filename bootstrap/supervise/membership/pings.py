@@ -1,8 +1,8 @@
 """Pings between supervisors: one datagram in each direction, about once per second.
 
-Heartbeats in S3 determine whether a peer is alive. A missing pong is only additional evidence that shortens the silence
-after which a peer counts as lost (`Peer.is_silent`). A peer that has never responded, for example because datagrams are
-dropped, is judged only by its heartbeats.
+Heartbeats in S3 determine whether a peer is alive. Missing pongs are additional evidence that only shortens the time
+until a silent peer is considered lost (`Peer.is_silent`). For a peer that has never responded, for example because
+datagrams are dropped, only its heartbeats matter.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Pings:
             self._socket = None
 
     def follow(self, peers: Mapping[str, Address]) -> None:
-        """Set the peers to ping. A peer with a new address counts as a new peer."""
+        """Set the peers to ping. A peer with a new address is a new peer."""
         with self._lock:
             self._targets = {
                 name: known if (known := self._targets.get(name)) and known.address == address else _Target(address)
@@ -84,7 +84,7 @@ class Pings:
             }
 
     def unanswered_since(self, name: str) -> float | None:
-        """Return the time when a peer stopped responding (monotonic seconds), or None if it responds or never did."""
+        """Return when a peer stopped responding (monotonic seconds), or None if it responds or has never responded."""
         with self._lock:
             target = self._targets.get(name)
             return target.since if target is not None and target.answered else None
@@ -110,7 +110,7 @@ class Pings:
     def _receive(self, own: socket.socket) -> None:
         try:
             message, sender = own.recvfrom(_MAX_BYTES)
-        except OSError:  # an earlier datagram was refused: no process listens on that port
+        except OSError:  # an earlier datagram was rejected: no process listens on that port
             return
         if message.startswith(_PING):
             _send(own, _PONG + message[len(_PING) :], sender)
@@ -119,7 +119,7 @@ class Pings:
                 for name, target in self._targets.items():
                     if target.token == message[len(_PONG) :]:
                         if not target.answered:
-                            logger.info("pings: %s answers", name)
+                            logger.info("pings: %s responds", name)
                         target.since, target.answered = None, True
 
 

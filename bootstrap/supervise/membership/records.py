@@ -29,12 +29,12 @@ USER_ID = rf"[\w-]{{1,128}}:{INSTANCE_ID}"
 """The user id of a node's role session: `<role id>:<instance id>`."""
 _OCTET = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _InstanceId = Annotated[str, Matches(INSTANCE_ID, "must be an instance id, such as i-0123456789abcdef0")]
-# A host name would be resolved by DNS at each ping, which can block the pings of all peers.
+# A host name would require a DNS lookup for each ping, which can block the pings to all peers.
 _Address = Annotated[str, Matches(rf"({_OCTET}\.){{3}}{_OCTET}", "must be an IPv4 address")]
 _Digest = Annotated[str, Matches(r"[0-9a-zA-Z]{0,64}", "must be a digest of at most 64 letters and digits")]
 _Generation = Annotated[int, Between(0, MAX_GENERATION)]
 _Counter = Annotated[int, Between(0, 2**53)]
-_UnixSeconds = Annotated[float, Between(0, 253402300799)]  # until the year 9999
+_UnixSeconds = Annotated[float, Between(0, 253402300799)]  # up to the year 9999
 _Text = Annotated[str, Matches(rf"(?s).{{0,{MAX_MESSAGE_CHARACTERS}}}", f"at most {MAX_MESSAGE_CHARACTERS} characters")]
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ def generation_from_bytes(content: bytes, source: str) -> GenerationRecord:
     record = _decoded(GenerationRecord, content, source)
     members = {member.instance_id for member in record.members}
     if not members or len(members) != len(record.members):
-        raise ControlStoreError(f"{source}: members: must name at least one instance, and each instance only once")
+        raise ControlStoreError(f"{source}: members: must contain at least one instance, and each instance only once")
     if source.rpartition("/")[2] != f"{record.generation:08d}.json":
         raise ControlStoreError(f"{source}: generation: {record.generation}: must be the number in the object's name")
     return record

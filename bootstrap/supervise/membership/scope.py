@@ -1,4 +1,4 @@
-"""The latest observations of one run's control records. They are replaced when the run's name changes."""
+"""The latest observations of one run's control records. They are replaced when the run is renamed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunScope:
         self._newest: GenerationRecord | None = None
         self._outcome: RunOutcome | None = None
         self._outcome_noted_at = float("-inf")
-        # This node ignores generations up to this number because they existed when it joined or its part in them has
+        # This node ignores generations up to this number, because they existed when it joined or its part in them has
         # ended.
         self.floor = 0
         self._last_generation = 0
@@ -33,7 +33,7 @@ class RunScope:
             if self._ledger.observed_at is None and observation.newest is not None:
                 self.floor = observation.newest.generation
             self._ledger.observe(observation.heartbeats, now)
-            if started > self._outcome_noted_at:  # otherwise the listing may predate the outcome that this node wrote
+            if started > self._outcome_noted_at:  # an older listing may not contain the outcome that this node wrote
                 self._outcome = observation.outcome
             self._note_newest(observation.newest)
             self._last_generation = max(self._last_generation, observation.last_generation)
@@ -55,7 +55,7 @@ class RunScope:
 
     @property
     def last_generation(self) -> int:
-        """Return the last number already used, even by a damaged record. The next election uses a later number."""
+        """Return the last number used by any record, even a damaged one. The next election uses a later number."""
         with self._lock:
             return max(self._last_generation, self._newest.generation if self._newest is not None else 0)
 

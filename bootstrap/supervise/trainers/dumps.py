@@ -1,8 +1,8 @@
 """Dumps the state of hanging ranks before they are killed: thread stacks and NCCL's flight recorder.
 
 A signal triggers the stack dump (training/process/stack_dump.py). A pipe for each rank triggers the flight recorder:
-torch creates it with the rank's first NCCL group, polls it once per second, and writes the dump to the file that
-`TORCH_FR_DUMP_TEMP_FILE` names. All files are in the run directory. Ranks without NCCL, and torch releases that disable
+torch creates the pipe with the rank's first NCCL group, polls it once per second, and writes the dump to the file named
+by `TORCH_FR_DUMP_TEMP_FILE`. All files are in the run directory. Ranks without NCCL, and torch releases that disable
 the recorder by default, do not have a pipe, and the supervisor does not wait for them.
 Source: ProcessGroupNCCL.hpp of torch 2.13, `DumpPipe` (2026-11).
 """
@@ -20,10 +20,10 @@ from bootstrap.system import System
 
 STACKS_LIMIT_SECONDS = 0.5
 RECORDS_LIMIT_SECONDS = 3.0
-"""torch polls the pipe once per second, and writing the records for a few thousand collectives takes time."""
+"""Includes torch's polling interval of one second, and the time to write the records of a few thousand collectives."""
 _POLL_SECONDS = 0.02
 _SETTLE_SECONDS = 0.3
-"""A file that has not grown for this long is complete. On a busy machine, its writer may pause."""
+"""A file that has not grown for this long is complete. On a busy machine, its writer pauses for shorter times."""
 
 _Version = tuple[int, int]
 
@@ -50,7 +50,7 @@ def _request_records(directory: Path) -> list[Path]:
     """Write to each pipe that has a reader. Return the paths of the record files."""
     requested = []
     for pipe in directory.glob(f"{PIPE_PREFIX}*.pipe"):
-        with contextlib.suppress(OSError):  # the rank has exited or has not read the last request
+        with contextlib.suppress(OSError):  # the rank has exited, or has not read the last request
             descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
             try:
                 os.write(descriptor, b"1")

@@ -1,18 +1,18 @@
-"""Runs one program and kills all its descendants at the end. It is a small process between the supervisor and torchrun.
+"""Runs one program, and kills all its descendants at the end: a small process between the supervisor and torchrun.
 
 It runs as a script, does not import this package, and starts within milliseconds:
 
     python -I -S guardian.py PROGRAM ARGUMENT...
 
-torchrun puts each worker into a new session, so a process group does not contain the workers, and a killed torchrun
-leaves them behind. On Linux, this process is the subreaper of its descendants, so it adopts orphans. When standard
-input ends (the supervisor has closed it or was killed) or on SIGTERM, it kills all descendants with SIGKILL. After the
-program exits normally, it also kills stragglers, and exits with the program's code (128 + signal number after a
-signal). Checkpoint writers are given some time first because they continue from shared memory after their trainer dies,
-and exit when the copied save is committed.
+torchrun starts each worker in a new session. The workers are therefore not in its process group, and killing torchrun
+leaves them running. On Linux, this process is the subreaper of its descendants, so it adopts orphans. When standard
+input ends (the supervisor closed it or was killed), and on SIGTERM, it kills all descendants with SIGKILL. After the
+program exits normally, it also kills remaining processes, and exits with the program's code (128 + signal number after
+a signal). It first waits some time for checkpoint writers, which continue from shared memory after their trainer dies
+and exit when they have committed the copied save.
 
-Other systems do not have subreapers. There, the process tree comes from `ps`, and an orphan in a new session may be
-missed.
+Other systems do not have subreapers. There, the guardian reads the process tree from `ps`, and may miss an orphan in a
+new session.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from bootstrap.prepare.dataset import stored_dataset
 from bootstrap.supervise.membership.records import GenerationRecord
 from hardware import instance_type
 
-# Timeout for the static rendezvous. torchrun's default of ten minutes would waste paid time.
+# Timeout for the static rendezvous. torchrun's default is ten minutes, which would waste paid time.
 RENDEZVOUS_TIMEOUT_SECONDS = 90
 # Source: linux/sockios.h
 _SIOCGIFADDR = 0x8915
@@ -106,13 +106,13 @@ def checkpoint_store(launch: Launch, is_mount: Callable[[str], bool] = os.path.i
     """Return the checkpoint store: S3, preceded by the checkpoint volume if this node has mounted it."""
     prefix = f"{run_prefix(launch.node.deployment, launch.run.run)}/checkpoints"
     durable = f"s3://{launch.node.checkpoint_bucket}/{prefix}"
-    # Check the mount because another node may have the volume, and the root disk must not be used instead.
+    # Check the mount: if another node has the volume, this path is on the root disk, which must not be used.
     mounts = [each.mount for each in launch.node.volumes if each.kind == "checkpoint" and is_mount(each.mount)]
     return f"{mounts[0]}/{prefix},{durable}" if mounts else durable
 
 
 def trainer_environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the trainers' environment: the inherited environment plus variables for code, AWS and collectives."""
+    """Return the trainers' environment: this process's environment plus variables for code, AWS and collectives."""
     environment = dict(inherited)
     environment["PYTHONPATH"] = str(launch.layout.code(launch.run.code.sha256))
     environment["PYTHONUNBUFFERED"] = "1"
@@ -163,7 +163,7 @@ def interface_of(address: str) -> str | None:
 
 
 def free_port(address: str) -> int:
-    """Return a TCP port that is free on this node's address, on which the rendezvous store listens."""
+    """Return a free TCP port on this node's address for the rendezvous store."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]

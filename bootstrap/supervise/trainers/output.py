@@ -1,4 +1,4 @@
-"""Reads the trainers' standard output and error as it grows, for the event log."""
+"""Follows the log of the trainers' standard output and error, for the event log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Output:
 
 
 class OutputReader:
-    """Follows one log file. If it grows faster than the limit, the oldest bytes are dropped: errors come last.
+    """Follows one log file. If it grows faster than the limit, drops the oldest bytes, because errors come last.
 
     Args:
         path: The log. It does not need to exist yet.
@@ -55,7 +55,7 @@ class OutputReader:
                 content = stream.read(int(self._budget_bytes))
         except FileNotFoundError:
             return None
-        if not is_last:  # a progress bar ends its lines with a carriage return
+        if not is_last:  # progress bars end their lines with a carriage return
             content = content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]
         if not content:
             return None

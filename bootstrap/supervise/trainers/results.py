@@ -22,7 +22,7 @@ from bootstrap.events.schema import ResultsUploaded
 logger = logging.getLogger(__name__)
 
 LIMIT_BYTES = 256 * 1024**2
-"""Limit for one generation on one node. Larger files belong in checkpoints, or the script must upload them itself."""
+"""Limit for one generation on one node. Larger files belong in checkpoints; otherwise, the script must upload them."""
 SKIPPED_SHOWN = 20
 _REQUESTS = frozenset({"stop", "save"})
 
@@ -91,7 +91,7 @@ def select(directory: Path) -> tuple[list[tuple[Path, int]], list[str]]:
                 status = path.lstat()
             except FileNotFoundError:
                 continue
-            if stat.S_ISREG(status.st_mode):  # reading one of NCCL's pipes would block
+            if stat.S_ISREG(status.st_mode):  # reading an NCCL pipe would block
                 found.append((status.st_size, path))
     selected: list[tuple[Path, int]] = []
     skipped: list[str] = []

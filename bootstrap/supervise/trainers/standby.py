@@ -1,7 +1,7 @@
 """The warm standby: a guarded process that has imported torch and waits to become the next torchrun.
 
-It saves most of the time between a generation record and the first step. A standby is optional: without one that has
-the same code, the trainers start cold.
+It saves most of the time between a generation record and the first step. If there is no standby with the same code, the
+trainers start cold.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 STANDBY_LOG = "standby.log"
 """The standby's log, which is moved to the run directory when the standby becomes torchrun."""
 DESCRIPTOR_VARIABLE = "TRAINSTACK_STANDBY_FD"
-# A new standby imports while the current generation trains, but not while that generation is starting or importing on
-# the same cores.
+# A new standby imports while the current generation trains, but not while that generation is still starting or
+# importing on the same cores.
 PAUSE_SECONDS = 10.0
 # A node that joins a training gang waits at most this long for its standby. The gang keeps training.
 WARMING_LIMIT_SECONDS = 120.0
@@ -57,10 +57,10 @@ class Standby:
         self._failed: Kind | None = None
 
     def needs(self, kind: Kind) -> bool:
-        """Return True if a standby of this kind has yet to be created. A standby that exited is not replaced."""
+        """Return True if a standby of this kind must still be created. A standby that has exited is not replaced."""
         if self._process is not None and self._process.poll() is not None:
             logger.warning(
-                "the standby exited (exit code %s), see %s: the next start will be cold",
+                "the standby exited (exit code %s; log: %s); the next start will be cold",
                 self._process.returncode,
                 self._log,
             )
@@ -69,7 +69,7 @@ class Standby:
         return kind not in (self._kind, self._failed)
 
     def create(self, kind: Kind, interpreter: str, environment: Mapping[str, str], directory: Path) -> None:
-        """End any existing standby, and create one that imports and then waits."""
+        """End the existing standby, if any, and create one that imports and then waits."""
         self._end_waiting()
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
@@ -97,7 +97,7 @@ class Standby:
         return not self._is_late() and not self._hear()
 
     def take_import_seconds(self) -> float | None:
-        """Return the standby's import time in seconds once, after it becomes ready. Otherwise, return None."""
+        """Return the standby's import time in seconds, once, when it is ready. Otherwise, return None."""
         if self._socket is None or self._is_reported or _READY not in self._hear():
             return None
         self._is_reported = True
@@ -119,10 +119,9 @@ class Standby:
     def start(
         self, kind: Kind, arguments: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
     ) -> subprocess.Popen[bytes] | None:
-        """Turn the standby into torchrun with these arguments. Return its guardian, or None without a usable standby.
+        """Turn the standby into torchrun with these arguments. Return its guardian, or None if no standby is usable.
 
-        A standby that is still importing is usable. A standby that has not sent anything may run code without this
-        feature.
+        A standby that is still importing is usable. One that has not sent anything may run code without this feature.
         """
         process, ours = self._process, self._socket
         if process is None or ours is None or self._kind != kind or not self._hear() or process.poll() is not None:
@@ -134,12 +133,11 @@ class Standby:
             "log": str(log),
         }
         self._process, self._socket, self._kind = None, None, None
-        with contextlib.suppress(FileNotFoundError):  # its output before it writes to the trainers' log
+        with contextlib.suppress(FileNotFoundError):  # its output from before it wrote to the trainers' log
             self._log.replace(directory / STANDBY_LOG)
         if self._started is not None:
             self._started.close()
-        # Keep the socket open because a standby that is still importing will write its ready byte, which would
-        # otherwise fail.
+        # Keep the socket open, because a standby that is still importing will write its ready byte.
         self._started, self._is_started_importing = ours, _READY not in self._received
         try:
             ours.setblocking(True)

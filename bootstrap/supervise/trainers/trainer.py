@@ -27,14 +27,14 @@ from bootstrap.system import System
 logger = logging.getLogger(__name__)
 
 LOG_TAIL_BYTES = 4000
-# Time that the other ranks have to write their outcomes after the first rank fails.
+# Time for the other ranks to write their outcomes after the first rank fails.
 SIBLING_GRACE_SECONDS = 5.0
-# Time to exit after all ranks have written their outcomes. torchrun may wait minutes for agents that have exited.
+# Time for the processes to exit after all ranks have written their outcomes. torchrun may wait minutes for dead agents.
 EXIT_GRACE_SECONDS = 10.0
 KILL_LIMIT_SECONDS = 10.0
 
 WarmStart = Callable[[Path, Path], "subprocess.Popen[bytes] | None"]
-"""Turns a standby into the trainers, given a directory and a log. Returns its guardian, or None without a standby."""
+"""Turns a standby into the trainers, given a directory and a log. Returns its guardian or None."""
 
 
 class Trainer:
@@ -56,10 +56,10 @@ class Trainer:
 
     @property
     def saved_step(self) -> int:
-        """Return the step of the newest checkpoint, according to the records and the outcomes; 0 without one.
+        """Return the step of the newest checkpoint according to the records and outcomes, or 0 if there is none.
 
-        The checkpoint that the generation resumed from counts, since a writer that outlived its trainers may have saved
-        it.
+        This includes the checkpoint that the generation resumed from: a writer that outlived its trainers may have
+        saved it.
         """
         recorded = self.progress.checkpoint()
         return max(self._reported_checkpoint_step, 0 if recorded is None else recorded.step)
@@ -84,7 +84,7 @@ class Trainer:
             config: The trainer's configuration.
             warm_start: Alternative to `command` that is tried first.
         """
-        if self._directory.exists():  # an earlier supervisor left it behind: a stop flag in it would end the trainer
+        if self._directory.exists():  # left behind by an earlier supervisor: a stop file in it would end the trainer
             shutil.rmtree(self._directory)
         self._directory.mkdir(parents=True)
         self._system.write_atomic(self._directory / "run.json", json.dumps(config, indent=2))
@@ -103,12 +103,12 @@ class Trainer:
             )
 
     def request_stop(self, reason: str, deadline_unix: float, *, train_on: bool) -> None:
-        """Ask the ranks to agree on a step, save and exit, either immediately or in time for the deadline."""
+        """Request that the ranks agree on a step, save and exit, either immediately or in time for the deadline."""
         flag = {"reason": reason, "deadline_unix_seconds": deadline_unix, "train_on": train_on}
         self._system.write_atomic(self._directory / "stop", json.dumps(flag))
 
     def request_save(self) -> None:
-        """Ask the ranks for an extra checkpoint."""
+        """Request an extra checkpoint from the ranks."""
         self._system.write_atomic(self._directory / "save", "{}")
 
     def kill(self, outcome: GenerationOutcome, message: str) -> None:
@@ -120,7 +120,7 @@ class Trainer:
     def poll(self) -> Result | None:
         """Return the generation's result on this node, or None while a process is running.
 
-        The ranks' outcome files take precedence, since they are more precise than torchrun's exit code.
+        The ranks' outcome files take precedence, because they are more precise than torchrun's exit code.
         """
         if self._killed is not None:
             return self._killed
@@ -181,7 +181,7 @@ class Trainer:
             self.step = max(self.step, step)
 
     def _is_overdue(self, outcomes: Mapping[int, Mapping[str, Any]]) -> bool:
-        """Return True if the processes should have exited by now, judging by the ranks' outcomes."""
+        """Return True if, according to the ranks' outcomes, the processes should have exited by now."""
         complete = len(outcomes) == len(self._ranks)
         if not complete and all(each["outcome"] in ("finished", "stopped") for each in outcomes.values()):
             self._grace_until = None
