@@ -1,1 +1,1 @@
-"""The boot steps, one module each; `boot_sequence` lists them."""
+"""The boot steps, one per module. `boot_sequence` lists them."""

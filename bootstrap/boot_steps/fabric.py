@@ -22,7 +22,7 @@ from hardware import instance_type
 EFA_INFO = "/opt/amazon/efa/bin/fi_info"
 ADAPTERS = Path("/sys/class/infiniband")
 PROGRAM_SECONDS = 30.0
-# udev loads the driver and creates the adapters' devices during boot, one after the other.
+# During boot, udev loads the driver and creates the devices of the adapters one at a time.
 ADAPTER_SECONDS = 60.0
 _DOMAIN = re.compile(r"^\s+domain: (\S+)-rdm$", re.MULTILINE)
 
@@ -34,7 +34,7 @@ class Fabric(Step):
     after = ("identity",)
 
     def verify(self, context: Context) -> None:
-        """Wait for the adapters that libfabric reports, look for the plugin, and emit each fault.
+        """Wait until libfabric reports the adapters, look for the plugin, and emit each fault.
 
         Raises:
             StepError: NCCL would use TCP or too few adapters.
@@ -51,7 +51,7 @@ class Fabric(Step):
             )
 
     def intent(self, context: Context) -> list[str]:
-        """Describe the fabric and the variables that the trainers run with."""
+        """Describe the fabric and the trainers' environment variables for it."""
         if context.node.fabric != "efa":
             return ["TCP, as the node document specifies"]
         variables = ", ".join(f"{each.name}={each.value}" for each in WITH_EFA)
@@ -101,7 +101,7 @@ def _check_adapters(context: Context) -> None:
             f"found {len(found)} EFA adapters ({', '.join(found) or 'none'}), expected {expected} on "
             f"{name or 'a node'}",
             remedy="the instance terminates; if all instances have too few, launch them with an interface on each card "
-            "(the stack's launch template does)",
+            "(as the stack's launch template does)",
         )
 
 

@@ -22,5 +22,5 @@ class Identity(Step):
             raise StepError(
                 str(error),
                 remedy="run on an EC2 instance with instance metadata enabled, "
-                "or set AWS_EC2_METADATA_SERVICE_ENDPOINT to its address",
+                "or set AWS_EC2_METADATA_SERVICE_ENDPOINT to the service's address",
             ) from error

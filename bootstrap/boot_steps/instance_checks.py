@@ -34,7 +34,7 @@ CLOCK_WARNING_SECONDS, MAX_CLOCK_SECONDS = 1.0, 240.0
 # Exit codes of nvidia-smi: 6: no device found; 9: the driver is not loaded; 12: the NVML library was not found.
 # Source (2026-11): https://docs.nvidia.com/deploy/nvidia-smi/index.html (return value).
 _DRIVER_IS_LATE = (6, 9, 12)
-# The driver initializes one GPU after the other, each in 3 to 4 seconds.
+# The driver initializes the GPUs one at a time, in 3 to 4 seconds each.
 # Source (2026-11): https://github.com/tinfoilsh/cvmimage/pull/363 (8 GPUs: 26 s).
 DRIVER_WAIT_SECONDS = 150.0
 CLOCK_WAIT_SECONDS = 60.0
@@ -104,7 +104,7 @@ def _query_driver(context: Context) -> None:
 
 
 def _check_clock(context: Context) -> None:
-    """Check that the clock is accurate enough for signed requests. chronyd corrects it with its first measurements.
+    """Check that the clock is accurate enough for signed requests. chronyd corrects it after its first measurements.
 
     Raises:
         NotReadyError: The clock is wrong.
@@ -138,7 +138,7 @@ def _gpu_faults(context: Context) -> list[Fault]:
 
 
 def _reset_gpus(context: Context) -> None:
-    """Reset all GPUs, which are not in use yet.
+    """Reset all GPUs. No program uses them yet.
 
     The image's nvidia-persistenced keeps each GPU open, and the driver does not reset an open GPU. Turning off
     persistence mode closes it. The `machine_settings` step turns it on again.
@@ -155,7 +155,7 @@ def _reset_gpus(context: Context) -> None:
 
 
 def _clock_faults(context: Context) -> list[Fault]:
-    """Return a fault if the clock is wrong. AWS rejects a request if its signing time is more than 5 minutes off.
+    """Return a fault if the clock is wrong. AWS rejects requests signed with a clock that is more than 5 minutes off.
 
     Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/signature-v4-troubleshooting.html (2026-11).
     """

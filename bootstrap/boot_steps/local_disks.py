@@ -1,8 +1,8 @@
 """Boot step: stripe the NVMe instance store disks and mount them at the directory for staged datasets.
 
 The disks hold only temporary data, which survives a reboot but not an instance stop. If a disk is missing, the array is
-rebuilt. The node program recognizes its arrays and file systems by name. Disks that the image has mounted (AWS's deep
-learning images do) are used at their mount point. docs/node-images.md describes the services that do so.
+rebuilt. The node program recognizes its arrays and file systems by name. If the image has mounted the disks, as AWS's
+deep learning images do, the step uses that mount point. docs/node-images.md describes the services that mount disks.
 Sources (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ssd-instance-store.html,
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-lifetime.html, mdadm(8).
 """
@@ -36,7 +36,7 @@ TOOL_SECONDS = 300.0
 # (waits for dlami-nvme.service), https://github.com/aws/aws-parallelcluster-cookbook/pull/1013 (setup-ephemeral.service
 # and the script, from which the one in AWS's deep learning images is derived).
 IMAGE_SERVICES = ("dlami-nvme.service", "setup-ephemeral.service")
-# Longer than the units' TimeoutStartSec (300 s).
+# Longer than TimeoutStartSec of these units (300 s).
 IMAGE_SERVICE_SECONDS = 330.0
 SETTLING_SECONDS = 60.0
 _REMEDY = (
@@ -50,10 +50,10 @@ class DiskPlan:
     """The work to do on the disks.
 
     Attributes:
-        action: `none`: there are no such disks; `mounted`: nothing to do; `bind`: bind-mount a directory in `source`,
-            where the image mounted the disks; `mount`: mount the file system on `source`; `assemble`: assemble the
-            array of `disks`, then mount; `create`: create array and file system on blank disks; `rebuild`: the same,
-            on disks with remains of one of the node program's arrays.
+        action: `none`: there are no instance store disks; `mounted`: nothing to do; `bind`: bind-mount a directory in
+            `source`, where the image mounted the disks; `mount`: mount the file system on `source`; `assemble`:
+            assemble the array of `disks`, then mount; `create`: create array and file system on blank disks; `rebuild`:
+            the same, on disks with remains of one of the node program's arrays.
         disks: The instance store disks, sorted by serial number.
         source: See `action`.
         remains: Subset of `disks` that contains remains of such an array.
@@ -73,7 +73,7 @@ class LocalDisks(Step):
     name = "local_disks"
 
     def act(self, context: Context) -> None:
-        """Let the image's services finish, inspect the disks and prepare them."""
+        """Wait for the image's services to finish, then inspect and prepare the disks."""
         if not _instance_store_disks(context):
             return
         for service in IMAGE_SERVICES:
@@ -104,10 +104,10 @@ class LocalDisks(Step):
 
 
 def _finish(context: Context, service: str) -> None:
-    """Start a service that the image enables, and wait until it ends. This also waits if systemd is starting it.
+    """Start a service that the image enables, and wait until it ends. If systemd is already starting it, only wait.
 
-    A failure is only logged: the disks show how far the service got. (The script in AWS's images reports errors only in
-    its output.)
+    A failure is only logged, because the disks show how far the service got. (The script in AWS's images reports errors
+    only in its output.)
     """
     try:
         context.system.run(["systemctl", "is-enabled", "--quiet", service], timeout_seconds=PROBE_SECONDS)
@@ -223,7 +223,7 @@ def _bring_up(context: Context, plan: DiskPlan) -> Path:
             _run(context, ["mdadm", "--zero-superblock", str(disk.path)])
         command = ["mdadm", "--create", str(ARRAY), "--run", "--level", "0", "--name", NAME, "--homehost", "any"]
         _run(context, [*command, "--raid-devices", str(len(paths)), *paths])
-    # -f: an array on reused disks shows old signatures. -K: instance store disks are already trimmed.
+    # -f: an array on reused disks contains old signatures. -K: instance store disks are already trimmed.
     _run(context, ["mkfs.xfs", "-q", "-f", "-K", "-L", NAME, str(ARRAY)])
     return ARRAY
 

@@ -1,4 +1,4 @@
-"""Boot step: driver and kernel settings that training needs. Failures are only reported.
+"""Boot step: apply driver and kernel settings for training. A failure is reported and does not stop the boot.
 
 Sources (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/optimize_gpu.html (persistence mode, and each
 family's maximum clocks, which the driver also reports), and for the kernel
@@ -20,8 +20,8 @@ from bootstrap.step_runner import Step
 
 DRIVER_SECONDS = 120.0
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
-# Ubuntu's images upgrade packages on their own. An upgrade of the driver's libraries under a running driver makes every
-# later process fail with "Driver/library version mismatch". The mask ends with the machine's next restart, and then
+# Ubuntu's images upgrade packages automatically. An upgrade of the driver's libraries under a running driver makes
+# every later process fail with "Driver/library version mismatch". The mask lasts until the machine restarts, and then
 # this step runs again.
 # Sources (2026-11): https://github.com/yahoo/TensorFlowOnSpark/issues/51 (an AWS image),
 # https://github.com/canonical/cloud-init/issues/2908 (apt-daily.service starts after user data).

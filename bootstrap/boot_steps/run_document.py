@@ -33,8 +33,8 @@ class FetchRunDocument(Step):
 def read_parameters(context: Context, patience: Patience = "normal") -> tuple[RunDocument, DesiredState]:
     """Return the current run document and the desired state from Parameter Store.
 
-    Without its parameter, the desired state is `running`. The call does not fail for parameters that do not exist
-    (2026-11): https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetParameters.html
+    If its parameter does not exist, the desired state is `running`: GetParameters does not fail for missing parameters.
+    Source (2026-11): https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetParameters.html
 
     Raises:
         StepError: The run document cannot be read.

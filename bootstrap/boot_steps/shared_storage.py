@@ -16,7 +16,7 @@ from bootstrap.step_runner import Step
 TOOL_SECONDS = 120.0
 MOUNT_SECONDS = 120.0
 INSTALL_GUIDE = "https://docs.aws.amazon.com/fsx/latest/LustreGuide/install-lustre-client.html"
-# Outputs of mount.lustre while the name cannot be resolved, or the servers do not respond yet.
+# Output of mount.lustre when the name cannot be resolved or the servers do not respond yet.
 # Source (2026-11): https://docs.aws.amazon.com/fsx/latest/LustreGuide/mount-troubleshooting.html and mount.lustre.c.
 _LATE = ("Can't parse NID", "Input/output error", "timed out", "transport endpoint shutdown", "unreachable")
 

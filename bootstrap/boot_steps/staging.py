@@ -30,9 +30,9 @@ from bootstrap.step_runner import Step
 
 logger = logging.getLogger(__name__)
 
-# Index of the files in the directory while the directory is incomplete. INDEX itself is written last.
+# Name of the index while the directory is incomplete. A file named INDEX is written last.
 _INDEX_OF_FILES = ".staging.json"
-# Interval between directory listings that look for files that s5cmd has finished. It is short so that hashing keeps up.
+# Interval between checks for files that s5cmd has finished. It is short so that hashing keeps up.
 _POLL_SECONDS = 0.1
 _BLOCK_BYTES = 512  # unit of st_blocks on every file system
 
@@ -46,7 +46,8 @@ class Staging(Step):
     def act(self, context: Context) -> None:
         """Download missing files unless a mounted volume or file system contains the dataset.
 
-        The supervisor handles data that must still be prepared, since preparation may outlast the boot timeout.
+        The supervisor handles data that must still be prepared, because preparation can take longer than the boot
+        timeout.
         """
         assert context.run is not None
         found = None if context.run.prepare is None else find_prepared(context, context.run)
@@ -67,7 +68,7 @@ class Staging(Step):
         if wrong:
             raise StepError(
                 f"{directory}: missing or wrong size after staging: {', '.join(wrong)}",
-                remedy="find out which program changes this directory, and boot again",
+                remedy="find the program that changes this directory, and boot again",
             )
 
 
@@ -181,7 +182,7 @@ def _complete_parts(directory: Path, missing: Sequence[DatasetFile]) -> list[Dat
 
 
 def _is_temporary(name: str) -> bool:
-    """Return True if the name is that of an unfinished file. s5cmd appends digits to its temporary names."""
+    """Return True if the name belongs to an unfinished file. s5cmd appends digits to its temporary names."""
     return name.startswith(".") and (PART in name or name.endswith((DECODED, RANGES, JOURNAL)))
 
 
@@ -197,7 +198,7 @@ def _use_mounted(context: Context, mounted: Path) -> None:
     if wrong:
         raise StepError(
             f"{mounted}: missing, or the size differs from the index: {', '.join(wrong)}",
-            remedy="copy the complete dataset there, or remove its directory: the node then downloads it from S3",
+            remedy="copy the complete dataset there, or remove its directory to make the node download it from S3",
         )
     start_prewarm(context, mounted)
 

@@ -7,7 +7,7 @@ from bootstrap.errors import CommandError, StepError
 from bootstrap.interpreter import find_interpreter
 from bootstrap.step_runner import Step
 
-# `python -c` puts the working directory first on sys.path, but that directory does not belong to the bundle.
+# `python -c` puts the working directory first on sys.path, but that directory is not part of the bundle.
 _PROBE = """
 import sys
 sys.path.pop(0)

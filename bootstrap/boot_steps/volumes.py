@@ -37,17 +37,17 @@ logger = logging.getLogger(__name__)
 APPEAR_SECONDS = 120.0
 POLL_SECONDS = 1.0
 TOOL_SECONDS = 600.0
-# EC2 error codes that mean another instance has attached the volume.
+# EC2 error codes for a volume that is attached to another instance.
 # Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html (2026-11).
 _TAKEN = ("VolumeInUse", "AttachmentLimitExceeded")
 # User data may start while EC2 still lists the instance as pending. AttachVolume then fails with "Instance 'i-...' is
 # not 'running'". It also fails while the volume is still being created.
-# Sources (2026-11): the same, and https://github.com/ansible-collections/amazon.aws/pull/497.
+# Sources (2026-11): the same page, and https://github.com/ansible-collections/amazon.aws/pull/497.
 _LATE = ("IncorrectState", "IncorrectInstanceState")
 # DescribeVolumes is eventually consistent: the volumes of a new instance may be missing at first.
 # Source (2026-11): https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html.
 EC2_SECONDS = 120.0
-# Mounted read-only without a journal replay because other nodes read the same disk at the same time.
+# Read-only and without journal replay, because other nodes read the same disk at the same time.
 _SHARED_OPTIONS = {"ext4": "ro,noload", "xfs": "ro,norecovery,nouuid"}
 
 
@@ -234,7 +234,7 @@ def _wait_for_device(context: Context, volume: Volume, volume_id: str) -> str:
             return device
         if context.system.monotonic_seconds() >= deadline:
             raise StepError(
-                f"{volume_id}: its disk did not appear within {APPEAR_SECONDS:g} seconds of being attached",
+                f"{volume_id}: its disk did not appear within {APPEAR_SECONDS:g} seconds of the attachment",
                 remedy="check that the image has the NVMe driver; see the kernel log",
             )
         context.system.sleep(POLL_SECONDS)

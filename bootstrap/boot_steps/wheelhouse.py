@@ -1,4 +1,4 @@
-"""Boot step: install the wheels that the image does not contain on top of its packages, without network access."""
+"""Boot step: install the wheels that the image does not contain, without network access."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 PROBE_SECONDS = 60.0
 INSTALL_SECONDS = 300.0
 BUNDLE_REMEDY = "run `python -m stacks bundle FILE`, and deploy again"
-# Isolated (-I) from the working directory and PYTHONPATH. A venv that is created from another venv sees only the base
-# Python, without torch, so the script lists the image's package directories.
+# Isolated (-I) from the working directory and PYTHONPATH. A venv created from another venv sees only the base Python,
+# without torch, so the script lists the image's package directories.
 _IMAGE = """
 import json, sys
 print(json.dumps({
@@ -46,13 +46,13 @@ print("; ".join(wrong))
 
 
 class Wheelhouse(Step):
-    """Install the wheels that the image does not contain into a separate environment, by hash and offline."""
+    """Install the wheels that the image does not contain in a separate environment, by hash and offline."""
 
     name = "wheelhouse"
     may_be_skipped = True
 
     def digest(self, context: Context) -> str:
-        """Return the digest of the node document, which identifies the bundle and so the wheelhouse."""
+        """Return the digest of the node document, which determines the bundle and the wheelhouse."""
         return context.node.digest()
 
     def is_done(self, context: Context) -> bool:
@@ -157,7 +157,7 @@ def _create_environment(context: Context, wheelhouse: Bundle, directories: objec
 
 
 def _pip(directory: Path) -> Path:
-    """Return pip's wheel, which runs without installation. The image may not have pip, or only an old version."""
+    """Return pip's wheel, which runs without installation. The image may have no pip, or only an old version."""
     found = sorted((directory / "wheels").glob("pip-*.whl"))
     if not found:
         raise StepError(f"{directory}: pip's wheel is missing", remedy=BUNDLE_REMEDY)
@@ -167,7 +167,7 @@ def _pip(directory: Path) -> Path:
 def _install(context: Context, pip: list[str], options: list[str]) -> None:
     command = [*pip, "--isolated", "--disable-pip-version-check", "--no-input", "install", *options]
     try:
-        # Configuration files are ignored too, since they could set an index.
+        # Configuration files are also ignored, because they could set an index.
         output = context.system.run(
             command, timeout_seconds=INSTALL_SECONDS, environment={"PIP_CONFIG_FILE": os.devnull}
         )

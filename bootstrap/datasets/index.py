@@ -26,7 +26,7 @@ class DatasetFile:
         bytes: Size of the decoded file, or None if the index does not contain it.
         blake3: Hash of the decoded file.
         sha256: Hash of the decoded file.
-        encoding: Encoding of the object in the bucket, whose name has a matching extension. None if not encoded.
+        encoding: Encoding of the object in the bucket, or None. The object's name has a matching extension.
         stored_bytes: Size of the object in the bucket.
     """
 

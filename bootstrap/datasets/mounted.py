@@ -17,8 +17,7 @@ logger = logging.getLogger(__name__)
 def link_mounted_dataset(context: Context, dataset: str, stored: str, index: str) -> Path | None:
     """Link the dataset's directory to a mounted directory with the index. Return the mounted directory, or None.
 
-    A dataset with encoded files is not linked, since its files must be decoded. A directory that was already staged is
-    kept.
+    A dataset with encoded files is not linked, because its files must be decoded. An already staged directory is kept.
 
     Args:
         context: The context of the step.
@@ -45,7 +44,7 @@ def link_mounted_dataset(context: Context, dataset: str, stored: str, index: str
 
 
 def _is_usable(index: Path) -> bool:
-    """Return True if a mounted index exists and none of its files is encoded."""
+    """Return True if a mounted index exists and lists no encoded files."""
     if not index.is_file():
         return False
     return not any(each.encoding for each in index_files(index.read_text(encoding="utf-8"), str(index)))

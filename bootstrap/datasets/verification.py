@@ -1,6 +1,6 @@
 """Verifies downloaded files against the dataset index while others are still downloading, and renames valid files.
 
-s5cmd writes to a temporary name and then renames the file, so an existing part file is complete. If this process's
+s5cmd writes to a temporary name and then renames the file, so a part file that exists is complete. If this process's
 interpreter has blake3, it hashes the files itself. Otherwise, the training interpreter hashes many files per process.
 zstd files are always decoded in the training interpreter.
 """
@@ -155,7 +155,7 @@ class Verifier:
 
 
 def _digest(blake3: Any, path: Path) -> str:
-    """Return a file's hash. Small files are read, since mapping them and waking other cores takes longer."""
+    """Return a file's hash. Small files are read, not mapped: mapping them and waking other cores would take longer."""
     if path.stat().st_size <= _READ_BYTES:
         digest: str = blake3(path.read_bytes()).hexdigest()
     else:
@@ -164,5 +164,5 @@ def _digest(blake3: Any, path: Path) -> str:
 
 
 def part_name(each: DatasetFile) -> str:
-    """Return a file's temporary name, which it keeps until it has been verified."""
+    """Return the temporary name that a file has until it is verified."""
     return f".{each.object_name}{PART}"

@@ -1,1 +1,1 @@
-"""The node's disks and volumes: discovery, mounts, checkpoint volume copies, and the tools that these need."""
+"""The node's disks and volumes: discovery, mounts, checkpoint volume copies, and the programs that they need."""

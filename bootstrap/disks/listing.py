@@ -1,8 +1,8 @@
 """The machine's NVMe disks: serial numbers, models, users and contents.
 
-Disks are identified by serial number, since the kernel numbers them in discovery order. A mistake here
-would destroy data, so `contents` uses three checks: wipefs signatures, blkid signatures, and the first and last MiB,
-which are zero on a blank disk.
+Disks are identified by serial number, because the kernel numbers them in discovery order. A mistake here would destroy
+data, so `contents` makes three checks: wipefs signatures, blkid signatures, and the first and last MiB, which are zero
+on a blank disk.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from bootstrap.errors import CommandError, NotReadyError, StepError
 logger = logging.getLogger(__name__)
 
 INSTALL_SECONDS = 600.0
-# The SSM agent updates itself during boot and holds the lock of the RPM database during that time.
+# The SSM agent updates itself during boot and locks the RPM database during the update.
 # Source (2026-11): https://github.com/amazonlinux/amazon-linux-2023/issues/397.
 LOCK_SECONDS = 180.0
 REPOSITORY = "amazonlinux"
@@ -25,7 +25,7 @@ def require_program(context: Context, program: str, *, package: str, guide: str 
     """Install a program unless it is on PATH.
 
     The Amazon Linux repository is in S3 in the node's region, so nodes without internet access can reach it. Other
-    distributions do not have such a repository.
+    distributions have no such repository.
     Source: https://docs.aws.amazon.com/linux/al2023/ug/deterministic-upgrades.html (2026-11).
 
     Args:

@@ -1,8 +1,8 @@
 """Copies the checkpoint volume from its newest snapshot for a node in another zone.
 
-Like the volume, the copy is only a cache, since S3 has every checkpoint. A failure therefore does not end the boot and
-is reported by a single event. EC2 deletes the copy with the instance. docs/adr/0011-copies-of-the-checkpoint-volume.md
-explains when a copy helps and when S3 is faster.
+Like the volume, the copy is only a cache, because S3 has every checkpoint. A failure therefore emits one event and does
+not stop the boot. EC2 deletes the copy with the instance. docs/adr/0011-copies-of-the-checkpoint-volume.md explains
+when a copy helps and when S3 is faster.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Copy:
 
 
 def find_or_create_copy(context: Context, volume: Volume) -> Copy:
-    """Return a copy that this node has attached or can attach. If its zone has none, create a copy and wait for it.
+    """Return a copy that this node has attached or can attach. If its zone has no copy, create one and wait for it.
 
     A copy created by an earlier, interrupted boot of this node is reused.
 
@@ -122,7 +122,7 @@ def _create(context: Context, volume: Volume, zone: str) -> Copy:
     if snapshot is None:
         raise StepError(
             f"no completed snapshot of {volume.volume_id} exists yet",
-            remedy=f"{NO_COPY_NEEDED}; the schedule takes one every storage.checkpoint_volume.snapshot_every_hours",
+            remedy=f"{NO_COPY_NEEDED}; storage.checkpoint_volume.snapshot_every_hours sets the schedule",
         )
     originals = _ask(context, "describe_volumes", "Volumes", VolumeIds=[volume.volume_id])
     if not originals:
@@ -155,7 +155,7 @@ def _create(context: Context, volume: Volume, zone: str) -> Copy:
 
 
 def _wait_until_created(context: Context, volume_id: str) -> None:
-    """Wait until EC2 has created a volume. If KMS refuses its key, the volume enters state `error` or disappears."""
+    """Wait until EC2 has created a volume. If KMS denies access to its key, it gets the state `error` or disappears."""
     deadline = context.system.monotonic_seconds() + CREATION_SECONDS
     while True:
         found = _ask(context, "describe_volumes", "Volumes", VolumeIds=[volume_id])

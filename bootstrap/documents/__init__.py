@@ -1,4 +1,4 @@
-"""The node document and the run document. Both are typed, strictly decoded and identified by a digest.
+"""The node document and the run document: types, strict decoding and digests.
 
 Standard library only, because the CDK app also imports this package.
 """
@@ -23,7 +23,7 @@ from bootstrap.documents.supervisor_limits import SuperviseTimings, heartbeat_pr
 from bootstrap.errors import Problem
 
 TERMINATING_HOOK = "trainstack-terminating"
-"""Name of the Auto Scaling lifecycle hook that a leaving node completes. The fleet's definition contains it."""
+"""Name of the Auto Scaling lifecycle hook, which the fleet defines and a leaving node completes."""
 SNAPSHOTS_TAG = "trainstack:snapshots"
 """Tag on the checkpoint volume and all its snapshots (from the schedule or nodes). Its value is the deployment."""
 COPY_TAG = "trainstack:copy-of"

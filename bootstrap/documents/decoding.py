@@ -1,6 +1,6 @@
 """Strictly decodes JSON into typed dataclasses, and reports all problems at once. Standard library only.
 
-Decoding any text results in a value or a DocumentError: nesting and integers are bounded, and numbers are finite.
+Decoding returns a value or raises DocumentError for any text. Nesting and integers are bounded, and numbers are finite.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCHEMA_VERSION = 2
 """Version of both documents. Version 1 used other names for keys of `training`."""
 
 MAX_DEPTH = 64
-"""Maximum depth of nested lists and objects in a document. Deeper text would exceed the parser's recursion limit."""
+"""Maximum depth of nested lists and objects in a document. Deeper nesting would exceed the parser's recursion limit."""
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ def checked(value: T | None, problems: list[Problem], document: str) -> T:
 
 
 def parse_text(text: str, document: str) -> object:
-    """Parse JSON text. Raises DocumentError if it is not JSON or is nested too deeply, or if a key occurs twice."""
+    """Parse JSON text. Raises DocumentError if it is not JSON, is nested too deeply, or has a duplicate key."""
     duplicates: list[Problem] = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def decode_document(cls: type[T], value: object, document: str) -> tuple[T | Non
     if isinstance(value, Mapping):
         version = value.get("schema_version")
         if isinstance(version, int) and not isinstance(version, bool) and version != SCHEMA_VERSION:
-            # Report only this problem, since a different version's keys would only add a list of unknown keys.
+            # Report only this problem, because the other version's keys would only add a list of unknown keys.
             problem = Problem(
                 "schema_version",
                 str(version),

@@ -63,12 +63,12 @@ class DesiredState:
         return {"schema_version": self.schema_version, "state": self.state, **plain}
 
     def restart_generation(self, run: str) -> int:
-        """Return the last generation of a run that must end and be followed by another, or 0."""
+        """Return the last generation of a run that must end because of a restart request, or 0."""
         return self.restart.generation if self.restart is not None and self.restart.run == run else 0
 
 
 RUNNING = DesiredState()
-"""The desired state of a deployment without the parameter."""
+"""The desired state of a deployment whose parameter does not exist."""
 
 
 def desired_parameter(deployment: str) -> str:

@@ -1,10 +1,10 @@
 """Keys of a deployment's objects in S3. `stacks.constructs.nodes.object_rights` lists which of them nodes may access.
 
-A fleet's nodes have one role, which may access the keys of all runs of the fleet: a node whose run was renamed still
-writes the last save of the old run. The fleet has the deployment's name.
+A fleet's nodes share one role, which may access the keys of all the fleet's runs, because a node still writes the last
+save of the old run after the run is renamed. The fleet has the deployment's name.
 
-An instance's role session has the user id `<role id>:<instance id>`. The role allows keys with the caller's user id
-as a segment, so nodes cannot write each other's heartbeats and reports.
+An instance's role session has the user id `<role id>:<instance id>`. The role allows writes only to keys that contain
+the caller's user id, so nodes cannot write each other's heartbeats and reports.
 Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_variables.html (principal key values;
 2026-11).
 """

@@ -1,4 +1,4 @@
-"""The supervisor's heartbeats and timeouts, their limits, and the rule that relates them.
+"""The supervisor's intervals and timeouts, their limits, and the rule that relates them.
 
 Standard library only. The defaults are in `stacks/config/heartbeat.py`.
 """
@@ -15,7 +15,7 @@ PING_SECONDS = 1.0
 """Interval between a supervisor's pings to each of its peers."""
 MIN_POLL_SECONDS, MIN_HEARTBEAT_SECONDS, MIN_HEARTBEAT_TIMEOUT_SECONDS = 0.05, 0.1, 0.5
 MIN_BEATS_PER_TIMEOUT = 2
-"""Minimum ratio of timeout to interval. With fewer heartbeats, one that is late looks like a lost node."""
+"""Minimum ratio of timeout to interval. With fewer heartbeats per timeout, a late heartbeat looks like a lost node."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SuperviseTimings:
     Attributes:
         poll_seconds: Interval for reading instance metadata and control records.
         heartbeat_seconds: Interval between this node's heartbeats.
-        heartbeat_timeout_seconds: A peer that does not send a heartbeat for this long is lost.
+        heartbeat_timeout_seconds: A peer is lost if it does not send a heartbeat for this long.
         gang_timeout_seconds: A gang smaller than the run's `nodes` starts after this wait.
         boot_timeout_seconds: A boot that takes longer fails, and the instance shuts down.
     """
@@ -47,7 +47,7 @@ class SuperviseTimings:
 
     @property
     def verdict_seconds(self) -> float:
-        """Return the time that a node waits for its peers to report their outcomes of a generation."""
+        """Return the time that a node waits for its peers' outcomes after a generation."""
         return 2 * self.heartbeat_timeout_seconds
 
     @property
