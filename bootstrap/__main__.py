@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     root_help = "root directory of the node's files (default: $TRAINSTACK_ROOT, else /opt/trainstack)"
     plan = commands.add_parser(
         "plan",
-        help="list the boot steps in order and their effects on this machine, without changing anything",
+        help="list the boot steps in order and what each would do on this machine, without changing anything",
         description="List the boot steps in order. On a machine with a node document (ROOT/node.json), also inspect "
         "the machine and print what a boot would change. The exit code is 1 if a step would fail.",
     )
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("document", metavar="NODE_JSON", type=Path, help="file with the node document, or - for stdin")
     boot = commands.add_parser(
         "boot",
-        help="run the boot steps, then supervise; report a failure and shut down",
+        help="run the boot steps, then supervise; on failure, report it and shut down",
         description="Read ROOT/node.json, run the steps that `plan` lists, then become `supervise`. If a step "
         "fails, emit an event, upload the failure to s3://<control bucket>/nodes/<user id>/boot-failure.json, and "
         "shut down the instance.",
@@ -118,9 +118,9 @@ def _add_prewarm(commands: argparse._SubParsersAction[argparse.ArgumentParser], 
 
     parser = commands.add_parser(
         "prewarm",
-        help="read each block of a dataset on an EBS volume once, so that EBS has loaded it before training reads it",
+        help="read each block of a dataset on an EBS volume once, so that EBS loads it before training needs it",
         description="Read the blocks of the dataset in DIRECTORY in the order of its index, bypassing the page cache, "
-        "and print one line when the first blocks have been read. SIGTERM ends the command, and a later call resumes.",
+        "and print one line when the first blocks have been read. SIGTERM stops the command; the next call resumes.",
     )
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="directory that contains dataset.json")
     parser.add_argument("--root", help=root_help)

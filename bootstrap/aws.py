@@ -1,4 +1,4 @@
-"""boto3 clients with timeouts, so that a missing endpoint causes an error within seconds instead of a hang.
+"""boto3 clients with timeouts, so that calls to a missing endpoint fail within seconds instead of hanging.
 
 The region comes from the node document. boto3 finds endpoints and credentials (AWS_ENDPOINT_URL, instance role).
 """
@@ -19,18 +19,19 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
 AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
-"""Errors that a call can raise: a refusal, no response, or a response from a proxy instead of AWS."""
+"""Errors that a call can raise: AWS refused the request or did not respond, or a proxy responded in its place."""
 
 DEPLOYMENT_TAG = "trainstack:deployment"
-"""The tag with which every resource names its deployment. `stacks` sets it, and the node's policy reads it."""
+"""Tag with a resource's deployment name. `stacks` sets it on every resource, and the node's policy checks it."""
 CONNECT_TIMEOUT_SECONDS = 3
 Patience = Literal["low", "normal", "high"]
-"""`low`: for small requests that the caller will repeat anyway. `high`: for requests during boot, whose failure would
-end the instance, although S3 may return 503 (Slow Down) while many nodes start, and DNS may not respond yet."""
+"""`low`: for small requests that the caller will repeat anyway. `high`: for requests during boot, because a failed boot
+terminates the instance. While many nodes start, S3 may return 503 (Slow Down), and DNS may not respond yet."""
 READ_TIMEOUT_SECONDS = 10
 _READ_TIMEOUTS: dict[Patience, int] = {"low": 4, "normal": READ_TIMEOUT_SECONDS, "high": READ_TIMEOUT_SECONDS}
 ATTEMPTS: dict[Patience, int] = {"low": 2, "normal": 3, "high": 8}
-"""Attempts, between which botocore pauses for up to 1, 2, 4, 8, 16 and then 20 seconds, at random. Source (2026-11):
+"""Number of attempts. botocore pauses for a random time of up to 1, 2, 4, 8, 16 and then 20 seconds between them.
+Source (2026-11):
 https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html (standard mode)."""
 
 
@@ -64,14 +65,14 @@ class Aws:
             return self._clients[service, patience]
 
     def signed_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-        """Return the URL and headers of a signed GET request for an object, which is valid for a few minutes.
+        """Return the URL and headers of a signed GET request for an object. The signature is valid for a few minutes.
 
         Raises:
             BotoCoreError: There are no credentials, or they cannot be renewed.
         """
         client = self.client("s3")
         scheme, _, host = client.meta.endpoint_url.rstrip("/").partition("://")
-        # Addresses objects as boto3 does, except that boto3's presigned URLs omit the region. Only AWS supports bucket
+        # The URL is the one that boto3 uses for calls; its presigned URLs omit the region. Only AWS supports bucket
         # names in host names.
         address = f"{bucket}.{host}" if ".amazonaws.com" in host and "." not in bucket else f"{host}/{bucket}"
         url = f"{scheme}://{address}/{quote(key, safe='/~')}"

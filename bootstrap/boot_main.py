@@ -83,4 +83,4 @@ def _shut_down(system: System) -> None:
     try:
         system.shut_down()
     except CommandError as error:
-        logger.critical("cannot shut down the instance, which still incurs charges: %s %s", error, error.output_tail)
+        logger.critical("cannot shut down the instance; it still incurs charges: %s %s", error, error.output_tail)

@@ -59,7 +59,7 @@ class Context:
     uninitialized_mounts: set[str] = field(default_factory=set)
 
     def wait_until_ready(self, attempt: Callable[[], T], *, limit_seconds: float) -> T:
-        """Return the result of `attempt`, and retry it while it raises NotReadyError.
+        """Call `attempt` until it does not raise NotReadyError, and return its result.
 
         Emits BootWaiting if the first call fails.
 
@@ -131,7 +131,7 @@ def _identity(context: Context) -> InstanceIdentity:
 
 
 def attach_shipper(context: Context) -> LogShipper | None:
-    """Ship later events to CloudWatch Logs. Return None without an instance id, after which the log stream is named."""
+    """Ship later events to CloudWatch Logs. Return None if the instance id, which names the log stream, is unknown."""
     if context.identity is None:
         return None
     shipper = LogShipper(
@@ -161,7 +161,8 @@ def report_failure(context: Context, name: str, failure: BootFailed) -> None:
     bucket, key = context.node.control_bucket, report_prefix(user_id(context.node.role_id, instance_id)) + name
     body = {"instance_id": instance_id, "unix_seconds": context.system.unix_seconds(), **failure.to_json()}
     try:
-        # The instance costs money until it shuts down, so an endpoint that hangs must not delay the shutdown for long.
+        # The instance costs money until it shuts down, so an unresponsive endpoint must not delay the shutdown for
+        # long.
         context.aws.client("s3", patience="low").put_object(
             Bucket=bucket, Key=key, Body=json.dumps(body, indent=2).encode()
         )

@@ -96,7 +96,7 @@ class NotReadyError(StepError):
 
     @classmethod
     def from_step(cls, error: StepError) -> Self:
-        """Return the same failure as one that may resolve itself."""
+        """Return the failure as a NotReadyError."""
         return cls(
             error.message,
             remedy=error.remedy,
@@ -106,7 +106,7 @@ class NotReadyError(StepError):
         )
 
     def after(self, waited_seconds: float) -> Self:
-        """Return the same failure, with the time that the step has waited."""
+        """Add the time that the step has waited to the message, and return the failure."""
         self.message = f"{self.message} (after waiting {waited_seconds:g} seconds)"
         self.args = (self.message,)
         return self

@@ -32,7 +32,7 @@ _GROUP_NAME_TAG = "aws:autoscaling:groupName"
 
 @dataclass(frozen=True)
 class InstanceIdentity:
-    """This instance's identity. `auto_scaling_group` is None outside a group or without tags in the metadata."""
+    """This instance's identity. `auto_scaling_group` is None outside a group or if the metadata has no tags."""
 
     instance_id: str
     instance_type: str
@@ -54,7 +54,7 @@ class InstanceMetadata:
     """A thread-safe client for the instance metadata service.
 
     A request takes at most `ATTEMPTS` times `REQUEST_TIMEOUT_SECONDS`, plus the pauses between attempts, even if the
-    response arrives byte by byte. A truncated response counts as no response.
+    response arrives byte by byte. A truncated response is treated as no response.
     """
 
     def __init__(self, system: System) -> None:
@@ -128,7 +128,7 @@ class InstanceMetadata:
         """
         with self._lock:
             answer = self._with_token(path)
-            if answer.status == 401:  # the token expired early, for example during hibernation
+            if answer.status == 401:  # the token has expired early, for example during hibernation
                 self._token = None
                 answer = self._with_token(path)
         if answer.status == 404:
@@ -156,7 +156,7 @@ class InstanceMetadata:
                 raise MetadataError(f"{self._endpoint}: no token: status {answer.status}: {answer.body[:200]}")
             token = answer.body.strip()
             if _TOKEN.fullmatch(token) is None:  # http.client raises ValueError for other header values
-                raise MetadataError(f"{self._endpoint}: latest/api/token: {token[:80]!r}: is not a token")
+                raise MetadataError(f"{self._endpoint}: latest/api/token: {token[:80]!r}: not a token")
             self._token = token
             self._token_expires = now + TOKEN_LIFE_SECONDS / 2
         return self._bounded("GET", f"latest/meta-data/{path}", {"X-aws-ec2-metadata-token": self._token})

@@ -16,7 +16,7 @@ WHEELHOUSE_FILE = "wheelhouse.json"
 def wheelhouse_of(context: Context) -> Bundle | None:
     """Return the wheelhouse that the node bundle names, or None.
 
-    The wheelhouse is named in the bundle because the node document in user data does not have enough space. The node
+    The bundle names the wheelhouse because user data, which contains the node document, is limited in size. The node
     document contains the bundle's digest, so the wheelhouse cannot be replaced.
 
     Raises:

@@ -39,7 +39,7 @@ class Layout:
 
     @property
     def supervisor_state(self) -> Path:
-        """State that the supervisor keeps across its restarts."""
+        """State that the supervisor keeps across restarts."""
         return self.state / "supervisor.json"
 
     def marker(self, step: str) -> Path:

@@ -1,4 +1,4 @@
-"""Runs the supervisor as a systemd service, so that systemd restarts it when it dies and after a machine restart.
+"""Runs the supervisor as a systemd service, so that systemd restarts it after a crash and after a machine restart.
 
 `boot` writes and enables the unit, and starts it after the boot steps. The unit runs `python -m bootstrap service`. On
 a node without systemd or in an embedded cloud, the boot process itself becomes the supervisor.
@@ -51,10 +51,10 @@ WorkingDirectory={directory}
 ExecStart={interpreter} -m bootstrap service --root {root}
 Restart=on-failure
 RestartSec=1
-# Only the supervisor receives SIGTERM, and it lets the trainers save. Remaining processes are then killed.
+# Only the supervisor receives SIGTERM. It lets the trainers save, and systemd then kills remaining processes.
 KillMode=mixed
 TimeoutStopSec={stop_seconds}
-# The supervisor handles a rank that runs out of memory: it ends the generation and starts the next.
+# If a rank runs out of memory, the supervisor ends the generation and starts the next.
 OOMPolicy=continue
 # EFA and GPUs pin memory; data loaders open many files.
 LimitMEMLOCK=infinity
@@ -73,7 +73,7 @@ def unit_text(*, interpreter: str, directory: Path, root: Path, environment: Map
         interpreter: Absolute path of the Python that runs the node program.
         directory: Directory of the `bootstrap` package.
         root: Root directory of the node's files.
-        environment: This process's environment, part of which the unit inherits.
+        environment: This process's environment. The unit inherits part of it.
     """
     kept = {
         name: value
@@ -93,8 +93,9 @@ def unit_text(*, interpreter: str, directory: Path, root: Path, environment: Map
 def install_service(system: System, layout: Layout) -> bool:
     """Write and enable the unit. Return True if systemd can run the supervisor.
 
-    This happens before the boot steps, because cloud-init runs user data only at an instance's first boot: if a service
-    in the image or a patch policy restarts the machine during the boot steps, systemd runs them again.
+    `boot` calls this function before the boot steps, because cloud-init runs user data only at an instance's first
+    boot. If a service in the image or a patch policy restarts the machine during the boot steps, systemd runs them
+    again.
     """
     if not InstanceMetadata(system).is_of_this_machine or not RUNNING.is_dir():
         return False
@@ -120,13 +121,13 @@ def _systemctl(system: System, layout: Layout, *arguments: str) -> bool:
         system.run(["systemctl", *arguments], timeout_seconds=PROGRAM_SECONDS)
     except CommandError as error:
         events = EventLog(system, layout.events)
-        with contextlib.suppress(MetadataError):  # without an instance id, the event is still in the node's file
+        with contextlib.suppress(MetadataError):  # without an instance id, the event is only in the node's file
             events.set_instance(InstanceMetadata(system).identity().instance_id)
         events.emit(
             InstanceFault(
                 f"cannot start {UNIT}: {error} {error.output_tail[-200:].strip()}",
                 "continue",
-                f"see systemctl status {UNIT}; the node trains, but its supervisor is not restarted if it dies",
+                f"see systemctl status {UNIT}; the node trains, but its supervisor is not restarted after a crash",
             )
         )
         return False

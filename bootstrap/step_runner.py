@@ -1,6 +1,6 @@
 """Boot steps and their runner. For each step, the runner checks, acts, verifies, writes a marker and emits an event.
 
-Steps run concurrently unless ordered by `after`. `bootstrap/boot_steps/boot_sequence.py` lists the steps, and `boot`
+Steps run concurrently unless `after` orders them. `bootstrap/boot_steps/boot_sequence.py` lists the steps, and `boot`
 handles failures.
 """
 
@@ -172,5 +172,5 @@ def _marker_digest(context: Context, step: Step) -> str | None:
     try:
         marker = json.loads(text)
     except ValueError:
-        return None  # an unreadable marker does not prove that the step ran: run it
+        return None  # an unreadable marker does not prove that the step ran
     return marker.get("digest") if isinstance(marker, dict) else None

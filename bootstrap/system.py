@@ -1,6 +1,6 @@
 """Interface between the node program and the machine: programs, files, HTTP and the clock.
 
-All access to the machine goes through `System`, so that tests can replace it. AWS calls are in `aws`.
+All access to the machine uses `System`, so that tests can replace it. AWS calls are in `aws`.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class System:
     def http(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, timeout_seconds: float
     ) -> HttpAnswer:
-        """Make an HTTP request without a proxy, since link-local and loopback addresses must be reached directly.
+        """Make an HTTP request without a proxy, because link-local and loopback addresses must be reached directly.
 
         Error statuses and redirects are returned instead of being raised or followed.
 
@@ -300,7 +300,7 @@ class System:
         try:
             self.run(["shutdown", "-h", "now"], timeout_seconds=30)
         except CommandError as error:
-            # EC2 has already started shutting down an instance that it terminates.
+            # If EC2 is terminating the instance, a shutdown is already in progress.
             if "already a shutdown" not in error.output_tail:
                 raise
 

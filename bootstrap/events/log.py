@@ -1,4 +1,4 @@
-"""The node's event log: one JSON object per line, which is written to a file and passed to listeners."""
+"""The node's event log. It writes each event to a file as a line of JSON, and passes it to listeners."""
 
 from __future__ import annotations
 

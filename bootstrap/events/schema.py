@@ -221,7 +221,7 @@ class DesiredStateChanged(Event):
 
 @dataclass(frozen=True)
 class RunDocumentRefused(Event):
-    """The run document or the desired state is invalid, and the last valid ones stay in effect."""
+    """The run document or the desired state is invalid, and the last valid documents stay in effect."""
 
     message: Annotated[str, "the parameter and every problem in it"]
 
@@ -282,8 +282,8 @@ class GenerationEnded(Event):
 
     generation: _Generation
     outcome: Literal["finished", "stopped", "failed", "lost_peer", "bad_configuration"]
-    step: Annotated[int, "last step known to have been reached"]
-    message: Annotated[str, "cause, as far as this node can determine"]
+    step: Annotated[int, "last step that the trainers are known to have reached"]
+    message: Annotated[str, "cause, as far as this node can determine it"]
     remedy: _Remedy = None
 
 
@@ -334,7 +334,7 @@ class LifecycleTarget(Event):
 class ClockJumped(Event):
     """This machine's clock was stepped by 5 s or more. Deadlines use the monotonic clock."""
 
-    seconds: Annotated[float, "size of the step; negative if backward"]
+    seconds: Annotated[float, "size of the step; negative if the clock was set back"]
     message: Annotated[str, "description"]
     remedy: Annotated[str, "how to fix it"]
 

@@ -76,7 +76,7 @@ class LogShipper:
                 self._condition.wait_for(lambda: self._queue or self._closing)
                 if not self._queue:
                     return
-                # Let the batch fill. The same wait serves as the pause after a failure and ends early on close.
+                # Let the batch fill. This wait is also the pause after a failure, and closing ends it early.
                 self._condition.wait_for(lambda: self._closing, max(INTERVAL_SECONDS, pause))
                 batch = self._take()
             try:
@@ -122,7 +122,7 @@ class LogShipper:
 
 
 def _message(event: Mapping[str, Any]) -> str:
-    """Return the event as JSON. An event over the service limit, which would fail the batch, keeps only common keys."""
+    """Return the event as JSON. Events over the service limit would fail the batch and keep only common keys."""
     text = json.dumps(event)
     if len(text) <= MAX_EVENT_BYTES:  # ASCII: one byte per character
         return text

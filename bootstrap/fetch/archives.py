@@ -12,7 +12,7 @@ from bootstrap.context import Context
 from bootstrap.documents import Bundle
 from bootstrap.errors import NotReadyError, StepError
 
-# boto3 repeats a request, but not a response that ends early.
+# boto3 retries failed requests, but not responses that end early.
 RESPONSE_SECONDS = 60.0
 
 
@@ -46,7 +46,7 @@ def fetch_archive(context: Context, bundle: Bundle, target: Path, *, named_by: s
         try:
             unpacked.rename(target)
         except OSError:
-            if not target.is_dir():  # another download of the same digest was faster and has the same contents
+            if not target.is_dir():  # a concurrent download of the same digest has created it
                 raise
 
 

@@ -36,7 +36,7 @@ class Child:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            return  # `_listen` sees the end of the output
+            return  # `_listen` detects the end of the output
 
     def kill(self) -> None:
         """Kill the process and wait for it to exit."""

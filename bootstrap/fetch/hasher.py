@@ -1,4 +1,4 @@
-"""A program that computes the BLAKE3 hashes of files during their download, reading from the page cache.
+"""A program that computes the BLAKE3 hashes of files while they download, reading from the page cache.
 
 Standard input: lines of JSON with the file's `path`, its final `size`, and the number of leading bytes that are
 `ready`. Standard output: one line for each complete file, with `path` and either `hash` or `problem`. The program exits
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 STRIDE_BYTES = 16 * 1024 * 1024
-"""Bytes per call, enough to keep all cores busy."""
+"""Bytes per call; enough to keep all cores busy."""
 
 
 class GrowingFile:

@@ -1,8 +1,7 @@
 """Downloads large objects from S3 in parallel ranges, hashes them on arrival, and resumes interrupted downloads.
 
 Every request names the object's ETag, so all bytes come from one version. Failed ranges are retried after a random
-wait.
-The number of requests doubles while that increases the rate, and halves when S3 returns SlowDown.
+wait. The number of requests doubles as long as the rate increases, and halves when S3 returns SlowDown.
 
 On two cores, the processor is the bottleneck. One GiB took 1 core-second in the kernel (socket to memory, memory to
 page cache), 0.3 for the hash, and 0.3 for requests and start-up. s5cmd took 1.1 core-seconds in total, without a hash.
@@ -46,7 +45,7 @@ MIN_CONNECTIONS, MAX_CONNECTIONS = 64, 256
 CONNECTIONS_PER_PROCESS = 16
 ATTEMPTS = 8
 INITIAL_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.2, 10.0
-_QUEUED = 1.25  # requests per connection: some wait in the worker, so that no connection is idle
+_QUEUED = 1.25  # requests per connection: some wait in the worker so that no connection is idle
 _PERMANENT = {"NoSuchKey", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket"}
 _FULL = ("ENOSPC", "EDQUOT")
 _DAMAGED = "the dataset is damaged or was overwritten during the download: tokenize it again"
@@ -120,7 +119,7 @@ class _Downloads:
         self._last_id = 0
         self._answers: Answers = queue.SimpleQueue()
         self._workers: list[Child] = []
-        # Not isolated like the workers: the training interpreter may find its packages through the environment.
+        # Unlike the workers, not isolated: the training interpreter may find its packages through the environment.
         self._hashing = Child(context.system, [find_interpreter(context), hasher.__file__], self._answers)
         cores = os.cpu_count() or 1
         maximum = min(max(cores * CONNECTIONS_PER_CORE, MIN_CONNECTIONS), MAX_CONNECTIONS)

@@ -1,8 +1,8 @@
 """A file that is downloaded in parts, in any order, and the journal of the parts that are on disk.
 
-A part is recorded after all of its bytes have been written to the page cache. These bytes survive SIGKILL but not a
-machine crash, so a journal is valid only for one kernel boot, and no step waits for fsync. The file itself is always
-verified against its hash.
+A part is recorded after all of its bytes are in the page cache. These bytes survive SIGKILL but not a machine crash, so
+a journal is valid only for one kernel boot, and fsync is not needed. The complete file is always verified against its
+hash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def hidden_names(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Origin:
-    """Identity of the object and the kernel boot. Parts with a different origin are discarded."""
+    """Identity of the object and of the kernel boot. Parts with a different origin are discarded."""
 
     etag: str
     size: int

@@ -1,4 +1,4 @@
-"""Makes boto3 importable from the wheelhouse, for an image whose interpreter does not have it.
+"""Makes boto3 importable from the wheelhouse if the image's interpreter does not have it.
 
 The boot steps need boto3 to download the wheelhouse, which contains it. This module therefore downloads the wheelhouse
 with the AWS CLI, as user data does, to the directory from which the `wheelhouse` step installs it. It imports only the
@@ -19,7 +19,7 @@ from typing import Any
 from bootstrap.layout import Layout
 
 DISTRIBUTIONS = ("boto3", "botocore", "jmespath", "python_dateutil", "s3transfer", "six", "urllib3")
-"""boto3 and its dependencies, as in the names of their wheels. All are pure Python."""
+"""boto3 and its dependencies, named as in their wheels. All are pure Python."""
 DOWNLOAD_SECONDS = 300
 _UNPACKED = "sdk"
 
@@ -61,7 +61,7 @@ def _read(path: Path, remedy: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise SdkError(f"{path}: cannot read ({error}); {remedy}") from error
     if not isinstance(content, dict):
-        raise SdkError(f"{path}: is not a JSON object; {remedy}")
+        raise SdkError(f"{path}: not a JSON object; {remedy}")
     return content
 
 

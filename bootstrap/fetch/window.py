@@ -6,12 +6,12 @@ import math
 
 MIN_SIZE = 4.0
 MIN_SPEEDUP = 1.25
-"""Minimum speed-up from doubling the requests. A smaller one means that the network or the machine is saturated."""
-_COOL_DOWN_SECONDS = 1.0  # a burst of refusals counts as one
+"""Minimum speed-up from doubling the requests. Below it, the network or the machine is saturated."""
+_COOL_DOWN_SECONDS = 1.0  # a burst of refusals halves the limit once
 
 
 class Window:
-    """A limit that doubles while doubling makes the download faster, and halves when S3 returns SlowDown."""
+    """A limit that doubles as long as the download gets faster, and halves when S3 returns SlowDown."""
 
     def __init__(self, initial: int, maximum: int) -> None:
         self.size = float(min(initial, maximum))

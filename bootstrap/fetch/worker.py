@@ -4,8 +4,8 @@ Standard input: lines of JSON with `id`, `url`, signed `headers`, the file's `pa
 Standard output: one line for each request, in any order, with `id`. For a failure, it also contains `problem` with the
 HTTP `status`, the S3 error `code`, or the disk's `errno`. The program exits when its input ends.
 
-It imports only the standard library so that it starts fast. TLS acquires the interpreter lock for every 16 KiB, so the
-connections are spread over several worker processes.
+It imports only the standard library, to start fast. TLS acquires the interpreter lock for every 16 KiB, so several
+worker processes share the connections.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from urllib.parse import SplitResult, urlsplit
 
 BUFFER_BYTES = 256 * 1024
 RANGE_LIMIT_SECONDS = 120
-"""Timeout for one range, even if it makes progress: another connection may be faster."""
+"""Timeout for one range, even if it makes progress, because another connection may be faster."""
 _ERROR_BYTES = 64 * 1024
 
 
@@ -87,7 +87,7 @@ class Fetcher:
             received += got
             if time.monotonic() > deadline:
                 raise RangeError(f"received only {received} of {count} bytes in {RANGE_LIMIT_SECONDS} seconds")
-        answer.read()  # read to the end of the response, so that the connection can be reused
+        answer.read()  # read the response to its end, so that the connection can be reused
 
     def _ask(self, task: dict[str, Any]) -> http.client.HTTPResponse:
         parts = urlsplit(task["url"])
@@ -164,7 +164,7 @@ def main() -> None:
         threading.Thread(target=_work, args=(tasks, fetcher), daemon=True).start()
     for line in sys.stdin:
         tasks.put(json.loads(line))
-    os._exit(0)  # the parent has exited: do not write any more, since its successor may write to the same file
+    os._exit(0)  # the parent has exited: stop writing, because its successor may write to the same file
 
 
 if __name__ == "__main__":

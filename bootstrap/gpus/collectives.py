@@ -1,7 +1,7 @@
 """Environment variables for libfabric, NCCL and torch.distributed, with the reason for setting or omitting each.
 
 Few variables need to be set because aws-ofi-nccl, which every EFA image contains, detects the instance family and
-configures NCCL for it. `NOT_SET` lists variables that guides and old scripts set, with the reasons not to.
+configures NCCL for it. `NOT_SET` lists variables that guides and old scripts set, with the reasons not to set them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PLUGIN = "libnccl-net.so"
-"""File name of the network plugin that NCCL loads, here for EFA through libfabric."""
-# Directories that may contain the plugin: from the EFA installer (Ubuntu, Amazon Linux) and older deep learning images.
+"""File name of NCCL's network plugin for EFA through libfabric."""
+# Directories that may contain the plugin, used by the EFA installer (Ubuntu, Amazon Linux) and older deep learning
+# images.
 # Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html
 PLUGIN_DIRECTORIES = (
     "/opt/amazon/ofi-nccl/lib",
@@ -21,7 +22,7 @@ PLUGIN_DIRECTORIES = (
     "/opt/amazon/aws-ofi-nccl/lib",
     "/opt/aws-ofi-nccl/lib",
 )
-# In containers, the installer creates only this file, which NCCL loads if NCCL_NET_PLUGIN is `ofi`.
+# In containers, the installer creates only this file. NCCL loads it if NCCL_NET_PLUGIN is `ofi`.
 # Source (2026-11): https://github.com/aws/aws-ofi-nccl/blob/master/src/Makefile.am
 NAMED_PLUGIN, PLUGIN_NAME = "libnccl-net-ofi.so", "ofi"
 RECORDS_PREFIX, PIPE_PREFIX = "collectives-rank-", "collectives-pipe-"
@@ -70,7 +71,7 @@ NOT_SET: Mapping[str, str] = {
     "FI_EFA_FORK_SAFE": "aws-ofi-nccl sets it; no effect since Linux 5.13",
     "FI_EFA_USE_HUGE_PAGE": "already off if FI_EFA_FORK_SAFE is set",
     "RDMAV_FORK_SAFE": "for rdma-core before 38; breaks programs on newer kernels",
-    "NCCL_TUNER_PLUGIN": "aws-ofi-nccl sets it to its own library, in the form that the installed NCCL accepts",
+    "NCCL_TUNER_PLUGIN": "aws-ofi-nccl sets it to its own library, in the form that the installed NCCL expects",
     "NCCL_PROTO": "the aws-ofi-nccl tuner chooses; the fixed value Simple was meant for plugins before 1.6",
     "NCCL_ALGO": "the aws-ofi-nccl tuner chooses",
     "NCCL_CROSS_NIC": "the default, 2, stays on one network card if possible",
@@ -82,8 +83,8 @@ NOT_SET: Mapping[str, str] = {
     "NCCL_NETDEVS_POLICY": _BY_PLUGIN,
     "NCCL_TOPO_FILE": _BY_PLUGIN,
     "NCCL_MIN_NCHANNELS": "with more channels than NCCL chooses, messages are too small for EFA",
-    "NCCL_SOCKET_NTHREADS": "for TCP, which is used only during start-up",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "the default, 3, ends the process, and the supervisor reacts to that",
+    "NCCL_SOCKET_NTHREADS": "applies to TCP, which is used only during start-up",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "the default, 3, ends the process, and the supervisor handles the exit",
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "the supervisor monitors the trainers",
     "TORCH_FR_BUFFER_SIZE": "the default records 2000 collectives",
 }
@@ -103,7 +104,7 @@ def collective_variables(*, fabric: str, run_directory: Path, interface: str | N
     variables["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(run_directory / PIPE_PREFIX)
     if interface is not None:
         variables["GLOO_SOCKET_IFNAME"] = interface
-        # The leading = makes NCCL match the exact name, not a prefix.
+        # The leading = makes NCCL match the exact name instead of a prefix.
         variables["NCCL_SOCKET_IFNAME"] = f"={interface}"
     return variables
 

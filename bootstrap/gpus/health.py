@@ -22,7 +22,7 @@ class Fault:
 
     Attributes:
         message: The component and its fault.
-        action: `continue` reports it only; `reset` resets the GPUs and terminates the instance if the fault persists;
+        action: `continue` only reports it; `reset` resets the GPUs and terminates the instance if the fault persists;
             `terminate` terminates the instance immediately.
         remedy: Action for the user, or the node's own action.
     """
@@ -32,7 +32,7 @@ class Fault:
     remedy: str
 
 
-# Hardware and firmware faults that a restarted program does not survive. Not included: application errors (13, 31, 43,
+# Hardware and firmware faults that restarting the program does not fix. Not included: application errors (13, 31, 43,
 # 45), and errors after which the GPU remaps the memory row and continues (63, 94).
 FATAL_XIDS = {
     48: "an uncorrectable memory error",
@@ -55,7 +55,7 @@ _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)[^)]*\): (\d+)")
 
 
 def gpu_faults(report: str, expected: int) -> list[Fault]:
-    """Return the faults in the driver's report (XML) of a machine that must have `expected` identical GPUs."""
+    """Return the faults that the driver's report (XML) shows. The machine must have `expected` identical GPUs."""
     try:
         root = ET.fromstring(report)  # noqa: S314
     except ET.ParseError as error:
@@ -107,7 +107,7 @@ def _faults_of(gpu: ET.Element) -> Iterator[Fault]:
         remedy = "enable it in the image (nvidia-smi --ecc-config=1, then restart); memory errors are undetected now"
         yield Fault(f"{name}: ECC is off", "continue", remedy)
     for slowed in _slowdowns(gpu):
-        remedy = "this GPU slows the training down: replace the instance if gpu_use stays low"
+        remedy = "this GPU slows down training: replace the instance if gpu_use stays low"
         yield Fault(f"{name}: its clocks are reduced ({slowed})", "continue", remedy)
 
 
@@ -133,7 +133,7 @@ def xid_faults(kernel_log: str) -> list[Fault]:
 def driver_fault(driver: str, cuda: str) -> Fault | None:
     """Return a fault if the driver is too old for torch's CUDA version, else None.
 
-    For a CUDA major version newer than those in MIN_DRIVERS, the newest entry applies.
+    For a CUDA major version newer than those in MIN_DRIVERS, use the newest entry.
     """
     majors = [re.match(r"\d+", version) for version in (driver, cuda)]
     if majors[0] is None or majors[1] is None:
@@ -142,7 +142,7 @@ def driver_fault(driver: str, cuda: str) -> Fault | None:
     if int(majors[0][0]) >= minimum:
         return None
     return Fault(
-        f"driver {driver} is too old for torch built for CUDA {cuda}, which needs {minimum} or newer",
+        f"driver {driver} is too old for torch built for CUDA {cuda}, which requires {minimum} or newer",
         "terminate",
         f"use an image with driver {minimum} or newer, or one with torch built for an older CUDA",
     )

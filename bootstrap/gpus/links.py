@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 MANAGER = "nvidia-fabricmanager"
 DRIVER_SECONDS = 120.0
-# After its start, the manager trains all GPU links, which takes one to two minutes according to NVIDIA's guide.
+# After starting, the manager trains all GPU links, which takes one to two minutes according to NVIDIA's guide.
 REGISTRATION_SECONDS, POLL_SECONDS = 150.0, 3.0
-# The manager does not start before the driver and, since Blackwell, the InfiniBand devices of the switches.
+# The manager cannot start before the driver and, since Blackwell, the switches' InfiniBand devices are ready.
 START_SECONDS = 60.0
 _GPU_LINE = re.compile(r"^GPU (\d+):")
 _LINK_LINE = re.compile(r"^\s+Link (\d+): (.+)$")
@@ -33,7 +33,7 @@ _LINK_LINE = re.compile(r"^\s+Link (\d+): (.+)$")
 def start_fabric_manager(context: Context) -> None:
     """Start the fabric manager for the NVLink switches unless it is running, and wait while it registers the GPUs.
 
-    Failures are only logged, since `link_faults` reports them.
+    Failures are only logged, because `link_faults` reports them.
     """
     if not _has_switches(context):
         return
@@ -93,7 +93,7 @@ def fabric_state_faults(report: str) -> Iterator[Fault]:
 
 
 def inactive_links(text: str, gpus: int, links: int) -> dict[int, int]:
-    """Return each GPU's number of inactive links, omitting GPUs whose `links` are all active.
+    """Return the number of inactive links of each GPU that has any.
 
     Args:
         text: Output of `nvidia-smi nvlink --status`.
@@ -139,7 +139,7 @@ def _peer_faults(context: Context, text: str) -> Iterator[Fault]:
 
 
 def _nvlinks(context: Context) -> int:
-    """Return the number of NVLinks from each GPU to the switches, or 0 without switches or for an unknown type."""
+    """Return the number of NVLinks from each GPU to the switches, or 0 if it has none or its type is unknown."""
     known = None if context.identity is None else instance_type(context.identity.instance_type)
     return 0 if known is None else known.nvlinks
 

@@ -1,9 +1,9 @@
 """Claims on the preparation of a dataset, and the commit of the result, as conditional writes in the dataset bucket.
 
-A claim is created with `If-None-Match: *` and never changes. Its owner reports progress, as a heartbeat, under its own
-user id, where the role does not allow other nodes to write. Each claim writes to its own directory, so a node that was
-wrongly considered dead cannot mix its files with its successor's. The first node to write `prepared.json` determines
-the result for all nodes.
+A claim is created with `If-None-Match: *` and never changes. Its owner reports progress, which is also its heartbeat,
+under its own user id, where the role does not allow other nodes to write. Each claim has its own directory, so a node
+that was wrongly considered dead cannot mix its files with its successor's. The first node to write `prepared.json`
+determines the result for all nodes.
 
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html (2026-11): a conditional write
 fails with 412 if the object exists, and with 409 if another conditional write to the object is in progress.
@@ -59,7 +59,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class _Progress:
-    """The progress of a claim, which its owner rewrites. The keys have the same meaning as in `Claim`."""
+    """The progress of a claim, rewritten by its owner. The keys have the same meaning as in `Claim`."""
 
     sequence: Annotated[int, AtLeast(0)]
     state: Literal["working", "released", "failed"]
@@ -72,7 +72,7 @@ class _Commit:
 
 
 class ClaimStore:
-    """The claims and the commit for one digest. All methods raise boto3 errors if S3 does not respond."""
+    """The claims and the commit for one digest. Every method raises a boto3 error if S3 does not respond."""
 
     def __init__(self, s3: Any, bucket: str, digest: str) -> None:
         self.name = f"prepared/{digest}"
@@ -104,7 +104,7 @@ class ClaimStore:
         return self._create(COMMIT, {"claim": number, **facts})
 
     def newest(self) -> Claim | None:
-        """Return the newest claim, or None. An invalid claim still occupies its number, and counts as released."""
+        """Return the newest claim, or None. An invalid claim keeps its number and is treated as released."""
         newest = None
         for number in range(1, MAX_CLAIMS + 1):
             name = f"claims/{directory_of(number)}.json"
@@ -141,7 +141,7 @@ class ClaimStore:
         self._put(_progress_name(claim), {name: getattr(claim, name) for name in ("sequence", "state", "message")})
 
     def _get(self, name: str) -> bytes | None:
-        """Return the beginning of an object, up to the size of a record; None if it does not exist."""
+        """Return the beginning of an object, up to the size of a record, or None if the object does not exist."""
         try:
             answer = self._s3.get_object(Bucket=self._bucket, Key=self._prefix + name)
             content: bytes = answer["Body"].read(MAX_RECORD_BYTES)

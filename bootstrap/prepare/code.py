@@ -1,7 +1,7 @@
 """Computes the digest of a function's code: its module, and the code bundle modules that it imports.
 
 Editing the model must not repeat data preparation. The bundle's digest is therefore used only if the imports cannot be
-determined, because a module imports a computed name or this Python version cannot parse a module.
+determined: a module imports a computed name, or this Python version cannot parse a module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-# Each of these runs or loads code that no import statement names.
+# Each of these runs or loads code without an import statement that names it.
 _DYNAMIC = frozenset(
     {"import_module", "__import__", "exec", "eval", "run_path", "run_module", "spec_from_file_location"}
 )
@@ -65,7 +65,7 @@ def _reached(folder: Path, module: str) -> set[Path]:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Yield the modules that a module of `package` imports, at any level of nesting."""
+    """Yield the modules that a module in `package` imports, at any level of nesting."""
     for each in ast.walk(tree):
         if isinstance(each, ast.Import):
             yield from (alias.name for alias in each.names)

@@ -1,4 +1,4 @@
-"""Selects a run's dataset: either the dataset that the run names or the data that its function prepares.
+"""Selects a run's dataset: the dataset that the run names, or the data that its function prepares.
 
 Nodes coordinate only through the bucket. Each node computes the same digest, looks for a commit, and creates or takes
 over a claim.
@@ -32,7 +32,7 @@ def stored_dataset(layout: Layout, run: RunDocument) -> str:
 
 
 def find_prepared(context: Context, run: RunDocument) -> str | None:
-    """Return the name, under datasets/, of a run's prepared data, or None if there is none.
+    """Return the name, under datasets/, of a run's prepared data, or None if the data is not prepared yet.
 
     Raises:
         StepError: The source or the records cannot be read.
@@ -72,7 +72,7 @@ def prepare_data(context: Context, run: RunDocument, cancelled: Callable[[], boo
 
 
 class _Coordination:
-    """Coordination with the other nodes that need the same data."""
+    """Coordinates with the other nodes that need the same data."""
 
     def __init__(self, context: Context, run: RunDocument, store: ClaimStore, cancelled: Callable[[], bool]) -> None:
         assert context.identity is not None
@@ -115,7 +115,7 @@ class _Coordination:
         if claim.state == "failed":
             self._check_failure(claim)
             return True
-        if claim.instance_id == self._instance_id:  # an earlier process's claim
+        if claim.instance_id == self._instance_id:  # a claim by an earlier process on this node
             return True
         now = self._context.system.monotonic_seconds()
         if self._seen != claim:
@@ -139,7 +139,7 @@ class _Coordination:
     def _check_count(self, newest: Claim | None) -> None:
         if newest is not None and newest.number >= MAX_CLAIMS:
             raise PermanentError(
-                f"{self._store.url}: {newest.number} nodes started to prepare the data, and none finished",
+                f"{self._store.url}: {newest.number} nodes started preparing the data, and none finished",
                 remedy="see their events for the cause; use on-demand capacity for a long preparation; then "
                 f"aws s3 rm --recursive {self._store.url}/claims/",
             )

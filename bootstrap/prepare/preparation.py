@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 30.0
 ROOM_FACTOR = 3
-"""Required free space as a multiple of the source size: the source, the result, and the staged copy of the result."""
+"""Required free space as a multiple of the source size, for the source, the result, and the result's staged copy."""
 SHOWN_LINES = 8
 
 
@@ -192,7 +192,7 @@ class Preparation:
                 raise StepError(f"{self._store.url}: {owner} took over the work", remedy="no action is needed")
             self._claim = replace(self._claim, sequence=self._claim.sequence + 1)
             self._store.report(self._claim)
-        except AWS_ERRORS as error:  # the commit is also conditional: at worst, two nodes do the same work
+        except AWS_ERRORS as error:  # the commit is conditional, so at worst two nodes do the same work
             logger.warning("%s: cannot write the heartbeat: %s", self._store.url, error)
 
     def _end(self, state: Literal["released", "failed"], message: str) -> None:

@@ -1,6 +1,6 @@
 """`python -m bootstrap prewarm`: reads a dataset's blocks once, in index order.
 
-Prints one line of JSON when the first blocks have been read or a failure occurs. Events report the rest.
+Prints one line of JSON when the first blocks have been read or a failure occurs. Events report all later progress.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bootstrap.system import System
 logger = logging.getLogger(__name__)
 
 MIB = 1024**2
-# File systems on a single disk, whose extents are offsets on that disk.
+# File systems on a single disk. Their extents are offsets on that disk.
 _ON_ONE_DISK = ("ext4", "xfs")
 
 
@@ -131,7 +131,7 @@ def _read(context: Context, options: argparse.Namespace, state: Path) -> int:
 
 
 def _disk(context: Context, directory: Path) -> tuple[Path | None, str]:
-    """Return a directory's device, or None if its extents cannot be read, and its disk's serial number."""
+    """Return a directory's device (None if its extents cannot be read) and its disk's serial number."""
     source, kind = source_of(context, directory)
     if kind not in _ON_ONE_DISK or not source.is_block_device():
         return None, str(source)

@@ -17,7 +17,7 @@ PIECE_BYTES = 1024**2
 _FIEMAP = 0xC020660B
 _SYNC = 1
 _LAST, _UNWRITTEN = 0x1, 0x800
-# Flags of extents without a readable offset on the disk: unknown, not yet written, encoded, or inside the inode.
+# Flags of extents that have no readable offset on the disk: unknown, not yet written, encoded, or inside the inode.
 _UNMAPPABLE = 0x2 | 0x4 | 0x8 | 0x100 | 0x200 | 0x400
 _HEADER = struct.Struct("=QQLLLL")
 _EXTENT = struct.Struct("=QQQQQLLLL")
@@ -27,7 +27,7 @@ _WITHOUT_EXTENTS = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
 
 @dataclass(frozen=True)
 class Piece:
-    """A range to read in one call, either of the disk or of a file whose extents are unknown."""
+    """A range of the disk, or of a file with unknown extents, that one call reads."""
 
     path: Path
     offset: int
@@ -38,7 +38,7 @@ def plan_pieces(files: Sequence[Path], device: Path | None) -> list[Piece]:
     """Return the pieces that cover all blocks in `files`, in file order.
 
     Adjacent extents are merged. A piece never crosses a multiple of `PIECE_BYTES`, so no block is read twice. Without
-    `device`, and for files whose extents are unknown, the pieces are file ranges.
+    `device`, and for files with unknown extents, the pieces are file ranges.
 
     Raises:
         OSError: A file cannot be opened.

@@ -1,7 +1,7 @@
 """Reads pieces of a disk once, in parallel, bypassing the page cache. Reading can be stopped and resumed.
 
-EBS loads a volume's block from its snapshot in S3 when it is first read, with a latency of milliseconds. One reader
-achieves a few MB/s; many parallel readers achieve the volume's throughput.
+EBS loads a block from the volume's snapshot in S3 when the block is first read, with a latency of milliseconds. One
+reader achieves a few MB/s; many parallel readers achieve the volume's throughput.
 Source: https://docs.aws.amazon.com/ebs/latest/userguide/initalize-volume.html (2026-11).
 """
 
@@ -60,7 +60,7 @@ class _Position:
 class Prewarm:
     """One pass over `pieces`.
 
-    The file `state` records the progress, which is valid only for the same pieces of the same `disk` (serial number).
+    The file `state` records the progress, which is valid only for the same pieces on the same `disk` (serial number).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Prewarm:
     def run(
         self, *, first_bytes: int, on_first: Callable[[Progress], None], on_progress: Callable[[Progress], None]
     ) -> bool:
-        """Read all pieces that earlier attempts have not read. Return False if stopped.
+        """Read the pieces that earlier attempts have not read. Return False if stopped.
 
         `on_first` is called once, after the first `first_bytes` (or all) have been read.
 
@@ -200,7 +200,7 @@ class Prewarm:
             state = json.loads(text) if text is not None else {}
             return min(int(state["pieces_done"]), len(self._pieces)) if state.get("key") == self._key else 0
         except (ValueError, KeyError, TypeError, AttributeError):
-            return 0  # reading a piece again only costs time
+            return 0  # reading pieces again only costs time
 
     def _write_state(self, pieces_done: int) -> None:
         self._system.write_atomic(self._state, json.dumps({"key": self._key, "pieces_done": pieces_done}) + "\n")

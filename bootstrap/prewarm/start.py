@@ -26,7 +26,7 @@ def start_prewarm(context: Context, dataset: Path) -> None:
     try:
         answer = json.loads(line)
     except ValueError:
-        answer = {"problem": "exited, or took longer than boot_timeout_seconds, before the first blocks were read"}
+        answer = {"problem": "exited or timed out (boot_timeout_seconds) before it had read the first blocks"}
     if "problem" in answer:
         raise StepError(
             f"{dataset}: pre-warm failed: {answer['problem']}",

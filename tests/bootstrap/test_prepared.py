@@ -255,7 +255,7 @@ def test_too_many_claims_end_the_preparation(gang: Gang, monkeypatch: pytest.Mon
     with pytest.raises(PermanentError):
         prepare_data(context, run, lambda: False)
     renamed = RunDocument.from_json({**run.to_json(), "run": "second"})
-    with pytest.raises(PermanentError, match="1 nodes started to prepare the data, and none finished"):
+    with pytest.raises(PermanentError, match="1 nodes started preparing the data, and none finished"):
         prepare_data(context, renamed, lambda: False)
 
 

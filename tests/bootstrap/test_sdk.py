@@ -132,7 +132,7 @@ def test_a_wheelhouse_that_cannot_be_used_is_refused(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "check that the image has the AWS CLI" in failure(account, root, bundle)
     (bundle / "wheelhouse.json").write_text("[]")
-    assert "wheelhouse.json: is not a JSON object" in failure(account, root, bundle)
+    assert "wheelhouse.json: not a JSON object" in failure(account, root, bundle)
     (bundle / "wheelhouse.json").write_text("{}")
     assert "invalid (KeyError('key')); deploy again" in failure(account, root, bundle)
 
