@@ -1,10 +1,11 @@
 """The checkpoint library. Saves run in the background while training continues.
 
-Other trainers use :class:`Checkpointer` and :class:`Retention`, and :func:`load_weights` to use a trained model. Each
-module imports only modules that are listed before it:
+Other trainers use :class:`Checkpointer` and :class:`Retention`, and load a trained model with :func:`load_weights`.
+Each module imports only modules listed before it:
 
-* `address`, `chunks`, `interval`, `manifest`, `state`: addresses, the byte format, and a run's state;
-* `layout`, `retention`, `storage`: converting tensors to bytes, which checkpoints to keep, and where to store objects;
+* `address`, `chunks`, `interval`, `manifest`, `state`: addresses, the byte format, the save interval, and a run's
+state;
+* `layout`, `retention`, `storage`: tensors as bytes, rules for keeping checkpoints, and object stores;
 * `log`, `tags`, `store`: the commit log, tags, and reading;
 * `gc`, `selection`, `save`: deleting, finding and writing checkpoints (`save` describes a save's steps);
 * `resume`, `weights`, `opening`, `checkpointer`: loading, and the entry points for trainers;

@@ -1,6 +1,6 @@
 """Checkpoint addresses: ``URL`` for a store's newest complete checkpoint, or ``URL#CHECKPOINT``.
 
-Parsing the command line imports this module, so it must not import slow modules.
+The command line parser imports this module, so it must not import slow modules.
 """
 
 from __future__ import annotations

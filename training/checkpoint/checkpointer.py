@@ -61,17 +61,18 @@ class Checkpointer:
         model: bare or wrapped model, the same on every rank.
         optimizer: optimizer for the model's parameters.
         scaler: gradient scaler for fp16 training, if used.
-        generation: number of this start of the run, if you number the starts. After a later start has begun, processes
-            from earlier starts can no longer commit. If two starts have the same number, the later process wins.
+        generation: number of this start of the run, if you number the starts. Once a later start has begun, processes
+            from earlier starts can no longer commit. If two starts have the same number, the later one wins.
         retention: rules for the checkpoints to keep; by default, the newest two.
         seed: seed for the random states if the world size has changed.
         compress: True to compress chunks where it saves space.
         verification: data that a new run writes to the store and reads back in :meth:`resume`. ``part``: the structure
-            and one chunk. ``full``: all bytes of the model, which takes as long as a save and a resume, and needs host
-            memory for a copy of them.
+            and one chunk. ``full``: all bytes of the model, which takes as long as a save plus a resume, and needs host
+            memory for a copy.
 
     Raises:
-        ConfigurationError: Part of the model's or optimizer's state cannot be saved and loaded; the messages name it.
+        ConfigurationError: Part of the model's or optimizer's state cannot be saved and loaded; the messages identify
+        it.
     """
 
     def __init__(
@@ -103,11 +104,11 @@ class Checkpointer:
 
     @property
     def is_local_only(self) -> bool:
-        """True if the gang resumed from a checkpoint that exists only in its local tiers; it should then save soon."""
+        """True if the gang resumed from a checkpoint that exists only in local tiers. It should then save soon."""
         return self._is_local_only
 
     def resume(self) -> Resumption:
-        """Take over the store, and load the newest checkpoint into model, optimizer, scaler and random states.
+        """Take over the store, and load the newest checkpoint into the model, optimizer, scaler and random states.
 
         Raises:
             ConfigurationError: The checkpoint belongs to another model; nothing was changed.
@@ -127,7 +128,7 @@ class Checkpointer:
         if resumed is None:
             return Resumption()
         self._is_local_only = not resumed.is_durable
-        if resumed.manifest.optimizer is not None:  # imported weights do not include one
+        if resumed.manifest.optimizer is not None:  # imported weights do not include an optimizer
             self._state.restore_groups(resumed.manifest.optimizer)
         return Resumption(resumed.manifest.step, decode(resumed.manifest.extra))
 
@@ -147,10 +148,10 @@ class Checkpointer:
                 None, bool, int, float, str, bytes, list, tuple, set, dict with any of these as keys, NumPy values, and
                 tensors, which are returned on the CPU. :meth:`resume` returns equal values of the same types.
             validation_loss: validation loss of exactly this state, if measured; used by ``Retention(keep_best=...)``.
-            wait: True to return after the commit, rather than after the copy.
+            wait: True to return after the commit instead of after the copy.
 
         Returns:
-            False if this save was skipped because an earlier save is still in flight; never with ``wait``.
+            False if this save was skipped because an earlier save is still in flight; always True with ``wait``.
 
         Raises:
             ConfigurationError: A value in ``extra`` or in the optimizer's state cannot be saved; nothing was written.
@@ -176,7 +177,7 @@ class Checkpointer:
         return True
 
     def agree(self, flags: ControlFlags) -> ControlFlags:
-        """Return the sum of the ranks' flags, for decisions that must be the same on all ranks, such as stopping."""
+        """Return the sum of all ranks' flags, for decisions that all ranks must make together, such as stopping."""
         return self._gang.agree(flags)
 
     def take_results(self) -> list[SaveResult]:
@@ -230,5 +231,5 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def _validation(step: int, loss: float | None) -> ValidationRecord | None:
-    """Drop a loss that is not finite: it cannot be ranked, and the run may recover from it."""
+    """Drop a non-finite loss: it cannot be ranked, and the run may recover."""
     return None if loss is None or not math.isfinite(loss) else ValidationRecord(step=step, loss=loss)

@@ -2,7 +2,7 @@
 
 A chunk is named by the BLAKE3 hash of its plain bytes. In the stored form, bytes are grouped into planes by their
 position in the element, and each plane is stored as a zstd frame if it compresses well, and raw otherwise.
-Neighboring weights have similar exponents, but their mantissas are noise. Compressing only the planes with exponents
+Neighboring weights have similar exponents, but their mantissas are noise. Compressing only the exponent planes
 therefore achieves most of the gain for a quarter of the work. docs/checkpoint-format.md describes the exact layout.
 """
 
@@ -30,13 +30,13 @@ RAW, ZSTD = 0, 1
 RAW_HEADER_BYTES = _HEADER.size + _PLANE.size
 """Length of the header before an uncompressed chunk's plain bytes."""
 PAYS_BELOW = 0.95
-"""A plane is compressed if a sample shrinks below this ratio. Otherwise, the gain would not be worth the decompression
-time."""
+"""A plane is compressed if a sample shrinks below this ratio. Otherwise, the smaller size is not worth the
+decompression time."""
 _SAMPLE_BYTES = 16 * 1024
 _SAMPLES = 3
 _PLANE_WIDTHS = {1: (1,), 2: (1, 1), 4: (2, 1, 1), 8: (1,) * 8, 16: (1,) * 16}
 """Width of each plane in bytes, lowest byte first, by element size. fp32 keeps the low half of its mantissa in one
-plane: that half never compresses, and splitting and joining two bytes at a time is faster than one byte at a time."""
+plane: that half never compresses, and splitting and joining pairs of bytes is faster than single bytes."""
 
 Buffer = bytes | bytearray | memoryview
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -51,7 +51,7 @@ class ChunkSpan(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A tensor in a rank's flat byte range. Unlike a TensorRecord, it is not validated, as there may be 100,000."""
+    """A tensor in a rank's flat byte range. Unlike a TensorRecord, it is not validated: there can be 100,000."""
 
     dtype: str
     shape: list[int]
@@ -72,7 +72,7 @@ class Layout:
         return sum(span.bytes for span in self.spans)
 
     def __getstate__(self) -> tuple[list[str], list[tuple[Any, ...]], list[ChunkSpan]]:
-        """Return the layout as columns, which are sent to another process several times as fast as rows."""
+        """Return the layout as columns, which can be sent to another process several times as fast as rows."""
         return list(self.tensors), list(zip(*self.tensors.values(), strict=True)), self.spans
 
     def __setstate__(self, state: tuple[list[str], list[tuple[Any, ...]], list[ChunkSpan]]) -> None:
@@ -90,11 +90,11 @@ class _Plane(NamedTuple):
 
 
 class _Tools(threading.local):
-    """One thread's compression contexts, which must not be shared."""
+    """One thread's compression contexts, which threads must not share."""
 
     def __init__(self) -> None:
-        # With a small hash table and long matches, little but the entropy coder remains, and that is where the gain
-        # comes from.
+        # With a small hash table and long matches, zstd does little except entropy coding, which provides most of the
+        # gain.
         parameters = zstandard.ZstdCompressionParameters.from_level(1, hash_log=6, min_match=7)
         self.compressor = zstandard.ZstdCompressor(compression_params=parameters)
         self.decompressor = zstandard.ZstdDecompressor()
@@ -114,7 +114,7 @@ def encode(plain: Buffer, element_bytes: int, compress: bool = True) -> bytes:
     Args:
         plain: the chunk's plain bytes.
         element_bytes: width of the chunk's elements.
-        compress: False to store the bytes uncompressed, if read speed matters more than size.
+        compress: False to store the bytes uncompressed, when read speed matters more than size.
     """
     content = np.frombuffer(plain, dtype=np.uint8)
     widths = _PLANE_WIDTHS.get(element_bytes, (1,)) if compress else (1,)
@@ -144,7 +144,7 @@ def decode(stored: Buffer, expected_blake3: str, expected_bytes: int) -> bytearr
 
 
 def decode_into(stored: Buffer, expected_blake3: str, plain: memoryview) -> None:
-    """Decode a stored chunk into ``plain``, which has the chunk's length, and check its hash.
+    """Decode a stored chunk into ``plain``, which must have the chunk's length, and check the hash.
 
     Raises:
         CorruptCheckpointError: The chunk is damaged; ``plain`` may be partly overwritten.

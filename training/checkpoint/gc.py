@@ -1,9 +1,9 @@
-"""Garbage collection deletes the chunks that no kept checkpoint refers to, while writers may be running.
+"""Garbage collection: deletes the chunks that no kept checkpoint refers to, even while writers are running.
 
-A collection can safely run at any time, regardless of running writers, for these reasons. A writer stores new chunks
-in a folder named by its fence. It refers to older chunks only if they belong to the newest checkpoint known to be
-complete. A collection deletes chunks only from the folders of the caller and of writers invalidated by a later fence.
-It always keeps the newest two checkpoints.
+A collection is safe while writers are running, for these reasons. A writer stores new chunks in a folder named by its
+fence. It reuses older chunks only if they belong to the newest checkpoint known to be complete. A collection deletes
+chunks only from the folders of the caller and of writers invalidated by a later fence. It always keeps the newest two
+checkpoints.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class CollectionPlan:
     Attributes:
         kept: log entries to keep, with the reasons.
         dropped: checkpoints whose chunks are deleted.
-        garbage: keys of the chunks to delete, including those that no checkpoint ever referred to.
-        left: number of chunks that no kept checkpoint needs, but whose writers may still be running.
+        garbage: keys of the chunks to delete, including chunks that no checkpoint ever referred to.
+        left: number of unneeded chunks that remain because their writers may still be running.
     """
 
     kept: dict[int, list[str]]
@@ -46,7 +46,7 @@ class CollectionPlan:
 
 
 class GarbageCollector:
-    """Applies a retention policy to a store repeatedly, reading immutable objects only once.
+    """Applies a retention policy to a store, repeatedly. Immutable objects are read only once.
 
     Args:
         backend: the checkpoint store.
@@ -64,8 +64,8 @@ class GarbageCollector:
         """Delete chunks that no kept checkpoint needs.
 
         Args:
-            fence: newest fence whose writer is invalidated by a later fence, or is the caller between two of its saves.
-            damaged: sequence numbers of entries with damaged contents, which the rules do not count.
+            fence: newest fence of a writer that is invalidated by a later fence, or is the caller between two saves.
+            damaged: sequence numbers of entries with damaged contents. The rules ignore them.
 
         Returns:
             The actions taken.
@@ -79,7 +79,7 @@ class GarbageCollector:
         fresh = {entry.sequence for entry in plan.dropped}
         for sequence in sorted(fresh):
             mark_dropped(self._backend, sequence)
-        # A process that tagged one of these without seeing its marker has written the tag by now; see `tags`.
+        # A process that tagged one of these before its marker existed has written the tag by now; see `tags`.
         tagged = names_by_sequence(read_tags(self._backend))
         spared = fresh & tagged.keys()
         if spared:
@@ -108,7 +108,7 @@ class GarbageCollector:
         ]
         kept = self._retention.kept(complete, tags)
         if len(complete) < max(MIN_KEPT, self._retention.keep_last):
-            # Some checkpoints may be damaged, and their remaining chunks are worth inspecting.
+            # Keep the remaining chunks of damaged checkpoints for inspection.
             return CollectionPlan(kept, [], [])
         needed = frozenset[str]().union(
             *(self._reachable(entry) for entry in remains if entry.sequence in kept or entry.sequence in tags)
@@ -125,17 +125,17 @@ class GarbageCollector:
         return CollectionPlan(kept, dropped, garbage, left=len(unneeded) - len(garbage))
 
     def ended_fence(self) -> int:
-        """Return the newest fence whose writer is invalidated by a later fence; -1 if there is none.
+        """Return the newest fence of a writer that is invalidated by a later fence; -1 if there is none.
 
         This is the limit for a collection by another process while a writer may be running.
         """
         self._read_log()
-        # A damaged entry may be a fence. Treating it as one only means that less is deleted.
+        # A damaged entry may be a fence. If it is not, treating it as one only deletes less.
         fences = [sequence for sequence, entry in self._entries.items() if entry is None or entry.kind == "fence"]
         return max(fences, default=0) - 1
 
     def newest_sequence(self) -> int:
-        """Return the newest entry, the limit for a collection that first fences off all writers; -1 if none exists."""
+        """Return the newest entry: the limit for a collection that first fences off all writers; -1 if none exists."""
         self._read_log()
         return max(self._entries, default=-1)
 

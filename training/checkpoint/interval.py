@@ -1,4 +1,4 @@
-"""Automatic checkpoint interval, which balances the cost of saves against the steps that a failure would lose."""
+"""Automatic checkpoint interval: balances the cost of saves against the steps lost in a failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 
 ASSUMED_COST_SECONDS = 1.0
-"""Training time that a save is assumed to cost until one has been measured."""
+"""Assumed cost of a save in training time, until one has been measured."""
 REMEMBERED_STEPS = 101
 REMEMBERED_SAVES = 5
 
@@ -15,8 +15,8 @@ REMEMBERED_SAVES = 5
 def best_interval_seconds(cost_seconds: float, failure_interval_seconds: float, save_seconds: float) -> float:
     """Return the time between saves that minimizes the time spent on saving and on recomputing steps after failures.
 
-    With a save every T seconds, saving takes a fraction cost / T of the time, and each failure costs T / 2 for
-    recomputed steps on average. The sum is smallest at sqrt(2 * cost * failure interval). A save must finish before the
+    With a save every T seconds, saving takes the fraction cost / T of the time, and each failure costs an average of T
+    / 2 for recomputed steps. The sum is smallest at sqrt(2 * cost * failure interval). A save must finish before the
     next save begins.
     Source: Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (9), 1974-09,
     https://doi.org/10.1145/361147.361115.
@@ -24,7 +24,7 @@ def best_interval_seconds(cost_seconds: float, failure_interval_seconds: float, 
     Args:
         cost_seconds: training time that a save costs.
         failure_interval_seconds: mean time between failures without notice.
-        save_seconds: time from requesting a save to its commit.
+        save_seconds: time from the request for a save to its commit.
     """
     return max(save_seconds, math.sqrt(2 * cost_seconds * failure_interval_seconds))
 
@@ -53,7 +53,7 @@ class AutomaticInterval:
             self._undisturbed.append(step_seconds)
 
     def note_begin(self, now_seconds: float) -> None:
-        """Record that a save has begun, for any reason."""
+        """Record the start of a save, whatever its reason."""
         self._last_save_seconds = now_seconds
         self._disturbed = []
 
@@ -66,7 +66,7 @@ class AutomaticInterval:
         self._durations.append(save_seconds)
 
     def interval_seconds(self) -> float:
-        """Return the best time between saves according to the measurements."""
+        """Return the optimal time between saves for the measured costs."""
         cost = statistics.median(self._costs) if self._costs else ASSUMED_COST_SECONDS
         duration = statistics.median(self._durations) if self._durations else 0.0
         return best_interval_seconds(cost, self._failure_interval_seconds, duration)

@@ -19,8 +19,8 @@ from training.checkpoint.manifest import ALIGNMENT_BYTES, TensorRecord
 from training.errors import CorruptCheckpointError
 
 SMALL_TENSOR_BYTES = 256 * 1024
-"""Tensors below this size share a chunk, so that hundreds of biases do not cause hundreds of requests. A larger tensor
-begins a new chunk, so that it is stored only once as long as it does not change."""
+"""Tensors below this size share chunks, so that hundreds of biases do not cause hundreds of requests. A larger tensor
+begins a new chunk, so that it is not stored again while it does not change."""
 
 
 def tensor_bytes(tensor: Tensor) -> int:
@@ -41,7 +41,7 @@ def share_out(sizes_bytes: Mapping[str, int], world_size: int) -> dict[str, int]
 
 
 def lay_out(tensors: Mapping[str, Tensor], chunk_bytes: int = CHUNK_BYTES) -> Layout:
-    """Place tensors one after another, large tensors first, and divide the range into chunks."""
+    """Place tensors one after another, the largest first, and divide the range into chunks."""
     sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
     large = sorted(name for name, size in sizes.items() if size >= SMALL_TENSOR_BYTES)
     small: defaultdict[int, list[str]] = defaultdict(list)
@@ -112,7 +112,7 @@ def dtype_of(record: Place | TensorRecord) -> torch.dtype:
 
 
 def _place(tensor: Tensor, offset: int, size: int, shapes: dict[torch.Size, list[int]]) -> Place:
-    """Return a tensor's place. Equal shapes share one list, so that each shape is sent to the writer process once."""
+    """Return a tensor's place. Equal shapes share one list object, so each shape is sent to the writer process once."""
     shape = tensor.shape
     if shape not in shapes:
         shapes[shape] = list(shape)

@@ -1,4 +1,4 @@
-"""A run's append-only log, which records which process may write, and which checkpoints are committed.
+"""A run's append-only log of writers and committed checkpoints.
 
 Entries are named ``log/<sequence>.json``, and are never changed or deleted. A writer begins with a *fence* and appends
 each entry immediately after its own last entry. The store's create-only write therefore decides every race. If a later
@@ -25,23 +25,23 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "log/"
 MAX_SEQUENCE = 99_999_999
-"""Largest sequence number, since keys have eight digits."""
+"""Largest sequence number: keys have eight digits."""
 MAX_GAP = 1000
 """Writers use sequence numbers in order, so an entry more than this number after the preceding entry is ignored. A
 shorter gap is tolerated, because a damaged copy of a store may have lost entries."""
 MAX_GENERATIONS_AHEAD = 1_000_000
-"""A generation more than this number after the writer's own is not plausible, since a gang takes seconds to start. The
-limit leaves room for other ways to number starts, such as a scheduler's job ids."""
+"""A generation that exceeds the writer's own by more than this is implausible, because starting a gang takes seconds.
+The limit leaves room for other numbering schemes, such as a scheduler's job ids."""
 MAX_ATTEMPTS = 1000
 """A writer gives up after this many objects that are not entries, or entries from other starting writers."""
 MAX_LISTED = 200_000
-"""Maximum number of objects to list when reading the log. A run that saves every minute appends as many entries in four
-months. If there are more objects, the entries after the listed ones are found one by one."""
+"""Maximum number of objects to list when reading the log. A run that saves every minute reaches it in four months.
+Entries after the listed ones are found one by one."""
 _ENTRY_KEY = re.compile(r"log/[0-9]{8}\.json")
 
 
 def entry_key(sequence: int) -> str:
-    """Return a log entry's key, which has eight digits, so that keys sort in entry order."""
+    """Return a log entry's key. It has eight digits, so that keys sort in entry order."""
     return f"{PREFIX}{sequence:08d}.json"
 
 
@@ -70,7 +70,7 @@ def exists(backend: Backend, sequence: int) -> bool:
 
 
 def _last_existing(backend: Backend, last: int) -> int:
-    """Return the last entry before the first gap, with few requests: steps of `MAX_GAP`, then bisection."""
+    """Return the last entry before the first gap, with few requests: first in steps of `MAX_GAP`, then by bisection."""
     while last + MAX_GAP <= MAX_SEQUENCE and exists(backend, last + MAX_GAP):
         last += MAX_GAP
     missing = min(last + MAX_GAP, MAX_SEQUENCE + 1)
@@ -122,7 +122,7 @@ def newest_first(backend: Backend) -> Iterator[LogEntry]:
 
 
 class LogRight(NamedTuple):
-    """A LogWriter's state without its backend, for transfer to another process. Only that process may use it."""
+    """A LogWriter's state without its backend, for transfer to another process. Only that process may then use it."""
 
     generation: int
     writer: str
@@ -135,7 +135,7 @@ class LogWriter:
 
     Args:
         backend: the checkpoint store.
-        generation: the gang's generation, rejected if the log has a later generation.
+        generation: the gang's generation; rejected if the log has a later one.
         reason: the fence's purpose, if other than training.
 
     Attributes:
@@ -184,7 +184,7 @@ class LogWriter:
             SupersededError: Another writer has appended a later fence; nothing was committed.
             StoreError: The store does not respond, or too many objects that are not entries follow the last entry.
         """
-        # A later writer skips the same objects, so both still compete for one sequence number.
+        # Every writer skips the same objects, so a later writer still competes for the same sequence number.
         for sequence in range(self._last + 1, self._last + 1 + MAX_ATTEMPTS):
             entry = self._entry(sequence, kind="checkpoint", **fields)
             if self._create(entry):
@@ -250,7 +250,7 @@ class LogWriter:
         try:
             self._backend.create(entry_key(entry.sequence), entry.model_dump_json(exclude_none=True).encode())
         except AlreadyExistsError:
-            # After a lost response, a retry finds this writer's own entry.
+            # After a lost response, the retry finds this writer's own entry.
             try:
                 return read_entry(self._backend, entry.sequence).writer == self._writer
             except (CorruptCheckpointError, NotFoundError):

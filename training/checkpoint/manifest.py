@@ -1,8 +1,8 @@
-"""The JSON documents in a checkpoint store: log entries, and checkpoint manifests.
+"""The JSON documents in a checkpoint store: log entries and checkpoint manifests.
 
 Each rank writes one *part*, which is its share of the tensors. The tensors are laid out one after another in a flat
-byte range, which the part's chunks cover in order. An offset is therefore enough to locate a tensor, and reading
-requires only concatenation.
+byte range, which the part's chunks cover in order. An offset is therefore sufficient to locate a tensor, and reading a
+part only concatenates chunks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from training.checkpoint.chunks import Layout
 from training.errors import ConfigurationError, CorruptCheckpointError
 
 SCHEMA_VERSION: Final = 2
-"""Version of log entries and manifests. Version 2 uses Hugging Face's model keys in config and subject."""
+"""Version of log entries and manifests. Version 2 uses Hugging Face's names for model keys in config and subject."""
 CHUNK_PREFIX = "chunks/"
 MAX_CHUNK_BYTES = 1 << 30
-"""Limit on the memory that a damaged record can request. It is larger than any chunk or manifest."""
+"""Limit on the memory that a damaged record can allocate. It is larger than any chunk or manifest."""
 ALIGNMENT_BYTES = 64
 """Alignment of tensors in the flat range: a multiple of every element size and of the cache line size."""
 MAX_UNIX_SECONDS = 253402300799
@@ -89,7 +89,7 @@ class PartRecord(Record):
 
 
 class PartMessage(Record):
-    """The result of one rank's part of a save, sent to rank 0: either the part or the error."""
+    """The result of one rank's part of a save, sent to rank 0: the part or an error."""
 
     part: PartRecord | None = None
     error: str | None = None
@@ -97,7 +97,7 @@ class PartMessage(Record):
 
 
 PROBE_TOLERANCE = 1e-3
-"""Maximum relative difference between two probes of the same sample on different processors."""
+"""Maximum relative difference between probes of the same sample on different processors."""
 
 
 class Subject(Record):
@@ -120,7 +120,7 @@ class Subject(Record):
     )
 
     def differences(self, wanted: Subject) -> list[str]:
-        """Return one sentence per difference between this subject and ``wanted``; an empty list if they match."""
+        """Return one sentence for each difference between this subject and ``wanted``."""
         problems = []
         for name in ("num_hidden_layers", "num_attention_heads", "hidden_size", "sequence_length", "vocabulary_size"):
             if getattr(self, name) != getattr(wanted, name):
@@ -163,7 +163,7 @@ class ValidationRecord(Record):
 
 
 class OptimizerRecord(Record):
-    """An optimizer without its tensors. ``training.checkpoint.state.values`` encodes the values."""
+    """An optimizer's state without its tensors. ``training.checkpoint.state.values`` encodes the values."""
 
     kind: str = Field(description="The optimizer's module and class.")
     groups: list[dict[str, Any]] = Field(description="Parameter groups, without their parameters.")
@@ -177,7 +177,7 @@ class Manifest(Record):
     schema_version: Literal[2] = SCHEMA_VERSION
     subject: Subject | None = Field(default=None, description="None: saved by another trainer.")
     step: int = Field(ge=0, description="Optimizer steps completed.")
-    position: int = Field(ge=0, description="Samples consumed by the run, which is its data position.")
+    position: int = Field(ge=0, description="Number of samples consumed by the run: its data position.")
     generation: int = Field(ge=0)
     world_size: int = Field(ge=1)
     config: dict[str, Any]
@@ -248,7 +248,7 @@ def parse_record(record_type: type[R], content: bytes | bytearray, where: str) -
         return record_type.model_validate_json(content)
     except ValidationError as error:
         refuse_other_version(error, where)
-        raise CorruptCheckpointError(f"{where}: is not a valid {record_type.__name__} ({error})") from error
+        raise CorruptCheckpointError(f"{where}: not a valid {record_type.__name__} ({error})") from error
 
 
 def refuse_other_version(error: ValidationError, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Opens a run's checkpoint store. Both this package's trainer and `Checkpointer` use this module."""
+"""Opens a run's checkpoint store, for this package's trainer and for `Checkpointer`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def open_store(
     Args:
         gang: this process's gang.
         backend: the checkpoint store.
-        state: state that the newest checkpoint, if any, overwrites, and that the writer saves.
-        generation: the gang's generation, rejected if the log has a later generation.
+        state: the run's state. The newest checkpoint, if any, overwrites it, and the writer saves it.
+        generation: the gang's generation; rejected if the log has a later one.
         retention: retention rules to apply after each save.
         seed: seed for the random states if the world size has changed.
         subject: this run's model, dataset and tokenizer; None: do not compare.
@@ -46,7 +46,7 @@ def open_store(
         verification: data that a new run writes and reads back before its first step.
 
     Returns:
-        The writer, and the checkpoint; None for a new run.
+        The writer, and the checkpoint or, for a new run, None.
 
     Raises:
         ConfigurationError: The checkpoint has another model, tokenizer, dataset or schema version.

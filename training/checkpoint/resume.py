@@ -28,10 +28,9 @@ logger = logging.getLogger(__name__)
 RESUMED_LOCALLY = "resumed from the local tier of this gang's nodes"
 """Logged when the newest checkpoint is not durable yet. The chaos benchmark searches for this text."""
 RANDOM = "rng/"
-"""Prefix of the random states' names. Each rank has its own states."""
+"""Prefix of the names of random states. Each rank has its own states."""
 TRUSTED_ENTRIES = 2
-"""Number of newest checkpoints that an earlier writer's retention keeps, even if the writer has not yet detected that
-it was superseded."""
+"""Number of newest checkpoints that an earlier writer keeps, even before it detects that it was superseded."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Resumed:
     Attributes:
         manifest: the checkpoint's manifest.
         damaged: log entries for newer checkpoints that were skipped because they are damaged.
-        is_durable: True if the checkpoint is in the log. If not, only this gang's nodes have it, and the state should
+        is_durable: True if the checkpoint is in the log. If False, only this gang's nodes have it, and the state should
             be saved soon.
     """
 
@@ -104,7 +103,7 @@ def resume(
             continue
         return Resumed(manifest, frozenset(damaged))
     if local is not None:
-        # The state is partly overwritten, so this process cannot start a new run.
+        # The state may be partly overwritten, so this process cannot start a new run.
         raise StoreError(
             f"{backend.url}: has no checkpoint, and the local tier's checkpoint was damaged and deleted; start again"
         )
@@ -132,7 +131,7 @@ def _is_considered(step: int | None, max_step: int | None) -> bool:
 
 
 def newest_local(gang: Gang, backend: Backend) -> Manifest | None:
-    """Find a checkpoint that only this gang's nodes have, and that is newer than all checkpoints in the log.
+    """Find a checkpoint on this gang's nodes that is newer than all checkpoints in the log.
 
     Call this function after appending the gang's own fence, so that an earlier gang that is still copying can no longer
     commit.
@@ -200,7 +199,7 @@ def _shared_records(manifest: Manifest) -> dict[str, TensorRecord]:
 
 
 class _ReadBuffers:
-    """The memory to read tensors into: the state itself if type and layout match, and otherwise a temporary tensor.
+    """The memory to read tensors into: the state itself if type and layout match, or else temporary tensors.
 
     Attributes:
         random: this rank's random states, filled by reading its part.
@@ -262,7 +261,7 @@ def _read_parts_together(gang: Gang, backend: Backend, manifest: Manifest, buffe
 
 
 def _parts_of(gang: Gang, manifest: Manifest) -> range:
-    """Return the parts that this rank reads. If the world size is unchanged, this is the part that the rank wrote."""
+    """Return the parts that this rank reads. If the world size is unchanged, this is the part that it wrote."""
     return range(gang.rank, len(manifest.parts), gang.world_size)
 
 
@@ -272,7 +271,7 @@ def _restore_random(gang: Gang, manifest: Manifest, random: dict[str, Tensor], s
     if manifest.world_size != gang.world_size or not states:
         if gang.rank == 0 and states:
             logger.warning(
-                "the checkpoint has random states for %d processes, this gang has %d; deriving new ones from seed, "
+                "the checkpoint has random states for %d processes, this gang has %d; deriving new states from seed, "
                 "rank and step; the global batches are unchanged",
                 manifest.world_size,
                 gang.world_size,

@@ -1,4 +1,4 @@
-"""Retention rules decide which of a run's checkpoints are kept. They use only log entries, and do not access the store.
+"""Retention rules for a run's checkpoints. They use only log entries, and do not access the store.
 
 To add a rule, add a field and a branch in :meth:`Retention.kept`, a field in `training.config.CheckpointConfig`, an
 option in `training.checkpoint.tool.arguments`, and a row in docs/checkpoint-keeping.md.
@@ -14,7 +14,7 @@ from training.errors import ConfigurationError
 
 SECONDS_PER_HOUR = 3600.0
 MIN_KEPT = 2
-"""Minimum number of checkpoints to keep. If the newest one is damaged, the preceding one is needed."""
+"""Minimum number of checkpoints to keep. The preceding one is needed if the newest is damaged."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Retention:
         """Return the rules set in a config section or in parsed options.
 
         Args:
-            settings: object with an attribute for every rule; None stands for the default.
+            settings: object with an attribute for each rule; None means the default.
         """
         given = {field.name: getattr(settings, field.name) for field in fields(cls)}
         return cls(**{name: value for name, value in given.items() if value is not None})
@@ -60,8 +60,8 @@ class Retention:
     def kept(self, complete: Sequence[LogEntry], tags: Mapping[int, Iterable[str]]) -> dict[int, list[str]]:
         """Decide which of a run's complete checkpoints to keep.
 
-        Applying the rules again to the kept checkpoints, with or without newer ones, never requires a dropped
-        checkpoint.
+        When the rules are applied again to the kept checkpoints, with or without newer ones, they never require a
+        dropped checkpoint.
 
         Args:
             complete: log entries of readable checkpoints, newest first.
@@ -83,7 +83,7 @@ class Retention:
         return reasons
 
     def _best(self, complete: Sequence[LogEntry]) -> list[LogEntry]:
-        """Return the entries with the lowest validation losses; only the entry closest to each measurement counts."""
+        """Return the entries with the lowest validation losses, using only the entry closest to each measurement."""
         nearest: dict[tuple[int, float], LogEntry] = {}
         for entry in complete:
             if entry.validation is not None:

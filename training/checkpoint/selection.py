@@ -46,7 +46,7 @@ def select(text: str) -> Selected:
             return Selected(backend, listed.entry, listed.manifest)
         damaged = damaged or listed
     if damaged is not None:
-        raise NotFoundError(f"{text}: {_damage(damaged)}; `checkpoint ls` shows the complete ones")
+        raise NotFoundError(f"{text}: {_damage(damaged)}; `checkpoint ls` lists the complete ones")
     raise NotFoundError(f"{text}: no such checkpoint; `checkpoint ls {address.url}` lists them")
 
 
@@ -61,7 +61,7 @@ def _sequence(backend: Backend, selector: str) -> int | None:
         if tag.name == selector:
             return tag.sequence
     existing = ", ".join(tag.name for tag in tags) or "none"
-    raise NotFoundError(f"{backend.url}: has no tag {selector!r}; existing tags: {existing}")
+    raise NotFoundError(f"{backend.url}: no tag {selector!r}; existing tags: {existing}")
 
 
 def _matches(entry: LogEntry, selector: str, sequence: int | None) -> bool:

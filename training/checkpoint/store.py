@@ -1,4 +1,4 @@
-"""Reads a checkpoint store's checkpoints, manifests and tensors, several chunks at a time.
+"""Reads a store's checkpoints, manifests and tensors, several chunks at a time.
 
 Every chunk is verified against its hash, and read directly to its destination.
 """
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Listed:
-    """A committed checkpoint as found in a listing. Its chunks have not been read.
+    """A committed checkpoint found in a listing. Its chunks have not been read.
 
     Attributes:
         entry: the checkpoint's log entry.
@@ -80,7 +80,7 @@ def list_checkpoints(backend: Backend, present: set[str] | None = None) -> Itera
 
 
 def read_manifest(backend: Backend, entry: LogEntry) -> Manifest:
-    """Read the manifest that a log entry commits.
+    """Read a log entry's manifest.
 
     Raises:
         ConfigurationError: Another version of this package wrote the manifest.
@@ -107,7 +107,7 @@ def put_manifest(backend: Backend, fence: int, manifest: Manifest) -> ManifestRe
 
 
 class _Scratch(threading.local):
-    """A per-thread buffer, since allocating megabytes for each chunk would cause page faults."""
+    """A buffer for each thread, because allocating megabytes for each chunk would cause page faults."""
 
     def __init__(self) -> None:
         self._space = bytearray()
@@ -147,7 +147,7 @@ def read_chunk_into(backend: Backend, record: ChunkRecord, plain: memoryview) ->
         except (NotFoundError, CorruptCheckpointError) as error:
             if number == len(tiers) - 1:
                 if isinstance(error, NotFoundError):
-                    raise CorruptCheckpointError(f"{tier.url}/{record.key}: is missing") from error
+                    raise CorruptCheckpointError(f"{tier.url}/{record.key}: missing") from error
                 raise
             if isinstance(error, CorruptCheckpointError):
                 logger.warning("%s: %s; reading it from %s", tier.url, error, tiers[number + 1].url)
@@ -178,7 +178,7 @@ def read_tensors(
 
     Args:
         backend: the checkpoint store.
-        part: the part that holds the tensors.
+        part: the part that contains the tensors.
         targets: writable memory for each requested tensor, with the length in its record.
         threads: number of chunks to read concurrently.
 
@@ -227,7 +227,7 @@ def _read_pieces(backend: Backend, record: ChunkRecord, wanted: list[tuple[int, 
 
 
 def read_part(backend: Backend, part: PartRecord) -> bytearray:
-    """Return a part's flat byte range, reading several chunks at a time, and checking every hash.
+    """Return a part's flat byte range. Reads several chunks at a time, and checks every hash.
 
     Raises:
         CorruptCheckpointError: A chunk is missing or damaged.

@@ -1,9 +1,9 @@
-"""Tags, which keep checkpoints, and markers for checkpoints dropped by retention.
+"""Tags that keep checkpoints, and markers for checkpoints dropped by retention.
 
-A tag is stored in ``tags/<name>.json``, which is overwritten when the tag moves. Before retention deletes any of a
-checkpoint's chunks, it writes the marker ``dropped/<sequence>.json``, and then reads the tags again. A tagging process
-writes the tag and then checks for that marker. Since the store is strongly consistent, at least one of the two detects
-the other and backs off. Markers are kept, so that a dropped checkpoint can be distinguished from a lost checkpoint.
+A tag is stored in ``tags/<name>.json``, which is overwritten when the tag moves. Before retention deletes a
+checkpoint's chunks, it writes the marker ``dropped/<sequence>.json``, and then reads the tags again. A process that
+tags a checkpoint writes the tag and then checks for the marker. Because the store is strongly consistent, at least one
+of the two detects the other and backs off. Markers are kept to distinguish dropped checkpoints from lost ones.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_tags(backend: Backend) -> list[Tag]:
             continue  # removed since the listing
         except ValidationError as error:
             raise CorruptCheckpointError(
-                f"{backend.url}/{key}: is not a valid tag ({error}); delete it, or set the tag again"
+                f"{backend.url}/{key}: not a valid tag ({error}); delete it, or set the tag again"
             ) from error
     return tags
 
@@ -62,7 +62,7 @@ def names_by_sequence(tags: list[Tag]) -> dict[int, list[str]]:
 
 
 def put_tag(backend: Backend, name: str, entry: LogEntry) -> None:
-    """Tag a checkpoint so that it is kept. An existing tag with that name is moved to it.
+    """Tag a checkpoint to keep it. If the tag exists, move it to this checkpoint.
 
     Raises:
         ConfigurationError: The name is not a valid tag name.
@@ -99,7 +99,7 @@ def remove_tag(backend: Backend, name: str) -> None:
     _refuse_bad_name(name)
     key = f"{TAG_PREFIX}{name}.json"
     if backend.keys(key, 1) != [key]:
-        raise StoreError(f"{backend.url}: has no tag {name!r}; `checkpoint ls` lists the tags")
+        raise StoreError(f"{backend.url}: no tag {name!r}; `checkpoint ls` lists the tags")
     backend.delete([key])
 
 
@@ -110,12 +110,12 @@ def dropped_sequences(backend: Backend) -> set[int]:
 
 
 def mark_dropped(backend: Backend, sequence: int) -> None:
-    """Mark a checkpoint as dropped, before any of its chunks is deleted."""
+    """Mark a checkpoint as dropped, before any of its chunks are deleted."""
     backend.put(_dropped_key(sequence), b"{}")
 
 
 def unmark_dropped(backend: Backend, sequences: set[int]) -> None:
-    """Remove checkpoints' markers."""
+    """Remove the markers of these checkpoints."""
     backend.delete([_dropped_key(sequence) for sequence in sorted(sequences)])
 
 

@@ -1,9 +1,9 @@
 """Loads only a checkpoint's weights, without its optimizer, scaler, random states or data position.
 
-    load_weights("s3://bucket/runs/one#paper", model)    # the run's tag `paper`; without #, its newest checkpoint
+    load_weights("s3://bucket/runs/one#paper", model)    # the run's tag `paper`; without #, the newest checkpoint
 
-Only the chunks with the model's tensors are read and verified, several at a time. A process group is not required. The
-store is only read, so a run that is training in it is not affected.
+Only the chunks with the model's tensors are read and verified, several at a time. A process group is not required.
+Loading only reads the store, so a run that is training in it is not affected.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _refuse_other_tokenizer(selected: Selected, subject: Subject | None) -> None
         return
     raise ConfigurationError(
         [
-            f"{selected.title}: was trained with the tokenizer of dataset {saved.dataset_name!r}, which differs from "
+            f"{selected.title}: trained with the tokenizer of dataset {saved.dataset_name!r}, which differs from "
             f"the tokenizer of {subject.dataset_name!r}, so its token ids have different meanings; tokenize this text "
             "with the checkpoint's tokenizer"
         ]
@@ -83,7 +83,7 @@ def _refuse_other_tokenizer(selected: Selected, subject: Subject | None) -> None
 
 
 def _read(selected: Selected, part: PartRecord, targets: dict[str, Tensor]) -> None:
-    """Read directly into targets that match the checkpoint's type and layout, and otherwise into temporary tensors."""
+    """Read directly into targets that match the checkpoint's type and layout, or else into temporary tensors."""
     buffers = {
         name: target if _is_of_form(target, part.tensors[name]) else _empty(part.tensors[name])
         for name, target in targets.items()

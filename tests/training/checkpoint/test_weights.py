@@ -119,4 +119,4 @@ def test_weights_of_another_tokenizer_are_refused(gangs: Any, tiny_config: dict[
     config = {**tiny_config, "steps": 2, "initial_weights": first.checkpoints}
     run = gangs.start("other", config, dataset=tmp_path / "other", checkpoints=str(tmp_path / "other-store"))
     assert run.wait() == [78], run.errors()
-    assert "was trained with the tokenizer of dataset 'tiny'" in run.outcomes()[0]["message"]
+    assert "trained with the tokenizer of dataset 'tiny'" in run.outcomes()[0]["message"]

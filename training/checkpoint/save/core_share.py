@@ -1,4 +1,4 @@
-"""Measures how long threads that compute wait for a core, because other threads use the same cores."""
+"""Measures how long computing threads wait for a core because other threads use the same cores."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHORT_BELOW = 0.8
-"""A thread that has a core for less than this share of the time competes with training. The share is 1 for a thread
-alone on its core, and one half if a training thread uses the same core."""
+"""A thread that runs for less than this share of the time competes with training for a core. The share is 1 for a
+thread that is alone on its core, and one half if a training thread uses the same core."""
 WEIGHT_OF_NEWEST = 0.25
-"""A measurement lasts milliseconds, so a single one may include a time slice of another thread."""
+"""A measurement lasts only milliseconds, so one measurement may include another thread's time slice."""
 
 
 class CoreShare:
-    """The share of time for which threads that compute have a core, as a moving average over their work.
+    """The share of time for which computing threads have a core, as a moving average.
 
     Args:
         thread_seconds: clock of the calling thread's CPU time.
@@ -38,7 +38,7 @@ class CoreShare:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Measure the work in the context, which must not wait for anything else."""
+        """Measure the work in the context. The work must not wait for anything except a core."""
         cpu, began = self._thread_seconds(), self._seconds()
         yield
         elapsed = self._seconds() - began

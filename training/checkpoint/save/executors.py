@@ -1,4 +1,4 @@
-"""Save executors run a rank's saves in a separate process, or in a thread in the trainer."""
+"""Save executors: run a rank's saves in a separate process, or in a thread in the trainer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SaveExecutor(Protocol):
         """Begin a save. The buffer must not change until the save has finished."""
 
     def cancel(self) -> None:
-        """Cancel the save in flight. It finishes soon, whether committed or not."""
+        """Cancel the save in flight. It ends soon, committed or not."""
 
     def finished(self, timeout_seconds: float) -> Finished | None:
         """Return the result of the save in flight; None if it does not finish within the timeout.
@@ -72,7 +72,7 @@ class Placement:
         threads: number of threads that encode and transfer chunks.
         cores: CPU affinity; empty: all cores.
         niceness: amount to add to the trainer's niceness.
-        shares_cores: True if training uses all cores, so that the writer takes time from it.
+        shares_cores: True if training uses all cores, so that the writer slows it down.
     """
 
     threads: int
@@ -84,10 +84,10 @@ class Placement:
 def choose_placement(local_rank: int, local_world_size: int, training_threads: int, on_gpu: bool) -> Placement:
     """Choose the cores and the priority that slow down training least.
 
-    If some cores do not have a training thread, the writer uses only those. If training uses all cores, its threads
-    wait for each other at every operation, so one slow core slows down all threads. The writer should then finish
-    quickly, on all cores at normal priority, and without compression, which is half of its work. In measurements, a
-    writer with a higher niceness cost more in total and took many times as long.
+    If some cores have no training thread, the writer uses only those. If training uses all cores, its threads wait for
+    each other at every operation, so one slow core slows down all threads. The writer should then finish quickly: on
+    all cores, at normal priority, and without compression, which is half of its work. In measurements, a writer with a
+    higher niceness slowed training down more in total and took many times as long.
     """
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, min(MAX_THREADS, len(cores) // local_world_size))
@@ -146,7 +146,7 @@ class ProcessExecutor:
     Args:
         url: the checkpoint store's URL.
         plan: the settings of all saves.
-        log: rank 0's right to commit, which this process must no longer use.
+        log: rank 0's right to commit. This process must no longer use it.
         placement: the writer process's cores and priority.
     """
 
@@ -214,7 +214,7 @@ class ProcessExecutor:
 
     def _died(self) -> StoreError:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(DEATH_SECONDS)  # its socket is closed shortly before its exit code is known
+            self._process.wait(DEATH_SECONDS)  # its socket closes shortly before its exit code is known
         code = self._process.returncode
         return StoreError(
             f"the checkpoint writer process (pid {self._process.pid}) died, exit code {code}; see its messages in the "
@@ -224,7 +224,7 @@ class ProcessExecutor:
 
 @contextmanager
 def _blocked(numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Block signals in this thread and its children. Signals that arrive within the context are delivered after it."""
+    """Block signals in this thread and its children. Signals that arrive in the context are delivered after it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield

@@ -17,8 +17,8 @@ _cudart: Any = torch.cuda.cudart  # not annotated by torch
 class HostBuffer:
     """Anonymous shared memory, mapped as bytes. It exists as long as any process maps it.
 
-    A memory file does not have a name, so a killed process cannot leave it behind. It does not depend on a mount such
-    as /dev/shm, which containers often make small.
+    A memory file has no name, so a killed process cannot leave it behind. It does not depend on a mount such as
+    /dev/shm, which is often small in containers.
     Source: https://man7.org/linux/man-pages/man2/memfd_create.2.html (2025-02).
 
     Args:
@@ -39,7 +39,7 @@ class HostBuffer:
         self.descriptor = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
         try:
             os.ftruncate(self.descriptor, size_bytes)
-            # Allocate all pages now, instead of one by one during the first copy.
+            # Allocate all pages now instead of one by one during the first copy.
             self._map = mmap.mmap(self.descriptor, size_bytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         except OSError as error:
             os.close(self.descriptor)

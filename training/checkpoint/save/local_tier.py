@@ -2,8 +2,8 @@
 
 When a rank's share is complete in the local tier, the rank writes a record there, and then copies the share to the
 durable tier. When all ranks have done that, rank 0 commits the log entry. If a gang starts on the same nodes before the
-commit, it detects every rank's record and does not lose any steps (`training.checkpoint.resume`). If the nodes differ,
-or if a share is missing, outdated or damaged, the gang resumes from the newest checkpoint in the log.
+commit, it finds the records of all ranks and loses no steps (`training.checkpoint.resume`). If the nodes differ, or if
+a share is missing, outdated or damaged, the gang resumes from the newest checkpoint in the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _LocalChunk(NamedTuple):
 
 
 class LocalStage:
-    """The chunks of one rank's save, while they pass through the local tier.
+    """The chunks of one rank's save while they move through the local tier.
 
     Args:
         backend: the two-tier backend.
@@ -54,7 +54,7 @@ class LocalStage:
         self._chunks: list[_LocalChunk] = []
 
     def put(self, span: ChunkSpan, record: ChunkRecord, stored: bytes) -> None:
-        """Write a chunk to the local tier, or to the durable tier if the local one has failed."""
+        """Write a chunk to the local tier, or to the durable tier if the local tier has failed."""
         if self._backend.put_local(record.key, stored):
             self._chunks.append(_LocalChunk(span, record, chunks.plain_hash(stored)))
         else:
@@ -66,7 +66,7 @@ class LocalStage:
         Args:
             plain: the buffer, which still holds the save's bytes.
             cancel: event that cancels the save when it is set.
-            meter: counter of the chunks that have become durable.
+            meter: counter for chunks that have become durable.
 
         Raises:
             StoreError: The durable tier did not accept all chunks; SaveCancelledError if cancelled.
@@ -75,7 +75,7 @@ class LocalStage:
 
         def copy(chunk: _LocalChunk) -> None:
             if cancel.is_set():
-                raise SaveCancelledError("the save was cancelled before all of it was durable")
+                raise SaveCancelledError("the save was cancelled before all of its data was durable")
             stored = self._backend.get_local(chunk.record.key)
             if stored is None or chunks.plain_hash(stored) != chunk.stored_blake3:
                 # The local disk lost or damaged the chunk; the buffer still has the bytes.
@@ -98,7 +98,7 @@ class LocalStage:
 
 
 class LocalRecord(Record):
-    """One rank's share of a save. Each of its chunks is in the local tier, or known to be durable.
+    """One rank's share of a save. Each of its chunks is in the local tier or known to be durable.
 
     Attributes:
         fence: sequence number of the gang's fence.
@@ -153,7 +153,7 @@ def delete_record(backend: Backend, rank: int) -> None:
 
 
 class LastGang(NamedTuple):
-    """The last gang that wrote: its fence, and its newest checkpoint's step, or -1 without a checkpoint."""
+    """The last gang that wrote: its fence, and the step of its newest checkpoint (-1 if none)."""
 
     fence: int
     step: int

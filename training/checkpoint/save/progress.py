@@ -12,7 +12,7 @@ from dataclasses import dataclass
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS = 3.0
-"""Time between two reports. A shorter save is not reported."""
+"""Time between reports. Progress of shorter saves is not reported."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class SaveProgress:
         seconds: time since writing to that store began.
         bytes: plain bytes in the chunks that are already stored.
         total_bytes: plain bytes in the share.
-        written_bytes: stored bytes written; usually fewer than ``bytes``, since existing chunks are not written again.
+        written_bytes: stored bytes written; usually fewer than ``bytes``, because existing chunks are not written
+        again.
     """
 
     step: int
@@ -77,7 +78,7 @@ class ProgressMeter:
 
 @contextmanager
 def reported(meter: ProgressMeter, report: Callable[[SaveProgress], None]) -> Iterator[None]:
-    """Log and report progress every few seconds while this context is active, but never after it exits."""
+    """Log and report progress every few seconds until the context exits."""
     done = threading.Event()
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""Verifies before a new run's first step that its checkpoints can be loaded, by writing one and reading it back.
+"""Before a new run's first step, verifies that its checkpoints can be loaded: writes one and reads it back.
 
 By default, only a full manifest and one chunk of tensor bytes are written. A full verification takes as long as a save
-and a resume, and needs host memory for a copy of the model. For a stored checkpoint, use
-`python -m training checkpoint verify`.
+plus a resume, and needs host memory for a copy of the model. To verify a stored checkpoint, use `python -m training
+checkpoint verify`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def prove_loadable(
 ) -> None:
     """Write a checkpoint or a part of one to the durable store, read it back, compare it, and delete it.
 
-    The optimizer's state usually does not exist yet.
+    The optimizer usually has no state yet.
 
     Args:
         backend: the checkpoint store.
@@ -48,15 +48,15 @@ def prove_loadable(
         verification: ``part``: a manifest and one chunk; ``full``: all bytes.
 
     Raises:
-        ConfigurationError: The structure that is read back differs from the state's.
-        StoreError: The store cannot be written or read, or returns other bytes.
+        ConfigurationError: The structure read back differs from the structure of the state.
+        StoreError: The store cannot be written or read, or returns different bytes.
     """
     began = time.monotonic()
     store = tiers_of(backend)[-1]
     captured = state.capture()
     tensors = captured.shared | captured.buffers
     if not any(map(tensor_bytes, tensors.values())):
-        return  # there is nothing to save
+        return  # nothing to save
     stored = _Stored(store, fence, compress)
     try:
         put = stored.put_all if verification == "full" else stored.put_one
@@ -72,7 +72,7 @@ def prove_loadable(
         _delete(store, stored.keys)
     _, problems = model_targets(state.model, {n: r for n, r in read.parts[0].tensors.items() if n.startswith("model/")})
     if read != manifest:
-        problems.append("checkpoint: its structure is different when it is read back")
+        problems.append("checkpoint: the structure read back differs from the structure written")
     if problems:
         raise ConfigurationError([f"{problem}; this state cannot be saved and loaded" for problem in problems])
     logger.info(
@@ -130,7 +130,7 @@ class _Stored:
         return ChunkRecord(key=key, bytes=len(content), stored_bytes=len(stored))
 
     def exchange(self, manifest: Manifest) -> Manifest:
-        """Write the manifest; return it as it is read back. Compare the chunk of :meth:`put_one` with its hash."""
+        """Write the manifest, and return it as read back. Compare the chunk of :meth:`put_one` with its hash."""
         reference = put_manifest(self._store, self._fence, manifest)
         self.keys.append(reference.key)
         self.bytes += reference.bytes
@@ -145,18 +145,18 @@ class _Stored:
         """Load the tensors as a resumed run does, and compare them with the state.
 
         Raises:
-            CorruptCheckpointError: A tensor has other bytes.
+            CorruptCheckpointError: The bytes of a tensor differ.
         """
         part = manifest.parts[0]
         read = {name: torch.empty(record.shape, dtype=dtype_of(record)) for name, record in part.tensors.items()}
         read_tensors(self._store, part, {name: bytes_of(tensor).numpy().data for name, tensor in read.items()})
         for name, tensor in read.items():
             if not torch.equal(bytes_of(tensor), bytes_of(tensors[name].detach().cpu().contiguous())):
-                raise CorruptCheckpointError(f"{name} has other bytes")
+                raise CorruptCheckpointError(f"the bytes of {name} differ")
 
 
 def _one_chunk(tensors: Mapping[str, Tensor]) -> memoryview:
-    """Return the beginning of the largest tensor, at most one chunk."""
+    """Return at most one chunk from the beginning of the largest tensor."""
     tensor = max(tensors.values(), key=tensor_bytes).detach().reshape(-1)
     part = tensor[: CHUNK_BYTES // tensor.element_size()].cpu().contiguous()
     return bytes_of(part).numpy().data

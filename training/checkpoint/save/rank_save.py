@@ -1,8 +1,8 @@
-"""One rank's part of a save, from bytes in memory to the commit. A small process can run it, as it does not use torch.
+"""One rank's part of a save, from bytes in memory to the commit. It does not use torch, so a small process can run it.
 
-Every rank stores its own chunks and leaves a list of them in the store. Rank 0 gathers the lists, writes the manifest
-and commits it. The ranks communicate only through the store. A save is therefore committed even if every trainer dies
-after its bytes have been copied. If a save fails on one rank, it fails on all ranks, with the same reason.
+Every rank stores its own chunks and a list of them. Rank 0 gathers the lists, writes the manifest and commits it. The
+ranks communicate only through the store, so a save is committed even if every trainer dies after copying its bytes. If
+a save fails on one rank, it fails on all ranks for the same reason.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 PARTS_PREFIX = "parts/"
 PARTS_TIMEOUT_SECONDS = 900
-"""How long rank 0 waits for the other ranks' parts. It equals the timeout for a collective."""
+"""Time that rank 0 waits for the other ranks' parts. It equals the timeout for a collective."""
 ORPHAN_PATIENCE_SECONDS = 15
-"""How long rank 0 waits for parts after its trainer has died. Other trainers may have died before copying their
+"""Time that rank 0 waits for parts after its trainer has died. Other trainers may have died before copying their
 shares."""
 WRITES_BESIDE_ENCODING = 4
-"""Number of chunks in transfer while others are encoded. A transfer that waits for the store does not use a core, and a
-file system's journal commits several chunks at the cost of one."""
+"""Number of chunks in transfer while others are encoded. A transfer that waits for the store uses no core, and a file
+system's journal commits several chunks at the cost of one."""
 SHORTEST_POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 1.0
 
@@ -54,11 +54,11 @@ class SaveRequest:
     Attributes:
         serial: number of the save since the gang started, the same on all ranks.
         manifest: manifest without parts.
-        reason: trigger of the save, one of interval, validation, request, resume, stop and finished.
-        layout: the buffer's tensors and chunks; None: the same as in the preceding request.
+        reason: trigger of the save: interval, validation, request, resume, stop or finished. layout: the buffer's
+        tensors and chunks; None if they are the same as in the preceding request.
         started_seconds: time of the request on this machine's monotonic clock.
-        blocked_seconds: how long the training loop was blocked.
-        skip_local_tier: True if this node is about to be terminated, together with its local tier.
+        blocked_seconds: time for which the training loop was blocked.
+        skip_local_tier: True if this node, and with it the local tier, is about to be terminated.
     """
 
     serial: int
@@ -77,7 +77,7 @@ class SaveResult:
     Attributes:
         step: optimizer steps completed in the saved state.
         seconds: time from the request to the commit.
-        blocked_seconds: the part of that time for which the training loop was blocked.
+        blocked_seconds: the part of that time during which the training loop was blocked.
         bytes: plain bytes in the state.
         written_bytes: stored bytes added by all ranks.
         reason: trigger of the save, one of interval, validation, request, resume, stop and finished.
@@ -105,11 +105,11 @@ class SavePlan:
         world_size: the gang's world size.
         fence: sequence number of the gang's fence, which names the folder for its chunks.
         retention: rules for the checkpoints to keep.
-        reusable: records, by hash, of chunks in complete checkpoints that the store is certain to keep.
-        damaged: log entries that the retention rules must not count.
+        reusable: records of chunks, by hash, in complete checkpoints that are certain to be kept.
+        damaged: log entries that the retention rules must ignore.
         threads: number of threads that encode chunks.
         compress: True to compress chunks where it saves space.
-        yields: True to compress only while the threads that encode do not wait for a core.
+        yields: True to compress only while the encoding threads do not wait for a core.
     """
 
     rank: int
@@ -137,7 +137,7 @@ class Saver:
         log: rank 0's right to commit; None on other ranks.
 
     Attributes:
-        orphaned: event to set when the trainer has died and will not request another save.
+        orphaned: event to set when the trainer has died and requests no further saves.
         meter: the current save's progress.
     """
 
@@ -191,7 +191,7 @@ class Saver:
     def _prune(self) -> None:
         """Delete collected chunks from this node's local tier. Rank 0 does this when it collects.
 
-        Delete only chunks that are older than this save. Other ranks on this node may have begun saves whose chunks are
+        Delete only chunks that are older than this save: other ranks on this node may have begun saves whose chunks are
         not durable yet.
         """
         if self._tiers is not None and self._log is None:
@@ -244,8 +244,8 @@ class Saver:
         if self._tiers is not None and request.skip_local_tier:
             self._tiers.put_durable(record.key, stored)
         elif self._stage is None or request.reason == "stop":
-            # The next gang needs the chunks saved at a stop. Write to both tiers at once, since going through the local
-            # tier would only delay the commit.
+            # The next gang needs the chunks saved at a stop. Write to both tiers at the same time, because writing to
+            # the local tier first would only delay the commit.
             self._backend.put(record.key, stored)
         else:
             self._stage.put(span, record, stored)
@@ -262,7 +262,8 @@ class Saver:
         try:
             self._send_part(request, PartMessage(error=f"rank {self._plan.rank}: {error}", cancelled=cancelled))
         except StoreError as unreachable:
-            # The trainers' control flags inform the other ranks. The message only shortens rank 0's wait.
+            # The trainers' control flags report the failure to the other ranks. The message only shortens rank 0's
+            # wait.
             logger.warning("cannot report a failed save to rank 0: %s", unreachable)
 
     def _gather_parts(self, request: SaveRequest, cancel: threading.Event) -> list[PartRecord]:
@@ -279,7 +280,7 @@ class Saver:
                     parts[waiting.pop(key)] = self._read_part(key)
             if waiting:
                 self._refuse_to_wait(request, sorted(waiting.values()), time.monotonic() - began, cancel)
-                # Add jitter, since many runs may share the store.
+                # Add jitter, because many runs may share the store.
                 cancel.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 1.5, LONGEST_POLL_SECONDS)
         return [parts[rank] for rank in sorted(parts)]
@@ -288,7 +289,7 @@ class Saver:
         try:
             message = PartMessage.model_validate_json(self._backend.get(key))
         except ValidationError as error:
-            raise StoreError(f"{self._backend.url}/{key}: is not a valid part of a save ({error})") from error
+            raise StoreError(f"{self._backend.url}/{key}: not a valid part of a save ({error})") from error
         if message.part is None:
             raise (SaveCancelledError if message.cancelled else PeerError)(message.error or "failed without a reason")
         return message.part
@@ -323,7 +324,7 @@ class Saver:
         )
         seconds = time.monotonic() - request.started_seconds
         if request.reason != "stop":
-            # Collect before the next save begins on any rank, because its chunks would look like garbage.
+            # Collect before the next save begins on any rank, because that save's chunks would look like garbage.
             self._delete_old()
         return SaveResult(manifest.step, seconds, request.blocked_seconds, plain_bytes, written_bytes, request.reason)
 
@@ -334,7 +335,7 @@ class Saver:
                 self._has_swept = True
             self._collector.collect(self._plan.fence, self._plan.damaged)
         except StoreError as error:
-            # The checkpoint is committed. Old checkpoints that remain cost money, but do not harm the run.
+            # The checkpoint is committed. Remaining old checkpoints cost money, but do not affect the run.
             logger.warning("cannot delete old checkpoints: %s", error)
 
     def _stale_parts(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The trainer's side of a save. The loop waits only for a copy to a host buffer, and an executor does the rest.
+"""The trainer's side of a save. The loop waits only for a copy to a host buffer; an executor does the remaining work.
 
 Every rank copies its own share of the state. On a GPU, the copy overlaps with the next forward and backward passes,
 which only read the copied state, and the next optimizer step waits for the copy. One save is in flight at a time. The
@@ -35,17 +35,17 @@ from training.process.garbage_collection import paused_garbage_collection
 logger = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 5
-"""How long a cancelled save may take to end, which is the transfer time for the chunks in flight."""
+"""Maximum time for a cancelled save to end: the transfer time of the chunks in flight."""
 LONG_SECONDS = 5
-"""A save that blocks the training loop for longer than this is logged with a breakdown."""
+"""If a save blocks the training loop for longer than this, a breakdown of the time is logged."""
 PEER_POLL_SECONDS = 0.25
-"""How often rank 0 checks for another rank's failure while it waits for a save."""
+"""Interval at which rank 0 checks for another rank's failure while it waits for a save."""
 RANK_FAILURE_KEY = "save/rank-failure"
-"""Key under which a rank reports that it is ending with an error. A failed save uses its own key."""
+"""Key under which a rank reports that it is exiting with an error. A failed save uses a different key."""
 
 
 class KeyValueStore(Protocol):
-    """The torch.distributed store methods that are used here."""
+    """The methods of a torch.distributed store that this module uses."""
 
     def set(self, key: str, value: str) -> None:
         """Write a value."""
@@ -59,7 +59,7 @@ class KeyValueStore(Protocol):
 
 @dataclass
 class _Arrangement:
-    """The layout of this rank's share, kept from save to save.
+    """The layout of this rank's share, cached between saves.
 
     Attributes:
         forms: types and shapes of the shared tensors, and of this rank's own tensors.
@@ -87,12 +87,12 @@ class CheckpointWriter:
         log: rank 0's right to commit, or None on other ranks.
         placement: the writer process's cores and priority; None: use a thread in this process, for tests and for stores
             that exist only in this process.
-        key_values: store through which a rank reports a failure to rank 0 when it cannot reach the checkpoint store.
+        key_values: store for reporting a failure to rank 0 when the checkpoint store is unreachable.
 
     Attributes:
         committed_step: step of the newest checkpoint known to be committed, on rank 0.
         last_started_step: step of the last save that began.
-        blocked_seconds: how long that save blocked the training loop.
+        blocked_seconds: time for which that save blocked the training loop.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class CheckpointWriter:
             own: state that only this rank has.
             manifest: manifest without parts.
             reason: reason to record in the log entry.
-            skip_local_tier: True if this node is about to be terminated, so that its local copy would be lost.
+            skip_local_tier: True if this node is about to be terminated, which would destroy a local copy.
         """
         assert not self.is_busy, "one save is in flight at a time"
         started = time.monotonic()
@@ -201,7 +201,7 @@ class CheckpointWriter:
             self._copied = None
 
     def cancel(self) -> None:
-        """Cancel the save in flight. It ends soon, whether committed or not."""
+        """Cancel the save in flight. It ends soon, committed or not."""
         if self._in_flight is not None:
             self._await_copy()
             self._executor.cancel()
@@ -210,7 +210,7 @@ class CheckpointWriter:
         """Wait until no save is in flight; cancel the save at the deadline.
 
         Args:
-            deadline: deadline on `time.monotonic()`, since the machine's clock may be changed; None: no deadline.
+            deadline: deadline in seconds of `time.monotonic()`; None: no deadline.
 
         Returns:
             True if no save is in flight. False if a request hung, and the save was abandoned.
@@ -241,7 +241,7 @@ class CheckpointWriter:
         return self._buffer
 
     def _arrange(self, tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> _Arrangement:
-        """Return this rank's share and its layout, computed again only if a name, type or shape has changed."""
+        """Return this rank's share and its layout. Compute them again only if a name, type or shape has changed."""
         forms = [{name: (tensor.dtype, tensor.shape) for name, tensor in each.items()} for each in (tensors, own)]
         if self._arrangement is None or self._arrangement.forms != forms:
             owners = share_out({name: tensor.nbytes for name, tensor in tensors.items()}, self._plan.world_size)
@@ -330,18 +330,18 @@ class CheckpointWriter:
 
 
 def _copy(share: Mapping[str, Tensor], views: Mapping[str, Tensor], names: list[str], non_blocking: bool) -> None:
-    if names:  # one call, since a call per tensor takes longer than copying a small tensor
+    if names:  # one call: a call per tensor takes longer than copying a small tensor
         with torch.no_grad():
             torch._foreach_copy_([views[name] for name in names], [share[name] for name in names], non_blocking)
 
 
 def _changes_in_updates_only(name: str, tensor: Tensor) -> bool:
-    """Return True if forward and backward passes leave a tensor unchanged. They may write to a model's buffers."""
+    """Return True if forward and backward passes do not change a tensor. They may write to a model's buffers."""
     return tensor.device.type == "cuda" and (isinstance(tensor, nn.Parameter) or name.startswith("optimizer/"))
 
 
 def _warn_if_long(step: int, times: list[float]) -> None:
-    """If a save blocked the training loop for a long time, log the phases that caused it.
+    """If a save blocked the training loop for a long time, log the duration of each phase.
 
     Args:
         step: optimizer steps completed in the saved state.

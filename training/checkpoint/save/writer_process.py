@@ -1,8 +1,8 @@
-"""A rank's writer process encodes, stores and commits the state that the trainer copied into shared memory.
+"""A rank's writer process: encodes, stores and commits the state that the trainer copied into shared memory.
 
-It is a separate process for two reasons. Running Python and compression in the trainer's interpreter would slow down
-the training loop, and if the trainer is killed after the copy, the save is not lost. The process does not import torch,
-so it needs only about 60 MB per rank. It ends after its trainer has ended and any save in flight has finished.
+It is a separate process for two reasons: running Python and compression in the trainer's interpreter would slow down
+the training loop, and a save survives if the trainer is killed after the copy. The process does not import torch, so it
+needs only about 60 MB per rank. It exits when its trainer has exited and any save in flight has finished.
 
 Started by :class:`training.checkpoint.save.executors.ProcessExecutor` with the descriptor of a socket to the trainer.
 """
@@ -51,7 +51,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class NewBuffer:
-    """Precedes the descriptor of the buffer that holds all further saves."""
+    """Precedes the descriptor of the buffer for all further saves."""
 
     size_bytes: int
 
@@ -86,7 +86,7 @@ class _Server:
         self._memory: mmap.mmap | None = None
 
     def serve(self) -> None:
-        """Handle messages until the trainer ends."""
+        """Handle messages until the trainer exits."""
         while True:
             try:
                 message: Message = self._trainer.recv()
@@ -100,7 +100,7 @@ class _Server:
                 case SaveRequest():
                     self._start(message)
         if self._thread is not None and self._thread.is_alive():
-            logger.warning("the trainer has ended; completing its save")
+            logger.warning("the trainer has exited; completing its save")
             self._saver.orphaned.set()
             self._thread.join()
 
@@ -127,7 +127,7 @@ class _Server:
         except OSError:
             if isinstance(message, Finished):
                 logger.warning(
-                    "save %d finished after its trainer ended: %s", message.serial, message.error or "committed"
+                    "save %d finished after its trainer exited: %s", message.serial, message.error or "committed"
                 )
 
 
@@ -152,9 +152,9 @@ def save_and_report(
 
 
 def main() -> None:
-    """Serve the trainer at the other end of the socket whose descriptor is given as the argument."""
-    # The trainer saves on a stop signal, so this process must ignore the signal; it ends with the trainer. Signals have
-    # been blocked since before this program started, so that none arrives too early.
+    """Serve the trainer at the other end of a socket. The argument is the socket's descriptor."""
+    # The trainer saves on a stop signal, so this process must ignore the signal; it exits with the trainer. Signals
+    # were blocked before this program started, so none arrives too early.
     ignore_stop_signals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     logging.basicConfig(

@@ -33,7 +33,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     """Return this rank's random generator states, on the host.
 
     Shapes: cpu, cuda [bytes] uint8; python [627] int64; numpy [627] int64. The last two numbers of ``python`` and
-    ``numpy`` state whether a second normal variate is pending, and give its bits.
+    ``numpy`` indicate whether a second normal variate is pending, and contain its bits.
 
     Raises:
         ConfigurationError: NumPy's global generator was replaced with a generator of another kind.

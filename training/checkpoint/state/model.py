@@ -1,7 +1,7 @@
 """A model's state: parameters, persistent buffers and extra states, by name.
 
-Names come from the bare model (`blocks.0.expand.weight`), so wrapping the model or parts of it does not change them. A
-wrapper is recognized by its type, because a user's module may have an attribute `module` that is part of the name.
+Names come from the bare model (`blocks.0.expand.weight`), so wrapping the model or parts of it does not change them.
+Wrappers are recognized by type, because a user's module may have an attribute `module` that is part of the name.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WRAPPERS = {
     ): "_checkpoint_wrapped_module",
     ("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "OffloadWrapper"): "_checkpoint_wrapped_module",
 }
-"""Each wrapper's module and class, and the name of the wrapped module in it. Types are compared by name, since
+"""Each wrapper's module and class, and the attribute with the wrapped module. Types are compared by name, because
 importing torch._dynamo takes seconds. Source: torch 2.13."""
 FOREIGN_WRAPPERS = re.compile(r"(^|(?<=\.))(module|_orig_mod|_checkpoint_wrapped_module)\.")
-"""Wrapper components that other programs leave in the names in an exported state_dict."""
+"""Wrapper components that other programs leave in the names of an exported state_dict."""
 SHARDED = "torch.distributed.fsdp"
 EXTRA_STATE = "_extra_state"
 """The name of a module's extra state in a state_dict.
@@ -79,7 +79,7 @@ def _walk(module: nn.Module, name: str, seen: set[nn.Module]) -> Iterator[tuple[
 
 
 def wrapped_name(module: nn.Module) -> str | None:
-    """Return the wrapped module's name in a wrapper; None if the module is not a wrapper."""
+    """Return the attribute name of the wrapped module; None if the module is not a wrapper."""
     for kind in type(module).__mro__:
         if (kind.__module__, kind.__qualname__) in WRAPPERS:
             return WRAPPERS[kind.__module__, kind.__qualname__]
@@ -117,13 +117,13 @@ def named_tensors(model: nn.Module) -> NamedTensors:
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return a bare or wrapped model's parameters and persistent buffers, with tied tensors once."""
+    """Return a bare or wrapped model's parameters and persistent buffers. Tied tensors appear once."""
     named = named_tensors(model)
     return {**named.parameters, **named.buffers}
 
 
 def model_targets(model: nn.Module, records: Mapping[str, Form]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the model's tensors, keyed by their ``model/`` names in the checkpoint, and a message per mismatch.
+    """Return the model's tensors by their ``model/`` names in the checkpoint, and one message for each mismatch.
 
     Names in a state_dict exported by another program may contain wrapper components.
     """
@@ -175,7 +175,7 @@ def problems_of_other_extra_states(model: nn.Module, encoded: Mapping[str, Any])
 
 
 def problems_of_model(model: nn.Module) -> list[str]:
-    """Return one message for each part of a model's state that a checkpoint would not hold."""
+    """Return one message for each part of a model's state that a checkpoint would not contain."""
     sharded = [
         name
         for name, module in bare_modules(model)
@@ -188,7 +188,7 @@ def problems_of_model(model: nn.Module) -> list[str]:
     for name, tensor in {**named.parameters, **named.buffers}.items():
         problem = tensor_problem(tensor)
         if not name.isprintable():
-            problems.append(f"model: {name!r}: the name has characters that are not printable; rename the module")
+            problems.append(f"model: {name!r}: the name contains unprintable characters; rename the module")
         elif problem is not None:
             problems.append(f"model: {name} {problem}; pass a model of plain tensors that is not sharded")
         elif overlaps_itself(tensor):
@@ -216,12 +216,12 @@ def _problems_of_extra_states(model: nn.Module) -> list[str]:
 
 
 def _uncovered(model: nn.Module, named: NamedTensors) -> list[str]:
-    """Return one message for each entry of the model's state_dict that a checkpoint would not hold."""
+    """Return one message for each entry in the model's state_dict that a checkpoint would not contain."""
     held = [*named.parameters.values(), *named.buffers.values()]
     identities = {id(tensor) for tensor in held}
     places = {_place(tensor) for tensor in held}
     return [
-        f"model: its state_dict() has {name}, which is neither a parameter nor a persistent buffer and would be lost; "
+        f"model: its state_dict() has {name}, which is not a parameter or persistent buffer and would be lost; "
         "register it as a buffer"
         for name, value in model.state_dict(keep_vars=True).items()
         if not name.endswith(EXTRA_STATE)

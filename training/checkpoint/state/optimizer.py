@@ -21,7 +21,7 @@ from training.errors import ConfigurationError
 
 STATE = "optimizer/"
 NESTED = "optimizer-values/"
-"""Prefixes of tensor names, for tensors directly in a parameter's state and for tensors within its lists and other
+"""Prefixes of tensor names: for tensors directly in a parameter's state, and for tensors in its lists and other
 values."""
 OF_THE_PROCESS = frozenset({"params", "param_names"})
 """Group entries that are not saved. The parameters' names are saved instead."""
@@ -35,7 +35,7 @@ def kind_of(optimizer: torch.optim.Optimizer) -> str:
 
 
 Known = WeakValueDictionary[str, Tensor]
-"""Previously checked tensors, by name. Checking every tensor at every save would dominate the save's duration."""
+"""Previously checked tensors, by name. Checking every tensor at every save would take most of the save's time."""
 
 
 def capture(
@@ -46,10 +46,10 @@ def capture(
     Args:
         optimizer: optimizer for the model's parameters.
         names: parameter names, by parameter.
-        known: tensors that have already been checked; this function adds those that it checks.
+        known: previously checked tensors; this function adds the tensors that it checks.
 
     Raises:
-        ConfigurationError: Part of the optimizer's state cannot be saved; the message names it.
+        ConfigurationError: Part of the optimizer's state cannot be saved; the message identifies it.
     """
     outside = _outside(optimizer, names)
     if outside:
@@ -105,7 +105,7 @@ def _put_nested(
 
 
 def problems_of_optimizer(optimizer: torch.optim.Optimizer, names: Names) -> list[str]:
-    """Return one message for each part of an optimizer's state that a checkpoint would not hold."""
+    """Return one message for each part of an optimizer's state that a checkpoint would not contain."""
     outside = _outside(optimizer, names)
     if outside:
         return outside
@@ -125,7 +125,7 @@ def problems_of_optimizer(optimizer: torch.optim.Optimizer, names: Names) -> lis
 
 
 def _outside(optimizer: torch.optim.Optimizer, names: Names) -> list[str]:
-    """Return one message for each parameter in the groups that is not in the model. Groups may be added at any time."""
+    """Return one message for each parameter in the groups that is not in the model. Groups can be added at any time."""
     return [
         f"optimizer: group {number} has a parameter of shape {list(parameter.shape)} that is not in the model, and "
         "would be lost; make it part of the model"
@@ -136,7 +136,7 @@ def _outside(optimizer: torch.optim.Optimizer, names: Names) -> list[str]:
 
 
 def problems_of_other(optimizer: torch.optim.Optimizer, names: Names, saved: OptimizerRecord) -> list[str]:
-    """Return the reasons that saved state cannot be loaded into an optimizer: another kind or other groups."""
+    """Return the reasons why saved state cannot be loaded into an optimizer: a different kind or different groups."""
     if kind_of(optimizer) != saved.kind:
         return [f"checkpoint: its optimizer is {saved.kind}, this run's is {kind_of(optimizer)}"]
     own = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
@@ -151,7 +151,7 @@ def problems_of_other(optimizer: torch.optim.Optimizer, names: Names, saved: Opt
                 f"checkpoint: {moved[0]} ({len(moved)} in total) is only in {where} optimizer group {number}"
             )
         elif ours != theirs and any(name.startswith(NESTED) for name in _references(saved.values)):
-            problems.append(f"checkpoint: its optimizer group {number} has the same parameters in another order")
+            problems.append(f"checkpoint: its optimizer group {number} has the same parameters in a different order")
     return problems
 
 
@@ -210,7 +210,7 @@ def dtype_named(form: Form) -> torch.dtype:
 
 
 def restore_groups(optimizer: torch.optim.Optimizer, saved: OptimizerRecord) -> None:
-    """Restore the groups' learning rates and other values. A tensor remains the same object, on its device."""
+    """Restore the groups' learning rates and other values. Tensors remain the same objects, on the same device."""
     for group, encoded in zip(optimizer.param_groups, saved.groups, strict=True):
         for key, value in decode(encoded).items():
             own = group.get(key)

@@ -1,4 +1,4 @@
-"""The objects whose state a checkpoint holds, and their state as named tensors and JSON."""
+"""The objects whose state a checkpoint contains, and their state as named tensors and JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Captured:
 
 @dataclass
 class TrainingState:
-    """The objects whose state a checkpoint holds. The constructor rejects state that cannot be checkpointed.
+    """The objects whose state a checkpoint contains. The constructor rejects state that cannot be checkpointed.
 
     Attributes:
         model: bare or wrapped model.
@@ -60,7 +60,7 @@ class TrainingState:
         position: number of samples consumed by the run.
 
     Raises:
-        ConfigurationError: Part of the state cannot be saved and loaded; the messages name it.
+        ConfigurationError: Part of the state cannot be saved and loaded; the messages identify it.
     """
 
     model: nn.Module
@@ -96,7 +96,7 @@ class TrainingState:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors in the state: parameters, buffers (tied tensors once) and optimizer state."""
+        """Return all tensors in the state: parameters, buffers and optimizer state. Tied tensors appear once."""
         captured = self.capture()
         return captured.shared | captured.buffers
 
@@ -106,7 +106,7 @@ class TrainingState:
         saved: OptimizerRecord | None = None,
         saved_extra_states: Mapping[str, Any] | None = None,
     ) -> dict[str, Tensor]:
-        """Return this state's tensors, keyed by their names in the checkpoint. Optimizer state is allocated again.
+        """Return this state's tensors by their names in the checkpoint. Optimizer state is reallocated.
 
         Args:
             records: the checkpoint's tensors, or objects with their shapes and dtypes.
@@ -149,14 +149,14 @@ class TrainingState:
         set_extra_states(self.model, encoded)
 
     def restore_groups(self, saved: OptimizerRecord) -> None:
-        """Restore the optimizer's learning rates and other values that a scheduler may have changed."""
+        """Restore the optimizer's learning rates and other values that a scheduler may change."""
         optimizers.restore_groups(self.optimizer, saved)
 
     def _names(self) -> dict[nn.Parameter, str]:
         return {parameter: name for name, parameter in named_tensors(self.model).parameters.items()}
 
     def _check_first_step(self, *_: Any) -> None:
-        """Reject an optimizer whose state cannot be saved, as soon as its first step has created that state."""
+        """Reject an optimizer whose state cannot be saved, immediately after its first step has created that state."""
         if self.optimizer.state and not self._is_checked:
             self.capture()
             self._is_checked = True

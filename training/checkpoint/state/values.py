@@ -1,8 +1,8 @@
 """Encodes Python values as JSON and decodes them to equal values of the same types.
 
 JSON does not have tuples, sets, bytes, tensors, infinities, or keys other than strings. Such values become objects with
-the key ``$``, which names their type. A value of any other type is rejected, and the message states its path. A value
-that silently changes, such as ``MultiStepLR``'s integer milestones into strings, is worse than an error
+the key ``$``, which names their type. A value of any other type is rejected, and the message contains its path. A
+silent change, such as ``MultiStepLR``'s integer milestones becoming strings, is worse than an error
 (https://github.com/Lightning-AI/pytorch-lightning/issues/10093, 2021-10).
 """
 
@@ -28,7 +28,7 @@ TAG = "$"
 MAX_DEPTH = 40
 """Maximum nesting level. A JSON parser accepts 200 levels, and each level of a value uses up to four."""
 MAX_BYTES = 64 * 1024 * 1024
-"""Maximum size, in bytes, of a tensor in a manifest, since the manifest is read before any tensor."""
+"""Maximum size in bytes of a tensor in a manifest, because the manifest is read before any tensor."""
 SUPPORTED = "None, bool, int, float, str, bytes, list, tuple, set, dict, tensors and NumPy arrays"
 _DOUBLE = struct.Struct("<d")
 _ZEROS = (_DOUBLE.pack(0.0), _DOUBLE.pack(-0.0))
@@ -55,7 +55,7 @@ def encode(value: Any, path: str, put_tensor: PutTensor | None = None) -> Any:
             None: tensors' bytes are part of the JSON.
 
     Raises:
-        ConfigurationError: The value, or a value in it, cannot be saved; the message states the path.
+        ConfigurationError: The value, or a value in it, cannot be saved; the message contains the path.
     """
     return _Encoder(put_tensor).encode(value, path, 0)
 
@@ -143,7 +143,7 @@ class _Encoder:
 
 
 def tensor_problem(tensor: Tensor) -> str | None:
-    """Return the reason that a tensor's bytes cannot be saved and restored; None if they can."""
+    """Return the reason why a tensor's bytes cannot be saved and restored; None if they can."""
     if is_lazy(tensor):
         return "has no shape yet; run a forward pass first"
     plain = tensor.data if isinstance(tensor, torch.nn.Parameter) else tensor
@@ -175,13 +175,13 @@ def _float(value: float) -> Any:
         return {TAG: "float", "value": str(value)}
     bits = _DOUBLE.pack(value)
     if abs(value) < sys.float_info.min and bits not in _ZEROS:
-        # The trainer makes its process flush denormal numbers to zero, and then Python prints them as zero, too.
+        # The trainer's process flushes denormal numbers to zero, and Python would then also print them as zero.
         return {TAG: "float_bits", "value": bits.hex()}
     return value
 
 
 def _array(value: Any, path: str) -> Any:
-    # A type that another package has added, such as bfloat16, has a name that NumPy reads as plain bytes.
+    # NumPy reads the name of a type added by another package, such as bfloat16, as plain bytes.
     if value.dtype.hasobject or value.dtype.fields is not None or np.dtype(value.dtype.str) != value.dtype:
         raise _refusal(path, f"is a NumPy value of type {value.dtype}", "use an array of numbers")
     kind = "array" if type(value) is np.ndarray else "numpy_scalar"

@@ -1,1 +1,1 @@
-"""Storage backends: a directory, an S3 prefix, or a local tier in front of either; see `urls.open_backend`."""
+"""Storage backends: a directory, an S3 prefix, or either with a local tier; see `urls.open_backend`."""

@@ -32,7 +32,7 @@ class Backend(Protocol):
         """
 
     def keys(self, prefix: str, limit: int | None = None) -> list[str]:
-        """Return the keys that begin with ``prefix``, in ascending order: all, or the first ``limit`` of them."""
+        """Return the keys that begin with ``prefix`` in ascending order: all keys, or the first ``limit`` keys."""
 
     def delete(self, keys: list[str]) -> None:
         """Delete objects, ignoring missing keys."""

@@ -1,7 +1,7 @@
 """A directory as a checkpoint store, on a local disk or on a file system that several nodes mount.
 
 An object is written to a temporary file in the same directory, and then linked or renamed into place. Each step is
-synced, so a reader sees either the complete object or nothing, no matter when a process or the machine dies.
+synced, so readers see either the complete object or nothing, even if a process or the machine crashes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from training.errors import AlreadyExistsError, NotFoundError, StoreError
 
 TEMPORARY = ".unfinished-"
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
-"""Errors from linking across file systems, without hard-link support, or to a file with too many links."""
+"""Errors from linking across file systems, on a file system without hard links, or to a file with too many links."""
 _NOT_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
 """Errors from open and write on a file system without direct writes, such as tmpfs."""
 _DIRECT_FROM_BYTES = 1024 * 1024
-"""Objects of at least this size bypass the page cache. Copying into the cache and writing back cost several times as
-much as the write itself, and would evict the dataset from the cache."""
+"""Objects of at least this size bypass the page cache. Copying to the cache and writing back cost several times as much
+as the write itself, and would evict the dataset."""
 _BLOCK_BYTES = 4096
 """Alignment for direct writes. Address and length must be multiples of the device's logical block size, which is 512 or
 4096 bytes.
@@ -66,7 +66,7 @@ class DirectoryBackend:
                 raise NotFoundError(f"{path}: does not exist") from error
 
     def read_into(self, key: str, buffers: list[memoryview]) -> int:
-        """Read the beginning of a file; return the file's size, or the bytes read if the read was cut short."""
+        """Read the beginning of a file; return the file's size, or the number of bytes read if the read ended early."""
         path = self.root / key
         with _store_errors(f"{path}: cannot be read"):
             try:
@@ -79,7 +79,7 @@ class DirectoryBackend:
                 raise NotFoundError(f"{path}: does not exist") from error
 
     def copy_from(self, source: Backend, source_key: str, key: str) -> bool:
-        """Hard-link a file from another directory store, without copying. Each store can delete its own link."""
+        """Hard-link a file from another directory store instead of copying it. Each store can delete its own link."""
         if not isinstance(source, DirectoryBackend):
             return False
         path = self.root / key
@@ -189,7 +189,7 @@ def _sync_directory(path: Path) -> None:
 
 @contextmanager
 def _store_errors(problem: str) -> Iterator[None]:
-    """Convert OSError to StoreError, with this problem description."""
+    """Convert OSError to StoreError with this description of the problem."""
     try:
         yield
     except OSError as error:

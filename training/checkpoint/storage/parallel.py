@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 TRANSFER_THREADS = 8
-"""Number of concurrent transfers per process. An S3 connection carries about 90 MB/s, so eight fill 5 Gb/s.
+"""Number of concurrent transfers per process. An S3 connection transfers about 90 MB/s, so eight use about 5 Gb/s.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html (2025-06)."""
 
 Report = Callable[[int], None]
@@ -17,10 +17,10 @@ Report = Callable[[int], None]
 
 
 def results_of(pool: ThreadPoolExecutor, pending: Sequence[Future[T]]) -> list[T]:
-    """Wait for all futures; on the first failure or interrupt, cancel any that have not started, and re-raise it."""
+    """Wait for all futures. On the first failure or interrupt, cancel those that have not started, and re-raise it."""
     try:
         return [future.result() for future in pending]
-    # This covers any exception, including KeyboardInterrupt. It is re-raised when no transfer is running.
+    # Any exception, including KeyboardInterrupt. It is re-raised when no transfer is running.
     except BaseException:
         pool.shutdown(wait=True, cancel_futures=True)
         raise

@@ -1,4 +1,4 @@
-"""An S3 prefix as a checkpoint store. Requests have timeouts and a retry limit, and errors state the remedy.
+"""An S3 prefix as a checkpoint store. Requests have timeouts and a retry limit, and error messages include the remedy.
 
 The role needs s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject and s3:DeleteObject on the prefix. If the
 bucket uses a customer-managed key, the role also needs kms:GenerateDataKey and kms:Decrypt.
@@ -29,8 +29,7 @@ CONNECT_TIMEOUT_SECONDS = 5
 READ_TIMEOUT_SECONDS = 20
 ATTEMPTS = 10
 """Attempts per request. With botocore's standard backoff, a request fails after about 20 s of errors, two minutes of
-throttling or, in the worst case, four minutes without a response. This outlasts a brief S3 outage, while the wait
-remains bounded.
+throttling or, in the worst case, four minutes without a response. The limit is long enough for a brief S3 outage.
 Source: https://docs.aws.amazon.com/boto3/latest/guide/retries.html (2025-06); botocore 1.44, retries/standard.py."""
 CONNECTIONS = 32
 CONFLICT_ATTEMPTS = 20
@@ -42,8 +41,8 @@ Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html (
 MULTIPART_BYTES = 64 * 1024 * 1024
 """Objects of at least this size are uploaded in parts, so that a failure costs only one part. Chunks are smaller."""
 RANGED_BYTES = 32 * 1024 * 1024
-"""Objects of at least this size are read in parallel ranges, since one connection carries only about 90 MB/s. Chunks
-are smaller, and several are read in parallel."""
+"""Objects of at least this size are read in parallel ranges, because one connection transfers only about 90 MB/s.
+Chunks are smaller, and several are read in parallel."""
 PART_BYTES = 16 * 1024 * 1024
 """Size of an upload part or a range. S3 recommends 8 to 16 MB.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html (2025-06)."""
@@ -52,12 +51,12 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
 REMEDIES = {
-    "AccessDenied": "allow {action} there in the role, bucket and endpoint policies, and the use of its KMS key",
+    "AccessDenied": "allow {action} in the role, bucket and endpoint policies, and allow the use of the KMS key",
     "NoSuchBucket": "create the bucket, or correct the URL",
-    "InvalidAccessKeyId": "give this process valid credentials",
-    "SignatureDoesNotMatch": "give this process valid credentials",
+    "InvalidAccessKeyId": "provide valid credentials for this process",
+    "SignatureDoesNotMatch": "provide valid credentials for this process",
     "ExpiredToken": "refresh this process's credentials",
-    "InvalidObjectState": "it is archived: `python -m training checkpoint restore` makes it readable, within hours",
+    "InvalidObjectState": "it is archived: `python -m training checkpoint restore` makes it readable within hours",
     "RequestTimeTooSkewed": "set this machine's clock",
 }
 
@@ -72,7 +71,7 @@ class StoredObject(NamedTuple):
 
 
 class _Large(NamedTuple):
-    """An object to read in ranges, all from the same version."""
+    """An object to read in ranges, all of them from the same version."""
 
     bytes: int
     etag: str
@@ -98,7 +97,7 @@ class S3Backend:
                 read_timeout=READ_TIMEOUT_SECONDS,
                 retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
                 max_pool_connections=CONNECTIONS,
-                # Chunks have a stronger hash than S3's checksum. By default, botocore makes S3 check uploads.
+                # Chunks have a stronger hash than S3's checksums, which botocore verifies by default.
                 response_checksum_validation="when_required",
             ),
         )
@@ -112,7 +111,7 @@ class S3Backend:
                 self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=content)
 
     def _put_parts(self, key: str, content: bytes, conditions: dict[str, str]) -> None:
-        """Upload in parts, and complete the upload under conditions. Abort a failed upload, whose parts are billed."""
+        """Upload in parts, and complete the upload with conditions. Abort a failed upload: its parts are billed."""
         upload = {"Bucket": self._bucket, "Key": key}
         upload["UploadId"] = self._client.create_multipart_upload(**upload)["UploadId"]
 
@@ -131,14 +130,14 @@ class S3Backend:
             try:
                 self._client.abort_multipart_upload(**upload)
             except (BotoCoreError, ClientError, HTTPClientError) as error:
-                # The caller needs the upload's error. A lifecycle rule removes the parts eventually.
+                # Raise the upload's error, not this one. A lifecycle rule eventually removes the parts.
                 logger.warning("s3://%s/%s: parts of a failed upload remain: %s", self._bucket, key, error)
             raise
 
     def create(self, key: str, content: bytes) -> None:
         """Write with If-None-Match. Retry after 409: another conditional write to the key is in progress.
 
-        A large object is uploaded in parts, and the completion has the condition. After 409, all parts must be uploaded
+        A large object is uploaded in parts, and its completion has the condition. After 409, all parts must be uploaded
         again.
 
         Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html (2025-06).
@@ -211,7 +210,7 @@ class S3Backend:
         ranges: list[tuple[int, memoryview]] = []
         first = 0
         for buffer in buffers:
-            # A buffer may be longer than what remains of the object.
+            # A buffer may be longer than the remaining part of the object.
             end = max(0, min(len(buffer), found.bytes - first))
             ranges += [(first + at, buffer[at : min(at + PART_BYTES, end)]) for at in range(0, end, PART_BYTES)]
             first += len(buffer)
@@ -230,7 +229,7 @@ class S3Backend:
             try:
                 results_of(pool, [pool.submit(read_range, begin, memory) for begin, memory in ranges])
             except AlreadyExistsError as error:
-                raise StoreError(f"{self._place(key)}: was overwritten during the read; try again") from error
+                raise StoreError(f"{self._place(key)}: overwritten during the read; try again") from error
 
     def _read(self, key: str, read: Callable[[Any], Content], **conditions: str) -> Content:
         """Call GetObject; also retry an interrupted body, which botocore does not."""
@@ -242,7 +241,7 @@ class S3Backend:
                 except (HTTPClientError, BotoCoreError):
                     if attempt == ATTEMPTS - 1:
                         raise
-            # Full jitter: many readers may have been interrupted at once.
+            # Full jitter, because many readers may have been interrupted at the same time.
             longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**attempt)
             time.sleep(random.uniform(0, longest))  # noqa: S311
         raise AssertionError("the last attempt returns or raises")
@@ -276,7 +275,7 @@ class S3Backend:
             }
 
     def change_storage_class(self, key: str, storage_class: str) -> None:
-        """Copy an object onto itself in another storage class, as lifecycle rules do, but selectively and immediately.
+        """Copy an object onto itself in another storage class: a lifecycle transition, but selective and immediate.
 
         Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/sc-howtoset.html (2025-06).
         """
@@ -330,7 +329,7 @@ class S3Backend:
 
     @contextmanager
     def _store_errors(self, action: str, key: str) -> Iterator[None]:
-        """Convert boto3 errors to StoreError, with the remedy."""
+        """Convert boto3 errors to StoreError with a remedy."""
         try:
             yield
         except ClientError as error:
@@ -345,12 +344,10 @@ class S3Backend:
                 ) from error
             raise self._failure(action, key, code) from error
         except NoCredentialsError as error:
-            raise StoreError(
-                f"{self._place(key)}: no AWS credentials found; give this process a role or keys"
-            ) from error
+            raise StoreError(f"{self._place(key)}: no AWS credentials found; provide a role or access keys") from error
         except (BotoCoreError, HTTPClientError) as error:
             raise StoreError(
-                f"{self._place(key)}: {action} did not succeed in {ATTEMPTS} attempts ({error}); check the region, the "
+                f"{self._place(key)}: {action} failed {ATTEMPTS} times ({error}); check the region, the "
                 "route to S3 and the endpoint's policy"
             ) from error
 

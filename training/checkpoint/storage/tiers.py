@@ -1,10 +1,10 @@
-"""Two tiers as one checkpoint store: a fast local tier, and the durable tier behind it.
+"""Two tiers as one checkpoint store: a fast local tier in front of a durable tier.
 
-The durable tier is authoritative: it holds the log, and a checkpoint is committed when all its chunks are there. The
-local tier holds copies of this node's chunks, so that a restart on the same node reads them at disk speed. A save is
-first written to the local tier and then copied to the durable tier. `training.checkpoint.save.local_tier` describes a
-restart between the two steps. The local tier may be lost, full or damaged at any time. The run then slows down, and
-loses at most the save that is not durable yet.
+The durable tier is authoritative: it contains the log, and a checkpoint is committed when it contains all its chunks.
+The local tier contains copies of this node's chunks, so that a restart on the same node reads them at disk speed. A
+save is first written to the local tier and then copied to the durable tier. `training.checkpoint.save.local_tier`
+describes a restart between the two steps. If the local tier is lost, full or damaged, the run is slower and loses at
+most the save that is not durable yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class TieredBackend:
     """A local tier in front of a durable tier; see :class:`training.checkpoint.storage.backend.Backend`.
 
-    Only chunks are in both tiers, since their contents never change.
+    Only chunks are in both tiers, because their contents never change.
 
     Args:
         local: the fast tier.
@@ -44,7 +44,7 @@ class TieredBackend:
         self._durable.put(key, content)
 
     def put_local(self, key: str, content: bytes) -> bool:
-        """Write to the local tier only; return False if it has failed, now or earlier."""
+        """Write to the local tier only; return False if this or an earlier write failed."""
         if self._local_works:
             try:
                 self._local.put(key, content)
@@ -58,7 +58,7 @@ class TieredBackend:
         try:
             return self._local.get(key)
         except StoreError as error:
-            logger.warning("%s: cannot read %s back: %s", self._local.url, key, error)
+            logger.warning("%s: cannot read %s: %s", self._local.url, key, error)
             return None
 
     def put_durable(self, key: str, content: bytes) -> None:
@@ -66,7 +66,7 @@ class TieredBackend:
         self._durable.put(key, content)
 
     def create(self, key: str, content: bytes) -> None:
-        """Create an object in the durable tier, which decides every race."""
+        """Create an object in the durable tier, where every race is decided."""
         self._durable.create(key, content)
 
     def get(self, key: str) -> bytes:
@@ -87,7 +87,7 @@ class TieredBackend:
     def delete(self, keys: list[str]) -> None:
         """Delete objects from both tiers. Also delete local chunks that another node has deleted from the durable tier.
 
-        Call this method between the gang's saves, when no local chunk is waiting to become durable.
+        Call this method between saves, when every local chunk is durable.
         """
         self._durable.delete(keys)
         self.prune(self.local_keys())
@@ -117,6 +117,6 @@ class TierContents:
         self._present = {tier.url: frozenset(tier.keys(CHUNK_PREFIX)) for tier in tiers_of(backend)}
 
     def stored_bytes(self, manifest: Manifest) -> dict[str, int]:
-        """Return how many stored bytes of a checkpoint's chunks each tier holds, by the tier's URL."""
+        """Return the stored bytes of a checkpoint's chunks in each tier, by the tier's URL."""
         stored = {chunk.key: chunk.stored_bytes for chunk in manifest.chunks}
         return {url: sum(stored[key] for key in present & stored.keys()) for url, present in self._present.items()}

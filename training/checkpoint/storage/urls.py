@@ -10,7 +10,7 @@ from training.errors import ConfigurationError
 
 
 def open_backend(url: str) -> Backend:
-    """Open ``s3://bucket/prefix``, a directory, or ``DIRECTORY,URL``: a local tier and the durable tier behind it.
+    """Open ``s3://bucket/prefix``, a directory, or ``DIRECTORY,URL``: a local tier and a durable tier.
 
     Backends are imported on first use: importing boto3 takes a second, and a directory does not need it.
 
@@ -22,7 +22,7 @@ def open_backend(url: str) -> Backend:
 
         tiers = url.split(",")
         if len(tiers) != 2 or not all(tiers) or "://" in tiers[0]:
-            raise ConfigurationError([f"{url}: is not DIRECTORY,URL; specify a local directory and one durable store"])
+            raise ConfigurationError([f"{url}: not DIRECTORY,URL; specify a local directory and one durable store"])
         return TieredBackend(open_backend(tiers[0]), open_backend(tiers[1]))
     if "://" not in url:
         from training.checkpoint.storage.directory import DirectoryBackend

@@ -1,4 +1,4 @@
-"""The actions in ``python -m training checkpoint``. Each action prints its result and returns the exit code."""
+"""The actions of ``python -m training checkpoint``. Each action prints its result and returns the exit code."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def _ls(options: argparse.Namespace, presenter: Presenter) -> int:
         )
     if any(each["condition"] == "complete" for each in described):
         return DONE
-    presenter.note(f"{options.store}: has no complete checkpoint")
+    presenter.note(f"{options.store}: no complete checkpoint")
     return PROBLEM_FOUND
 
 
 def _share(held_bytes: int | None, stored_bytes: int | None) -> str:
-    """Format the part of a checkpoint that a tier holds."""
+    """Format the part of a checkpoint that is in a tier."""
     if held_bytes is None or not stored_bytes:
         return "-"
     return "all" if held_bytes == stored_bytes else f"{size(held_bytes)} of {size(stored_bytes)}"
@@ -134,12 +134,12 @@ def _verify(options: argparse.Namespace, presenter: Presenter) -> int:
         if not each.problems:
             presenter.print(f"{title}: every chunk exists and matches its hash")
     if not verified:
-        presenter.note(f"{options.checkpoint}: has no checkpoint")
+        presenter.note(f"{options.checkpoint}: no checkpoint")
     return DONE if verified and not any(each.problems for each in verified) else PROBLEM_FOUND
 
 
 def _chosen(text: str) -> list[Listed]:
-    """Return an address's checkpoint; if it does not select one, all checkpoints with a manifest."""
+    """Return an address's checkpoint or, if it does not select one, all checkpoints with a manifest."""
     if "#" in text:
         selected = select(text)
         return [Listed(selected.entry, selected.manifest, [])]
@@ -179,7 +179,7 @@ def _tag(options: argparse.Namespace, presenter: Presenter) -> int:
     address = Address.parse(options.checkpoint)
     if options.remove:
         if "#" in options.checkpoint:
-            raise ConfigurationError([f"{options.checkpoint}: tags are removed by name; omit # and the text after it"])
+            raise ConfigurationError([f"{options.checkpoint}: --remove takes a tag name; omit # and the text after it"])
         remove_tag(open_backend(address.url), options.name)
         presenter.result({"removed": options.name})
         presenter.print(f"{address.url}: removed tag {options.name}")
@@ -210,7 +210,7 @@ def _gc(options: argparse.Namespace, presenter: Presenter) -> int:
 
 
 def _retention(options: argparse.Namespace, backend: Backend) -> Retention:
-    """Return the rules from the options or, without any, from the newest checkpoint's config."""
+    """Return the rules from the options or, if there are none, from the newest checkpoint's config."""
     if any(getattr(options, rule.name) is not None for rule in fields(Retention)):
         return Retention.from_settings(options)
     for listed in list_checkpoints(backend):
@@ -245,14 +245,14 @@ def _print_collection(plan: CollectionPlan, damaged: set[int], dry_run: bool, pr
     for sequence, reasons in plan.kept.items():
         presenter.print(f"keep entry {sequence}: {', '.join(reasons)}")
     for sequence in sorted(damaged):
-        presenter.print(f"entry {sequence} is damaged and not counted")
+        presenter.print(f"entry {sequence} is damaged and is not counted")
     for entry in plan.dropped:
         presenter.print(f"{'would drop' if dry_run else 'dropped'} entry {entry.sequence}: step {entry.step}")
     presenter.print(f"{len(plan.garbage)} chunks {'would be' if dry_run else 'were'} deleted")
     if plan.left:
         presenter.print(
             f"{plan.left} more unneeded chunks belong to the newest start of the run, which may still be training and "
-            "deletes them itself; once it has ended, --exclusive deletes them"
+            "then deletes them itself; after it has ended, use --exclusive to delete them"
         )
 
 

@@ -1,10 +1,10 @@
 """Moves old, permanently kept checkpoints to a cheaper S3 storage class, and restores archived checkpoints.
 
-The newest two checkpoints' chunks are never moved. Moved chunks are therefore needed neither to resume a run nor by a
+The chunks of the newest two checkpoints are never moved. Moved chunks are therefore not needed to resume a run, or by a
 running writer, which refers only to the newest checkpoint's chunks. Manifests and small chunks are not moved either:
-listing and collecting read them, and the colder classes bill at least 128 KB per object. The classes also bill for a
+`ls` and `gc` read manifests, and the colder classes bill at least 128 KB per object. The classes also bill for a
 minimum duration: 30 days for STANDARD_IA and ONEZONE_IA, 90 for GLACIER_IR and GLACIER, and 180 for DEEP_ARCHIVE.
-Archiving a checkpoint shortly before it is collected therefore does not save money.
+Archiving a checkpoint shortly before its deletion therefore saves no money.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-class-intro.html (2025-06).
 """
 
@@ -23,7 +23,7 @@ from training.checkpoint.store import list_checkpoints
 from training.errors import ConfigurationError
 
 ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
-"""Storage classes whose objects must be restored before they can be read."""
+"""Storage classes that require a restore before objects can be read."""
 SMALLEST_BYTES = 128 * 1024
 
 
@@ -39,7 +39,7 @@ def on_s3(backend: Backend) -> S3Backend:
 
 
 def movable_chunks(backend: S3Backend, storage_class: str, sequence: int | None = None) -> dict[str, StoredObject]:
-    """Return older checkpoints' chunks that are not in the storage class yet, by key.
+    """Return the chunks of older checkpoints that are not in the storage class yet, by key.
 
     Args:
         backend: the checkpoint store.
@@ -76,7 +76,7 @@ def move(backend: S3Backend, moved: Mapping[str, StoredObject], storage_class: s
 
 
 def archived_chunks(selected: Selected) -> dict[str, StoredObject]:
-    """Return a checkpoint's chunks in an archive class, whether restored or not."""
+    """Return a checkpoint's chunks in archive classes, restored or not."""
     objects = on_s3(selected.backend).storage_classes(CHUNK_PREFIX)
     keys = sorted({record.key for record in selected.manifest.chunks})
     return {key: objects[key] for key in keys if objects[key].storage_class in ARCHIVES}

@@ -1,4 +1,4 @@
-"""Arguments for ``python -m training checkpoint``. Parsing any command imports this module, so it must be fast."""
+"""Arguments for ``python -m training checkpoint``. Every command imports this module, so importing it must be fast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STORAGE_CLASSES = (
 EXIT_CODES = """exit codes:
   0  success; for verify, no damage found; for diff, the states are equal
   1  the checkpoint does not exist or is damaged; for diff, the states differ
-  2  invalid arguments, or the store refused a request; standard error has the reason
+  2  invalid arguments, or the store refused a request; see standard error
 """
 
 
@@ -49,9 +49,7 @@ def _add(
 
 
 def _add_readers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    ls = _add(
-        actions, "ls", "list a store's checkpoints", "Contents are not read: complete means that all chunks exist."
-    )
+    ls = _add(actions, "ls", "list a store's checkpoints", "Reads no contents: `complete` means that all chunks exist.")
     ls.add_argument("store", metavar="URL")
     ls.add_argument("--all", action="store_true", help="include checkpoints collected by retention")
     show = _add(actions, "show", "describe one checkpoint: the run's position, its config, and its tensors")
@@ -85,7 +83,7 @@ def _add_keeping(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
     gc.add_argument(
         "--exclusive",
         action="store_true",
-        help="first take over the store, so that all garbage can be deleted; ends any run that is using it",
+        help="first take over the store, which ends any run that uses it, so that all garbage can be deleted",
     )
     gc.add_argument(
         "--trust",
@@ -95,8 +93,8 @@ def _add_keeping(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
     archive = _add(
         actions,
         "archive",
-        "move old checkpoints' chunks to a cheaper S3 storage class",
-        "The newest two checkpoints' chunks are never moved. Colder classes bill for at least 30 days (*_IA), 90 days "
+        "move the chunks of old checkpoints to a cheaper S3 storage class",
+        "Chunks of the newest two checkpoints are never moved. Colder classes bill at least 30 days (*_IA), 90 days "
         "(GLACIER*) or 180 days (DEEP_ARCHIVE). Chunks in GLACIER and DEEP_ARCHIVE must be restored before reading.",
     )
     archive.add_argument("checkpoint", metavar="URL[#CHECKPOINT]", help="without #: all except the newest two")
@@ -137,7 +135,7 @@ def _add_movers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         actions,
         "import",
         "import a safetensors file as the newest checkpoint of a store",
-        "A file with the full state becomes the same checkpoint again. A file with weights starts a new run.",
+        "A file with the full state becomes the same checkpoint. A file with weights starts a new run.",
     )
     imported.add_argument("file", type=Path, metavar="FILE")
     imported.add_argument("store", metavar="URL")
@@ -145,8 +143,8 @@ def _add_movers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 _COPYING = (
-    "Chunks that the destination has are not copied again. The command can therefore resume an interrupted copy or "
-    "update a mirror. Between directories on one file system, files are linked. Within S3, they are copied by S3. Such "
+    "Chunks that the destination has are not copied again, so the command can resume an interrupted copy or "
+    "update a mirror. Between directories on one file system, files are linked. Within S3, S3 copies them. Such "
     "chunks are not read; `verify` checks them. Tags are also copied. The last checkpoint copied becomes the newest "
     "checkpoint in the destination, and a run started there resumes from it."
 )

@@ -41,7 +41,7 @@ class Difference:
         fields: first and second value of each differing manifest field, by dotted path.
         only_first: tensors missing from the second.
         only_second: tensors missing from the first.
-        forms: first and second type and shape, as text, of each tensor for which they differ.
+        forms: first and second type and shape, as text, of each tensor in which they differ.
         changes: tensors with the same type and shape, and different contents.
         equal: tensors with identical bits.
         shared_bytes: plain bytes in the chunks that both checkpoints have.
@@ -59,19 +59,19 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """True if the checkpoints hold the same state. Other fields in their manifests may differ."""
+        """True if the checkpoints contain the same state. Other fields in their manifests may differ."""
         return not (self.only_first or self.only_second or self.forms or self.changes)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A tensor and its part, which lists the chunks that hold its bytes."""
+    """A tensor and its part, which lists the chunks with the tensor's bytes."""
 
     part: PartRecord
     record: TensorRecord
 
     def contents(self) -> list[tuple[str, int]]:
-        """Return the hash and relative offset of each of the tensor's chunks. If they are equal, so are the bytes."""
+        """Return the hash and relative offset of each chunk of the tensor. If they are equal, so are the bytes."""
         begin, found = 0, []
         for chunk in self.part.chunks:
             end = begin + chunk.bytes

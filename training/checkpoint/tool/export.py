@@ -1,8 +1,7 @@
-"""Exports checkpoints to safetensors files, and imports them: either only the weights, or a run's full state.
+"""Exports checkpoints to safetensors files, and imports them: only the weights, or a run's full state.
 
-A file with the full state has the manifest in its metadata, so that importing it results in the same checkpoint again.
-A file with weights has only the tensors, under the model's names, as other programs expect. Importing it starts a new
-run.
+A file with the full state has the manifest in its metadata, so importing it recreates the same checkpoint. A file with
+weights has only the tensors, under the model's names, as other programs expect. Importing it starts a new run.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from training.errors import ConfigurationError
 MODEL = "model/"
 _RANDOM_NAME = re.compile(re.escape(RANDOM) + r"rank-([0-9]+)/")
 BATCH_BYTES = 256 * 1024 * 1024
-"""Number of tensor bytes to read at a time, small enough to show progress."""
+"""Number of tensor bytes to read at a time; small enough to show progress."""
 MANIFEST_KEY = "trainstack_manifest"
 SUBJECT_KEY = "trainstack_subject"
 SUPPORTED = frozenset(
@@ -106,7 +105,7 @@ def export_file(selected: Selected, path: Path, contents: Contents, overwrite: b
 def import_file(path: Path, destination: Backend, report: Report) -> LogEntry:
     """Import a safetensors file as a store's newest checkpoint.
 
-    Call :func:`training.checkpoint.tool.transfer.require_no_run` first, unless it is acceptable to end a run.
+    Call :func:`training.checkpoint.tool.transfer.require_no_run` first, unless the call may end a run.
 
     Raises:
         ConfigurationError: The file is not a safetensors file, its metadata is damaged, or another version of this
@@ -130,7 +129,7 @@ def import_file(path: Path, destination: Backend, report: Report) -> LogEntry:
 
 
 def file_bytes(path: Path) -> int:
-    """Return the size, in bytes, of a file to import.
+    """Return the size of a file to import, in bytes.
 
     Raises:
         ConfigurationError: The file cannot be read.
@@ -161,7 +160,7 @@ def _batches(part: PartRecord, names: list[str]) -> Iterator[list[str]]:
 
 def _refuse_unsupported(selected: Selected, contents: Contents) -> None:
     problems = [
-        f"{selected.title}: {name} has type {part.tensors[name].dtype}, not supported by safetensors; use pull"
+        f"{selected.title}: safetensors does not support the type {part.tensors[name].dtype} of {name}; use pull"
         for part, names in _wanted(selected.manifest, contents)
         for name in names
         if dtype_of(part.tensors[name]) not in SUPPORTED
@@ -220,7 +219,7 @@ def _new_run(subject: Subject | None) -> Manifest:
 
 
 def _shares(path: Path, tensors: Mapping[str, Tensor], world_size: int) -> list[dict[str, Tensor]]:
-    """Return one share per rank. Each share has its rank's random states, and the first has everything else."""
+    """Return one share per rank. Each contains its rank's random states; the first also contains everything else."""
     shares: dict[int, dict[str, Tensor]] = {rank: {} for rank in range(world_size)}
     problems = []
     for name, tensor in tensors.items():

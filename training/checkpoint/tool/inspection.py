@@ -1,4 +1,4 @@
-"""Describes and verifies a store's contents, as plain data for tables and JSON."""
+"""Describes and verifies a store's contents. The results are plain data for tables and JSON."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def _bytes_by_tier(listed: Listed, tiers: TierContents | None) -> dict[str, Any]
 
 
 def describe_local(backend: Backend) -> dict[str, Any] | None:
-    """Return the save that is in this node's local tier but not in the log yet; None if there is none.
+    """Return the save in this node's local tier that is not in the log yet; None if there is none.
 
-    A gang that starts on the same nodes resumes from it if all ranks' shares are there; see
+    A gang that starts on the same nodes resumes from it if the shares of all ranks exist; see
     :mod:`training.checkpoint.save.local_tier`.
     """
     records = read_records(backend)
@@ -105,7 +105,7 @@ def describe(selected: Selected) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Verified:
-    """A checkpoint, and the problems detected by reading it."""
+    """A checkpoint, and the problems found by reading it."""
 
     entry: LogEntry
     problems: list[str]
@@ -125,7 +125,7 @@ class Verifier:
         self._known: dict[str, str | None] = {}
 
     def verify(self, listed: Listed) -> Verified:
-        """Read all chunks of a checkpoint with a manifest. Reading the manifest has already checked its hash."""
+        """Read all chunks of a checkpoint with a manifest. The manifest's hash was checked when it was read."""
         assert listed.manifest is not None, "the manifest lists the chunks"
         records = list({record.key: record for record in listed.manifest.chunks}.values())
         unknown = [record for record in records if record.key not in self._known]
@@ -147,7 +147,7 @@ class Verifier:
 
 
 def unique_bytes(listed: Listed) -> int:
-    """Return the plain bytes in a checkpoint's distinct chunks, which is the most that verification reads."""
+    """Return the plain bytes in a checkpoint's distinct chunks: the maximum that verification reads."""
     assert listed.manifest is not None, "the manifest lists the chunks"
     return sum({record.key: record.bytes for record in listed.manifest.chunks}.values())
 

@@ -18,7 +18,7 @@ DONE, PROBLEM_FOUND = 0, 1
 def pull(options: argparse.Namespace, presenter: Presenter) -> int:
     """Copy checkpoints to a directory."""
     if "://" in options.destination:
-        raise ConfigurationError([f"{options.destination}: is not a directory; use `push` to copy to a bucket"])
+        raise ConfigurationError([f"{options.destination}: not a directory; use `push` to copy to a bucket"])
     return push(options, presenter)
 
 
@@ -44,7 +44,7 @@ def push(options: argparse.Namespace, presenter: Presenter) -> int:
     for selected in plan.checkpoints:
         presenter.print(f"{'would copy' if options.dry_run else 'copied'} {selected.title}")
     if not wanted:
-        presenter.note(f"{options.checkpoint}: has no complete checkpoint")
+        presenter.note(f"{options.checkpoint}: no complete checkpoint")
     elif not plan.checkpoints:
         presenter.print(f"{options.destination} already has it")
     else:

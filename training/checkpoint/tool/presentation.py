@@ -22,12 +22,12 @@ class Presenter:
     """Writes results to standard output, and progress and notes to standard error.
 
     Args:
-        as_json: True to write the result as one JSON document, instead of text and tables.
+        as_json: True to write the result as one JSON document instead of text and tables.
     """
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        # If this is not a terminal, do not cut lines, so that the output can be searched and piped.
+        # If this is not a terminal, do not truncate lines, so that the output can be searched and piped.
         self._out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -42,7 +42,7 @@ class Presenter:
             self._out.print(text, markup=False)
 
     def note(self, text: str) -> None:
-        """Write a note that is not part of the result, such as the reason that it is empty."""
+        """Write a note that is not part of the result, such as the reason why it is empty."""
         self._err.print(text, markup=False)
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -59,7 +59,7 @@ class Presenter:
 
     @contextmanager
     def progress(self, action: str, total_bytes: int) -> Iterator[Report]:
-        """Show progress as a bar on a terminal, and otherwise as a line at the end."""
+        """Show progress: a bar on a terminal, otherwise a line at the end."""
         lock = threading.Lock()
         done = 0
         bar = Progress(

@@ -1,8 +1,8 @@
 """Copies checkpoints to another store, for example to branch a run, to work on a laptop, or to mirror a store.
 
 Chunks are copied in their stored form, and only if the destination does not have them. Between directories on one file
-system, chunks are linked. Within S3, chunks are copied by S3. The copy is a regular checkpoint in the destination: it
-is committed by a log entry under a new fence, and the entry records its origin.
+system, chunks are linked. Within S3, S3 copies them. The copy is a regular checkpoint in the destination: a log entry
+under a new fence commits it and records its origin.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class TransferPlan:
 
     Attributes:
         checkpoints: checkpoints to copy, oldest first.
-        missing: source and record, by hash, of the chunks that the destination does not have.
-        reused: the destination's record, by hash, of the chunks that it already has.
+        missing: source and record of each chunk that the destination does not have, by hash.
+        reused: the destination's record of each chunk that it already has, by hash.
     """
 
     checkpoints: list[Selected]
@@ -47,15 +47,15 @@ class TransferPlan:
 
     @property
     def plain_bytes(self) -> int:
-        """Plain bytes to copy, which are the unit of progress."""
+        """Plain bytes to copy: the unit of progress."""
         return sum(record.bytes for _, record in self.missing.values())
 
 
 def plan_transfer(wanted: Sequence[Selected], destination: Backend) -> TransferPlan:
     """Determine the chunks to copy for the given checkpoints.
 
-    If there are several checkpoints, those already copied are left out. A single checkpoint is left out only if its
-    copy is the newest in the destination.
+    If there are several checkpoints, those already copied are omitted. A single checkpoint is omitted only if its copy
+    is the newest in the destination.
 
     Args:
         wanted: checkpoints, oldest first.
@@ -78,7 +78,7 @@ def plan_transfer(wanted: Sequence[Selected], destination: Backend) -> TransferP
 def transfer(plan: TransferPlan, destination: Backend, report: Report) -> list[LogEntry]:
     """Copy the chunks and checkpoints; return the new log entries, oldest first.
 
-    Call :func:`require_no_run` first, unless it is acceptable to end a run that is training in the destination.
+    Call :func:`require_no_run` first, unless the call may end a run that is training in the destination.
 
     Raises:
         CorruptCheckpointError: A chunk in the source is damaged, or was collected during the copy.
@@ -128,7 +128,7 @@ def commit(manifest: Manifest, destination: Backend, log: LogWriter, origin: str
 
 
 def open_log(destination: Backend) -> LogWriter:
-    """Take over the destination. A trainer that starts there later takes it over again, whatever its generation."""
+    """Take over the destination. A trainer of any generation that starts there later takes it over again."""
     newest = next(newest_first(destination), None)
     return LogWriter(destination, newest.generation if newest else 0, COPY_REASON)
 
@@ -143,7 +143,7 @@ def require_no_run(destination: Backend) -> None:
     if newest is not None and not _is_of_copy(newest):
         raise ConfigurationError(
             [
-                f"{destination.url}: is a run's store (log entry {newest.sequence}: {newest.kind} of generation "
+                f"{destination.url}: a run's store (log entry {newest.sequence}: {newest.kind} of generation "
                 f"{newest.generation}); copy to another store, or use --take-over, which ends the run if it is "
                 "training and makes the copy its newest checkpoint"
             ]
@@ -151,7 +151,7 @@ def require_no_run(destination: Backend) -> None:
 
 
 def _reusable_chunks(destination: Backend) -> tuple[dict[str, str], list[str | None]]:
-    """Return the chunks that no process will delete before the commit, by hash, and all origins, newest first."""
+    """Return the chunks that no process deletes before the commit, by hash, and all origins, newest first."""
     safe: dict[str, str] = {}
     origins: list[str | None] = []
     present = destination.keys(CHUNK_PREFIX)
@@ -160,7 +160,7 @@ def _reusable_chunks(destination: Backend) -> tuple[dict[str, str], list[str | N
         if not listed.is_complete or listed.manifest is None:
             continue
         origins.append(listed.entry.origin)
-        # A running writer's retention keeps the newest two.
+        # A running writer keeps the newest two.
         if complete < MIN_KEPT:
             safe.update((record.blake3, record.key) for record in listed.manifest.chunks)
             complete += 1
@@ -196,7 +196,7 @@ def _copy_chunk(source: Backend, record: ChunkRecord, destination: Backend, key:
         stored = source.get(record.key)
     except NotFoundError as error:
         raise CorruptCheckpointError(
-            f"{source.url}/{record.key}: was deleted after the copy began; tag the checkpoint first to keep it"
+            f"{source.url}/{record.key}: deleted after the copy began; tag the checkpoint first to keep it"
         ) from error
     chunks.decode(stored, record.blake3, record.bytes)
     destination.put(key, stored)
