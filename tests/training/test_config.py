@@ -103,7 +103,7 @@ def test_more_processes_than_sequences_is_a_problem() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [('{"steps": 1, "steps": 2}', "steps: duplicate key"), ("{", "is not JSON"), ('{"steps": "many"}', "steps")],
+    [('{"steps": 1, "steps": 2}', "steps: duplicate key"), ("{", "not JSON"), ('{"steps": "many"}', "steps")],
 )
 def test_unusable_files_are_reported(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "config.json"
@@ -113,7 +113,7 @@ def test_unusable_files_are_reported(tmp_path: Path, content: str, message: str)
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match="cannot read"):
         read_config(tmp_path / "none.json")
 
 

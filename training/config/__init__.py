@@ -47,7 +47,7 @@ __all__ = [
 
 
 DEFAULT_INTERVAL_STEPS = 500
-"""Steps between checkpoints in a longer run; a shorter run saves after half of its steps."""
+"""Steps between checkpoints in a longer run. A shorter run saves after half of its steps."""
 
 
 class CheckpointConfig(Section):
@@ -55,14 +55,14 @@ class CheckpointConfig(Section):
 
     interval_steps: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         default=None,
-        description="Steps between checkpoints, which is also the most work lost if a node fails without notice. "
+        description="Steps between checkpoints, and thus the most work lost if a node fails without notice. "
         "`null`: 500, or half of the steps if the run has at most 500 steps. `auto`: computed from the measured cost "
         "of a save and `failure_interval_seconds`.",
     )
     interval_minutes: float | None = Field(
         default=15.0,
         gt=0.0,
-        description="Minutes after which the run saves a checkpoint even if it has completed fewer than "
+        description="Maximum minutes between checkpoints, even if the run has completed fewer than "
         "`interval_steps` steps; `null`: no limit.",
     )
     failure_interval_seconds: float = Field(
@@ -227,14 +227,14 @@ class TrainingConfig(Section):
 
     @property
     def warmup_steps(self) -> int:
-        """Number of warm-up steps; by default at most a tenth of the run, or three tenths with onecycle."""
+        """Number of warm-up steps. The default is at most a tenth of the run, or three tenths with onecycle."""
         if self.schedule.warmup_steps is not None:
             return self.schedule.warmup_steps
         return self.steps * 3 // 10 if self.schedule.kind == "onecycle" else min(100, self.steps // 10)
 
     @property
     def min_micro_batch_size(self) -> int:
-        """Micro-batch size, or 1 if it is auto, because at least one sequence must fit."""
+        """Micro-batch size, or 1 for auto, because at least one sequence must fit."""
         return 1 if self.micro_batch_size == "auto" else self.micro_batch_size
 
     @property
@@ -331,11 +331,9 @@ def read_config(path: Path) -> TrainingConfig:
     try:
         document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_reject_duplicate_keys)
     except OSError as error:
-        raise ConfigurationError(
-            [f"{path}: cannot be read ({error.strerror}); give the path of a JSON file"]
-        ) from error
+        raise ConfigurationError([f"{path}: cannot read ({error.strerror}); specify a JSON file"]) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError([f"{path}: is not JSON ({error}); correct it"]) from error
+        raise ConfigurationError([f"{path}: not JSON ({error}); correct it"]) from error
     try:
         return TrainingConfig.model_validate(document)
     except ValidationError as error:

@@ -26,7 +26,7 @@ class DataConfig(Section):
         gt=0.0,
         description="Token datasets only. Stream tokens from S3 during training, with a disk cache of at most this "
         "many GiB per node. Sequences are then shuffled within groups of 64 blocks, each with a million tokens. "
-        "`null`: stage the complete dataset. Another number only restarts the trainer.",
+        "`null`: stage the complete dataset. Changing the number only restarts the trainer.",
         json_schema_extra=NEW_RUN,
     )
     function: str | None = Field(
@@ -44,7 +44,7 @@ class DataConfig(Section):
         default=None,
         ge=0,
         le=256,
-        description="Custom datasets only. Loader processes per trainer process; `null`: one less than the process's "
+        description="Custom datasets only. Loader processes per trainer process; `null`: one less than each process's "
         "share of the cores, at most 8.",
     )
     prefetch_batches: int | None = Field(
@@ -71,7 +71,7 @@ class DataConfig(Section):
             )
         if self.function is not None and self.workers == 0 and self.prefetch_batches is not None:
             problems.append(
-                f"prefetch_batches: {self.prefetch_batches}: requires loader workers, and workers is 0; raise "
+                f"prefetch_batches: {self.prefetch_batches}: requires loader workers, but workers is 0; raise "
                 "workers, or remove prefetch_batches"
             )
         if problems:

@@ -1,4 +1,4 @@
-"""Execution settings, which determine how the trainer uses the hardware. They affect results only through rounding."""
+"""Execution settings: how the trainer uses the hardware. They affect results only through rounding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExecutionConfig(Section):
     )
     activation_checkpointing: bool = Field(
         default=False,
-        description="Keep only each block's input, and recompute the rest in the backward pass. This requires a third "
+        description="Keep only each block's input, and recompute activations in the backward pass. This takes a third "
         "more computation, but allows much larger micro-batches.",
     )
     garbage_collection_interval_steps: int | None = Field(

@@ -14,7 +14,7 @@ CUSTOM_SEQUENCE_LENGTH = 1024
 
 
 class ModelShape(NamedTuple):
-    """A transformer's size: blocks, attention heads, channels, and tokens per sequence."""
+    """A transformer's size: blocks, attention heads, channels and tokens per sequence."""
 
     num_hidden_layers: int
     num_attention_heads: int
@@ -107,11 +107,11 @@ class ModelConfig(Section):
             raise ValueError("options requires a custom model; set function, or remove options")
         missing = [name for name in ModelShape._fields if name not in given]
         if given and missing:
-            raise ValueError(f"{', '.join(given)} set without {', '.join(missing)}; set all four, or a preset")
+            raise ValueError(f"{', '.join(given)} set without {', '.join(missing)}; set all four or a preset")
         if given and given["hidden_size"] % given["num_attention_heads"]:
             raise ValueError(
                 f"hidden_size {given['hidden_size']} is not a multiple of num_attention_heads "
-                f"{given['num_attention_heads']}; every head has the same number of channels, so change one of the two"
+                f"{given['num_attention_heads']}; every head has the same number of channels; change one of the two"
             )
         return self
 
@@ -126,7 +126,7 @@ class ModelConfig(Section):
         if self.num_key_value_heads is not None and heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads {heads} is not a multiple of num_key_value_heads {self.num_key_value_heads}; "
-                "each serves the same number of query heads, so change one of the two"
+                "each serves the same number of query heads; change one of the two"
             )
 
     def _check_custom_model(self, given: dict[str, int]) -> ModelConfig:

@@ -40,7 +40,7 @@ class ObservationConfig(Section):
     )
     embedded_metrics: bool = Field(
         default=False,
-        description="Print metrics in CloudWatch's embedded metric format. Use it for trainers that run outside these "
+        description="Print metrics in CloudWatch's embedded metric format. For trainers that run outside these "
         "stacks and write to CloudWatch Logs; the stacks' own nodes do not need it.",
     )
     rank_report_interval_steps: int = Field(

@@ -62,7 +62,7 @@ class ScheduleConfig(Section):
     @model_validator(mode="after")
     def _check_keys_of_kind(self) -> ScheduleConfig:
         if self.decay_steps is not None and self.kind != "wsd":
-            raise ValueError(f"decay_steps {self.decay_steps} applies to wsd only, and kind is {self.kind}; remove it")
+            raise ValueError(f"decay_steps {self.decay_steps} applies only to wsd, but kind is {self.kind}; remove it")
         if self.min_lr_ratio is not None and self.kind == "constant":
             raise ValueError(f"min_lr_ratio {self.min_lr_ratio} does not apply to kind constant; remove it")
         return self

@@ -10,7 +10,7 @@ from training.config.section import Section
 
 
 class ParallelConfig(Section):
-    """Data parallelism, in which each process has a replica of the model and gradients are averaged."""
+    """Data parallelism: each process has a replica of the model, and gradients are averaged."""
 
     bucket_mib: float = Field(
         default=25.0,
@@ -44,6 +44,6 @@ class ParallelConfig(Section):
     def _check_graph_settings(self) -> ParallelConfig:
         if self.static_graph and self.find_unused_parameters:
             raise ValueError(
-                "static_graph assumes that every parameter is used, and find_unused_parameters does not; remove one"
+                "static_graph assumes that every parameter is used, but find_unused_parameters does not; remove one"
             )
         return self

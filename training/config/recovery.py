@@ -26,7 +26,7 @@ class RecoveryConfig(Section):
     spike_deviations: float | None = Field(
         default=None,
         gt=0.0,
-        description="Number of standard deviations above the running mean at which a loss counts as a spike; `null`: "
+        description="Number of standard deviations above the running mean that makes a loss a spike; `null`: "
         "off. A deviation of 6 is rare in a healthy run.",
     )
     spike_steps: int = Field(
@@ -49,7 +49,7 @@ class RecoveryConfig(Section):
 
 
 class EarlyStoppingConfig(Section):
-    """When to end a run early because the validation loss has stopped improving."""
+    """Ends a run early when the validation loss stops improving."""
 
     patience_validations: int | None = Field(
         default=None,
@@ -59,7 +59,7 @@ class EarlyStoppingConfig(Section):
     min_delta: float = Field(
         default=0.0,
         ge=0.0,
-        description="Minimum decrease from the lowest loss that counts as an improvement, in nats per token.",
+        description="Minimum decrease below the lowest loss to be an improvement, in nats per token.",
     )
 
     @model_validator(mode="after")

@@ -23,9 +23,9 @@ RENAMED_KEYS = {
 
 
 def new_name(location: Sequence[int | str]) -> str | None:
-    """Return the new name for a key from an earlier release, or None if no release had the key.
+    """Return the new name of a key from an earlier release, or None if no release had the key.
 
     Args:
-        location: the sections and the key, as in a pydantic error's ``loc`` for a TrainingConfig.
+        location: the sections and the key, as in the ``loc`` of a pydantic error for a TrainingConfig.
     """
     return RENAMED_KEYS.get(".".join(map(str, location)))

@@ -1,6 +1,6 @@
-"""Makes datasets from text or files, and reads them as batches in a reproducible order.
+"""Creates datasets from text or files, and reads them as batches in a reproducible order.
 
-Datasets are made by the commands in ``publish`` and ``prepare``, and by ``text`` (tokenization). From the bottom up,
-datasets are read by ``dataset`` (files and record), ``samples`` (windows and documents), ``order`` and ``batches``.
-``streaming`` reads blocks from S3 instead of local files. ``mapped`` serves user-supplied map-style datasets.
+``publish``, ``prepare`` and ``text`` (tokenization) create datasets. From the bottom up, ``dataset`` (files and
+record), ``samples`` (windows and documents), ``order`` and ``batches`` read them. ``streaming`` reads blocks from S3
+instead of local files. ``mapped`` reads user-supplied map-style datasets.
 """

@@ -15,13 +15,13 @@ def add_tokenize_parser(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the parser for ``tokenize``."""
     tokenize = commands.add_parser(
         "tokenize",
-        help="make a dataset from a folder of text files",
-        description="Make a dataset from a folder of text files, JSON, JSON Lines and Parquet. The contents determine "
+        help="create a dataset from a folder of text files",
+        description="Create a dataset from a folder of text, JSON, JSON Lines and Parquet files. Contents determine "
         "whether a file is compressed (gzip, bzip2, xz, zstd), is UTF-8, UTF-16 or UTF-32 (with a byte order mark), "
-        "and holds JSON records. A file that is not text is an error, unless --extensions or --skip-files excludes it. "
-        "Hidden folders and folders of installed packages are not searched. sources.jsonl in the dataset lists all "
-        "files, with their losses or the reason for skipping them. Run the same command again to resume after an "
-        "interruption. Until it finishes, the command needs twice the dataset's disk space.",
+        "and contains JSON records. Files that are not text are errors, unless --extensions or --skip-files excludes "
+        "them. Hidden folders and folders of installed packages are not searched. sources.jsonl in the dataset lists "
+        "all files, with their losses or the reason for skipping them. Run the same command again to resume after an "
+        "interruption. The command needs disk space for two copies of the dataset until it finishes.",
     )
     tokenize.add_argument("--input", type=Path, required=True, help="folder with the text files")
     tokenize.add_argument(
@@ -30,10 +30,10 @@ def add_tokenize_parser(commands: argparse._SubParsersAction[Any]) -> None:
     tokenize.add_argument("--name", required=True, help="name of the dataset")
     tokenizer = tokenize.add_mutually_exclusive_group(required=True)
     tokenizer.add_argument(
-        "--vocabulary-size", type=int, help="train a tokenizer with this many ids (at least 257) on the texts"
+        "--vocabulary-size", type=int, help="train a tokenizer with this number of ids (at least 257) on the texts"
     )
     tokenizer.add_argument("--tokenizer", type=Path, help="use this tokenizer.json")
-    tokenize.add_argument("--text-key", default="text", help="key or Parquet column that holds a document's text")
+    tokenize.add_argument("--text-key", default="text", help="key or Parquet column with a document's text")
     tokenize.add_argument(
         "--decoding",
         choices=("strict", "replace", "skip-line"),
@@ -44,10 +44,10 @@ def add_tokenize_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "--json",
         choices=("records", "text"),
         default="records",
-        help="records: JSON files hold records with --text-key; text: use them as plain text",
+        help="records: JSON files contain records with --text-key; text: use them as plain text",
     )
     tokenize.add_argument(
-        "--skip-files", action="store_true", help="skip files that are not text, instead of reporting an error"
+        "--skip-files", action="store_true", help="skip files that are not text instead of reporting an error"
     )
     tokenize.add_argument(
         "--dtype", choices=("auto", "uint16", "uint32"), default="auto", help="auto: the smaller type that fits"
@@ -82,7 +82,7 @@ def add_publish_parser(commands: argparse._SubParsersAction[Any]) -> None:
     publish.add_argument(
         "--create",
         action="store_true",
-        help="never overwrite a file; fail if the destination has a file with this name and other contents",
+        help="never overwrite a file; fail if a file with the same name in the destination has different contents",
     )
     publish.add_argument(
         "--compress",
@@ -95,9 +95,9 @@ def add_prepare_parser(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the parser for ``prepare``."""
     prepare = commands.add_parser(
         "prepare",
-        help="run a function that makes a dataset from raw files, as nodes do for `training.prepare`",
-        description="Call FUNCTION(source=..., target=..., **options) and check that the files in the target can be "
-        "published. Nodes run this command for `training.prepare`. Run it anywhere to try out a function.",
+        help="run a function that creates a dataset from raw files, as nodes do for `training.prepare`",
+        description="Call FUNCTION(source=..., target=..., **options), and check that the files in the target can be "
+        "published. Nodes run this command for `training.prepare`. You can run it anywhere to test a function.",
     )
     prepare.add_argument("--function", required=True, help="package.module:function, found on PYTHONPATH")
     prepare.add_argument("--options", type=Path, help="JSON file with the keyword arguments; default: none")

@@ -16,13 +16,13 @@ from training.process.batch import Batch, LossTerms
 
 
 class TrainBatches:
-    """Batches from the train split, in the run's order. Stateless: the position determines the batch.
+    """Batches from the train split, in the run's order. The position alone determines a batch.
 
     Args:
         samples: samples in the train split.
         seed: the run's seed.
         device: device that receives the batches.
-        global_batch_size: samples per step; the first micro-batch of the next step is prefetched.
+        global_batch_size: samples per step, needed to prefetch the next step's first micro-batch.
         order: sample order; None: shuffled within each epoch.
 
     Attributes:
@@ -49,7 +49,7 @@ class TrainBatches:
         return self._order.at(position + share.start, len(share))
 
     def loss_terms(self, position: int) -> LossTerms:
-        """Return the number of targets, excluding padding, in the global batch at ``position``, over all ranks."""
+        """Return the number of targets in the global batch at ``position``, over all ranks and without padding."""
         if not self._samples.has_padding:
             return LossTerms(self._global_batch_size * self._samples.sequence_length)
         return LossTerms(self._samples.targets(self.samples_at(position, range(self._global_batch_size))))
@@ -57,7 +57,7 @@ class TrainBatches:
     def micro_batches(self, position: int, share: range, max_sequences: int) -> Iterator[Batch]:
         """Yield a share of a global batch, at most ``max_sequences`` at a time: inputs and targets.
 
-        On a GPU, copying the next micro-batch starts before the current one is yielded.
+        On a GPU, the copy of the next micro-batch starts before the current one is yielded.
 
         Shapes: each [sequences, sequence_length] int64 on the device.
         """
@@ -91,7 +91,7 @@ class TrainBatches:
 
 
 class ValidationBatches:
-    """A fixed random subset of the validation split, the same in every run and at any world size.
+    """A fixed random subset of the validation split. It is the same in every run and at any world size.
 
     Args:
         samples: samples in the validation split.

@@ -1,4 +1,4 @@
-"""Dataset directories: reads the record `dataset.json` and ranges of tokens, and checks their integrity."""
+"""Dataset directories: reads the record `dataset.json` and token ranges, and checks their integrity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training.errors import DatasetError
 
 RECORD_FILE = "dataset.json"
 SCANNED_TOKENS = 1 << 24
-"""Number of tokens that a search compares at a time, which bounds its memory."""
+"""Number of tokens that a search compares at a time. It limits the search's memory."""
 SplitName = Literal["train", "validation"]
 REMEDY = "stage it again, or recreate it with `python -m training tokenize`"
 
@@ -53,7 +53,7 @@ class TokenizerRecord(_Record):
 class SourceRecord(_Record):
     """A dataset's source. The digest covers the texts and all settings that affect the result.
 
-    The counts are by format, by reason for skipping a file, and by kind of loss in the used files.
+    The counts are per format, per reason for skipping a file, and per kind of loss in the used files.
     """
 
     digest: str
@@ -83,7 +83,7 @@ class DatasetRecord(_Record):
     source: SourceRecord
 
     def identity(self) -> str:
-        """Return the tokenizer's and train shards' SHA-256. Datasets with equal identities train identically."""
+        """Return the SHA-256 of the tokenizer and train shards. Datasets with equal identities train identically."""
         parts = [self.tokenizer.sha256, self.dtype, *(shard.blake3 for shard in self.splits["train"].shards)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -174,7 +174,7 @@ class Dataset:
         """Compare the hashes of all shards and the tokenizer with the record.
 
         Raises:
-            DatasetError: Hashes differ; the message names all affected files.
+            DatasetError: Hashes differ; the message lists all affected files.
         """
         problems = []
         for shard in self._all_shards():
@@ -192,10 +192,10 @@ class Dataset:
         return sum(shard.bytes for shard in self._all_shards())
 
     def require_sequences(self, sequence_length: int) -> None:
-        """Check that each split holds at least one sequence.
+        """Check that each split contains at least one sequence.
 
         Raises:
-            DatasetError: A split is too short; the message names all such splits.
+            DatasetError: A split is too short; the message lists all such splits.
         """
         problems = [
             f"{self.directory}: the {name} split has {split.tokens} tokens, but a sequence with sequence_length "
@@ -237,7 +237,7 @@ def parse_record(content: bytes, source: str) -> DatasetRecord:
 
 
 def open_dataset(directory: Path) -> Dataset:
-    """Open a dataset, and run every check that does not read the shards.
+    """Open a dataset, and make all checks that do not read the shards.
 
     Raises:
         DatasetError: Files are missing or truncated, or the record is inconsistent; the message lists all problems.

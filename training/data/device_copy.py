@@ -12,7 +12,7 @@ from torch import Tensor
 
 Rows = npt.NDArray[np.int64]
 BUFFERS = 2
-"""Number of pinned buffers: one is filled while the other is being copied."""
+"""Number of pinned buffers: one is filled while the other is copied."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class HostToDeviceCopier:
         return PendingRows(tensor, copied)
 
     def _next_buffer(self, size: int) -> Tensor:
-        """Wait until the least recently used buffer has been copied; return the buffer."""
+        """Wait until the least recently used buffer has been copied; return that buffer."""
         self._current = (self._current + 1) % BUFFERS
         copied = self._copied[self._current]
         if copied is not None:

@@ -1,7 +1,7 @@
 """Batches from a user-supplied map-style dataset, fetched by the worker processes of torch's DataLoader.
 
-A batch's position determines its samples and the random numbers for their augmentation. They depend neither on the
-number of workers or processes nor on whether the run was resumed.
+A batch's position determines its samples and the random numbers for their augmentation. They do not depend on the
+number of workers or processes, or on whether the run was resumed.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ Source: https://docs.docker.com/reference/cli/docker/container/run/ (2026-11), `
 
 
 def build_dataset(path: str, options: Mapping[str, Any], split: str, directory: Path) -> Any:
-    """Build one split of the user's dataset, which must have ``__len__`` and ``__getitem__``.
+    """Create one split of the user's dataset, which must have ``__len__`` and ``__getitem__``.
 
     Raises:
-        ConfigurationError: The function returned another kind of object, or an empty dataset.
+        ConfigurationError: The function returned a different kind of object, or an empty dataset.
     """
     dataset = call(path, "data.function", options, split=split, directory=directory)
     if isinstance(dataset, IterableDataset):
         raise ConfigurationError(
             [
-                f"data.function: {path} returned an IterableDataset for {split!r}, whose samples cannot be read by "
+                f"data.function: {path} returned an IterableDataset for {split!r}; its samples cannot be read by "
                 "number; return a map-style dataset, an object with __len__ and __getitem__"
             ]
         )
@@ -126,11 +126,11 @@ class _Positions(Sampler[list[Key]]):
 
 
 class _Collated(NamedTuple):
-    """A batch on the host. torch's DataLoader pins the tensors in a tuple.
+    """A batch on the host. It is a tuple, so torch's DataLoader pins its tensors.
 
     Attributes:
         batch: the result of the dataset's ``collate_fn``.
-        targets: number of targets that count.
+        targets: number of targets, excluding padding.
     """
 
     batch: Any
@@ -138,7 +138,7 @@ class _Collated(NamedTuple):
 
 
 class _Collate:
-    """Makes a batch and counts its targets: ``collate_fn`` and ``targets_of`` of the dataset, or torch's default.
+    """Creates a batch and counts its targets, with the dataset's ``collate_fn`` and ``targets_of`` or torch's default.
 
     Without ``targets_of``, every sample counts as one target.
 
@@ -154,7 +154,7 @@ class _Collate:
         if self.counts_samples and not self._is_default:
             raise ConfigurationError(
                 [
-                    f"data.function: {type(dataset).__qualname__} has collate_fn but not targets_of; add a method "
+                    f"data.function: {type(dataset).__qualname__} has collate_fn but no targets_of; add a method "
                     f"targets_of(batch), {TARGETS_OF}"
                 ]
             )
@@ -238,10 +238,10 @@ class MappedTrainBatches:
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             prefetch_factor=self._ahead or None,
-            # A forked process would inherit locks and connections held by this process's threads, in arbitrary states.
+            # A forked process would inherit the locks and connections of this process's threads in arbitrary states.
             multiprocessing_context="forkserver" if workers else None,
             worker_init_fn=_start_worker,
-            # Each iteration draws a seed. Drawing it from the global generator would make resumed runs differ.
+            # Each iteration draws a seed. Drawing it from the global generator would change resumed runs.
             generator=torch.Generator(),
         )
         self._batches: Iterator[Any] = iter(())
@@ -254,7 +254,7 @@ class MappedTrainBatches:
         return LossTerms(2.0 ** round(math.log2(self._global_batch_size * self._targets_per_sample)), is_exact=False)
 
     def micro_batches(self, position: int, share: range, max_sequences: int) -> Iterator[Batch]:
-        """Yield a share of a global batch as batches on the device. Sequential positions are prefetched."""
+        """Yield a share of a global batch as batches on the device. Consecutive positions are prefetched."""
         if self._next != (position, share, max_sequences):
             self._positions.begin(position, share, max_sequences)
             self._batches = iter(self._loader)
@@ -270,7 +270,7 @@ class MappedTrainBatches:
             if not str(error).startswith("DataLoader worker (pid"):
                 raise
             raise TrainingError(
-                f"data.function: {error}; a worker killed by signal 9 is often out of memory (see the kernel's log): "
+                f"data.function: {error}; signal 9 often means out of memory (see the kernel log): "
                 "lower data.workers or data.prefetch_batches, or use a node with more memory"
             ) from error
 
@@ -282,7 +282,7 @@ class MappedTrainBatches:
         """Fetch the first samples in this process; return them as a batch.
 
         Raises:
-            ConfigurationError: Samples cannot be collated, or the batches do not fit in shared memory.
+            ConfigurationError: The samples cannot be collated, or the batches do not fit in shared memory.
         """
         try:
             collated = self._collate(self._seeded.__getitems__([(n, n % self.samples) for n in range(sequences)]))
@@ -315,7 +315,7 @@ def _start_worker(worker: int) -> None:
 
 
 def worker_count(configured: int | None, local_world_size: int) -> int:
-    """Return the number of workers per trainer process: as configured, or one less than its share of the cores."""
+    """Return the configured number of workers per trainer process, or one less than a process's share of the cores."""
     if configured is not None:
         return configured
     return max(0, min(MAX_WORKERS, len(os.sched_getaffinity(0)) // local_world_size - 1))
@@ -354,8 +354,8 @@ def _bytes_of(value: Any) -> int:
 def _start_forkserver() -> None:
     """Start the process that forks the workers, unless it is already running.
 
-    The process starts with the stop signals blocked. Otherwise, a signal to the process group would end it and the
-    workers before the last save.
+    The process starts with stop signals blocked. Otherwise, a signal to the process group would end it and the workers
+    before the last save.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data", "training.data.mapped"])
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -373,7 +373,7 @@ def _require_picklable(dataset: Any) -> None:
         raise ConfigurationError(
             [
                 f"data.function: cannot pickle the dataset for worker processes ({error}); open files and connections "
-                "on first use, and use named functions in place of lambdas; or set data.workers: 0"
+                "on first use, and use named functions instead of lambdas; or set data.workers: 0"
             ]
         ) from error
 

@@ -1,6 +1,6 @@
 """The sample order: a keyed permutation with random access.
 
-The shuffled list is not kept in memory. The seed and the number of consumed samples determine a step's samples for any
+No shuffled list is kept in memory. The seed and the number of consumed samples determine a step's samples for any
 number of processes, so a checkpoint stores only one integer.
 """
 
@@ -16,7 +16,8 @@ Indices = npt.NDArray[np.uint64]
 
 ROUNDS = 6
 """Feistel rounds. Four pseudorandom rounds make a permutation indistinguishable from a random permutation (Luby
-and Rackoff 1988, https://doi.org/10.1137/0217022). Two rounds are added because this round function is only a mixer."""
+and Rackoff 1988, https://doi.org/10.1137/0217022). Two more rounds are used because this round function is only a
+mixer."""
 BLOCK = 4096
 """Number of positions that are computed together."""
 
@@ -25,7 +26,8 @@ def permuted(indices: Indices, size: int, key: bytes) -> Indices:
     """Map each index below ``size`` to its position in the permutation selected by ``key``.
 
     A balanced Feistel network permutes the smallest power of four that is at least ``size``. A result of ``size`` or
-    more is permuted again until it is below ``size`` (cycle walking), less than four times on average.
+    more is permuted again until it is below ``size`` (cycle walking); this takes fewer than four permutations on
+    average.
     """
     assert size > 0, "size must be positive"
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)

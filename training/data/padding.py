@@ -14,7 +14,7 @@ def pad(sequences: Sequence[Tensor], value: float, multiple_of: int = 1) -> tupl
     Args:
         sequences: tensors with the same type and, except for the first dimension, the same shape.
         value: padding value, such as a padding token for inputs or ``training.data.samples.NO_TARGET`` for targets.
-        multiple_of: round the length up to a multiple of this number; fewer lengths cause fewer recompilations.
+        multiple_of: round the length up to a multiple of this number, because fewer lengths cause fewer recompilations.
 
     Returns:
         The padded sequences, and a mask that is False in the padding.

@@ -1,9 +1,9 @@
 """Prepared datasets: runs the function configured in `training.prepare`, and lists or removes its results.
 
-`python -m training prepare` runs the function on a node, or anywhere else to try it out. `python -m training prepared`
-lists and removes the datasets that nodes prepared. Section 6 of docs/architecture.md describes their layout in the
+`python -m training prepare` runs the function on a node, or anywhere to test it. `python -m training prepared` lists
+and removes the datasets that nodes prepared. Section 6 of docs/architecture.md describes their layout in the
 bucket: `prepared/<digest>/` under the datasets, with `prepared.json` as the commit. Prepared datasets do not expire,
-since only users know which runs still need them.
+because only users know which runs still need them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _options(path: Path) -> dict[str, Any]:
     try:
         given = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise DatasetError([f"--options: {path}: cannot read it ({error}); specify a JSON file"]) from error
+        raise DatasetError([f"--options: {path}: cannot read ({error}); specify a JSON file"]) from error
     if not isinstance(given, dict):
         raise DatasetError([f"--options: {path}: must be a JSON object with the function's options; correct it"])
     return given
@@ -78,7 +78,7 @@ def tokenize(
     validation_share: float = VALIDATION_SHARE,
     shard_tokens: int = SHARD_TOKENS,
 ) -> None:
-    """Make a token dataset from text, JSON Lines and Parquet files, as ``python -m training tokenize`` does.
+    """Create a token dataset from text, JSON, JSON Lines and Parquet files, as ``python -m training tokenize`` does.
 
     Trainstack provides this function for use in `training.prepare`.
 
@@ -86,11 +86,11 @@ def tokenize(
         source: folder with the text files.
         target: directory for the new dataset.
         vocabulary_size: number of ids in the tokenizer, which is trained on the texts; at least 257.
-        text_key: key (JSON Lines) or column (Parquet) that holds a document's text.
+        text_key: key (JSON Lines) or column (Parquet) with a document's text.
         decoding: policy for invalid characters: ``strict`` fails, ``replace`` replaces each with U+FFFD,
             ``skip-line`` skips their lines.
-        json_files: ``records``: JSON files hold records with ``text_key``; ``text``: use them as plain text.
-        skip_files: skip files that are not text, instead of failing.
+        json_files: ``records``: JSON files contain records with ``text_key``; ``text``: use them as plain text.
+        skip_files: skip files that are not text instead of failing.
         extensions: use only files with these extensions, such as ``.py,.txt``; None: all text files.
         max_bytes: use about this much text, selected by path hash.
         validation_share: share of the documents to hold out for validation.
@@ -166,8 +166,7 @@ def run_prepared(options: argparse.Namespace) -> int:
         latest = now - options.older_than_days * SECONDS_PER_DAY
         chosen |= {each.digest: each for each in found if each.facts and each.facts["unix_seconds"] < latest}
     for each in chosen.values():
-        # Delete the commit first: a node that checks after that prepares the dataset again, and never stages part of
-        # it.
+        # Delete the commit first. A node that checks later prepares the dataset again and never stages part of it.
         keys = sorted(each.keys, key=lambda key: (PurePosixPath(key).name != COMMIT, key))
         backend.delete(keys[:1])
         backend.delete(keys[1:])
@@ -190,7 +189,7 @@ def prepared_datasets(backend: Backend) -> list[PreparedDataset]:
 
 
 def _facts(content: bytes) -> dict[str, Any] | None:
-    """Return the contents of a commit; None if it is damaged, since nodes cannot use such a dataset either."""
+    """Return the contents of a commit; None if it is damaged. Nodes cannot use such a dataset either."""
     try:
         facts = json.loads(content)
         complete = {"function", "source", "options", "bytes"} <= facts.keys() and math.isfinite(facts["unix_seconds"])

@@ -1,4 +1,4 @@
-"""Computes numbers that identify a user-supplied dataset, to detect different data of equal length on resuming.
+"""Computes numbers that identify a user-supplied dataset, so that a resumed run detects different data of equal length.
 
 Reading all samples would take as long as an epoch, so only a few are read. Floating-point numbers and pixels may differ
 in their last digits between processors and decoder versions, so probes are compared with a tolerance.
@@ -14,9 +14,9 @@ import numpy as np
 from torch import Tensor
 
 PROBED_SAMPLES = 4
-"""Number of samples to read, twice each, at every start."""
+"""Number of samples to read at every start. Each is read twice."""
 PERIOD = 97
-"""The sum's weights repeat after this many elements, so that a permutation changes the sum."""
+"""The weights in the sum repeat after this number of elements. With weights, a permutation changes the sum."""
 
 
 def probe(samples: int, read: Callable[[int], Any]) -> list[float | None]:
@@ -37,7 +37,7 @@ def probe(samples: int, read: Callable[[int], Any]) -> list[float | None]:
 def _probe_sample(number: int, read: Callable[[int], Any]) -> tuple[float | None, float | None]:
     try:
         first, second = _Summary(read(number)), _Summary(read(number))
-    # Do not report the exception here. The batch that contains the sample will.
+    # Do not report the exception here: loading the sample for a batch will report it.
     except Exception:  # noqa: BLE001
         return None, None
     same = (first.checksum, first.sum) == (second.checksum, second.sum)
@@ -78,7 +78,7 @@ class _Summary:
             self._add_exact(array.tobytes())
             return
         flat = np.nan_to_num(np.abs(array.reshape(-1)).astype(np.float64), posinf=0.0)
-        # Add absolute values, since a sum near zero would not tolerate rounding. Negative numbers count twice.
+        # Add absolute values, because a sum near zero would not tolerate rounding. Negative numbers have double weight.
         weights = 1.0 + np.arange(flat.size) % PERIOD / PERIOD
         self.sum += self._weight * float(flat @ (weights * (1 + (array.reshape(-1).real < 0))))
         self._weight += 1.0 / PERIOD

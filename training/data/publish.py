@@ -1,4 +1,4 @@
-"""``python -m training publish`` publishes a folder as a dataset that nodes can stage.
+"""``python -m training publish``: publishes a folder as a dataset that nodes can stage.
 
 A folder that already has a matching index, such as one written by `tokenize`, is published with that index.
 """
@@ -35,7 +35,7 @@ def run_publish(options: argparse.Namespace) -> int:
 
     Raises:
         DatasetError: The folder is empty or has invalid contents; nothing was written.
-        AlreadyExistsError: With --create, the destination has a file with this name and other contents.
+        AlreadyExistsError: With --create, a file with the same name in the destination has different contents.
         StoreError: A file could not be written; the index was not written.
     """
     problems = []
@@ -59,7 +59,7 @@ def run_publish(options: argparse.Namespace) -> int:
             """Write a file unless the destination has an identical file; return True if it was written."""
             known, entry = existing.get(path.name), shards.get(path.name)
             same = known is not None and all(known[key] == value for key, value in found[path.name].items())
-            # Files other than shards, such as the tokenizer, are small, and readers expect them uncompressed.
+            # Other files, such as the tokenizer, are small, and readers expect them uncompressed.
             compressed = options.compress and entry is not None
             if same and known is not None and (known.get("encoding") is not None) == compressed:
                 encoding = {key: known[key] for key in ENCODING_KEYS if key in known}
@@ -90,7 +90,7 @@ def _entry(path: Path) -> tuple[str, dict[str, Any]]:
 def _creates(backend: Backend) -> Callable[[str, bytes], None]:
     """Return a function that writes an object only if it does not exist.
 
-    After a lost response, a retry finds the object that this process has written.
+    After a lost response, the retry finds the object that this process has written.
     """
 
     def create(key: str, content: bytes) -> None:
@@ -126,10 +126,10 @@ def files_to_publish(folder: Path, known_problems: Sequence[str] = ()) -> list[P
     """
     problems = [*known_problems]
     if not folder.is_dir():
-        raise DatasetError([*problems, f"{folder}: not a folder; specify a folder of files"])
+        raise DatasetError([*problems, f"{folder}: not a folder; specify a folder with files"])
     paths = sorted(path for path in folder.iterdir() if path.name != RECORD_FILE)
     if not paths:
-        problems.append(f"{folder}: no files in it; specify a folder of files")
+        problems.append(f"{folder}: empty folder; specify a folder with files")
     for path in paths:
         if path.is_dir():
             problems.append(f"{path}: subfolders are not allowed; pack it into a file, such as .tar, .npz or .parquet")
@@ -186,7 +186,7 @@ def _entries(index: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _published(backend: Backend) -> dict[str, Any]:
-    """Return the published index; an empty one if there is none or it is invalid, so that all files are written."""
+    """Return the published index. If it is missing or invalid, return an empty index, so that all files are written."""
     empty: dict[str, Any] = {"splits": {}}
     try:
         index: dict[str, Any] = json.loads(backend.get(RECORD_FILE))

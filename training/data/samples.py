@@ -1,6 +1,6 @@
 """Divides a token stream into samples: windows over the concatenated documents, or padded documents.
 
-A row holds a sample's sequence_length + 1 tokens. The inputs are all tokens except the last, and the targets are all
+A row contains a sample's sequence_length + 1 tokens. The inputs are all tokens except the last, and the targets are all
 tokens except the first.
 """
 
@@ -15,7 +15,7 @@ from training.data.dataset import TokenSplit
 from training.data.device_copy import Rows
 
 NO_TARGET = -100
-"""The target that pads a row after the end of its document, which torch's cross-entropy ignores by default.
+"""Target that pads a row after the end of its document. torch's cross-entropy ignores it by default.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html (2026-11), ``ignore_index``."""
 
 Numbers = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ class Samples(Protocol):
     Attributes:
         count: number of samples.
         sequence_length: number of inputs per sample.
-        has_padding: True if rows may hold NO_TARGET.
+        has_padding: True if rows may contain NO_TARGET.
     """
 
     count: int
@@ -38,14 +38,14 @@ class Samples(Protocol):
         """Write samples into rows. Shapes: numbers [n] int64; rows [n, sequence_length + 1] int64."""
 
     def targets(self, numbers: Numbers) -> int:
-        """Return the total number of targets in these samples; sequence_length each if there is no padding."""
+        """Return the total number of targets in these samples. A sample without padding has sequence_length targets."""
 
 
 class WindowSamples:
     """Windows of ``sequence_length`` tokens over a split's concatenated documents, without padding.
 
     Args:
-        tokens: number of tokens in the split. Each window uses one token more than its inputs, the last target.
+        tokens: number of tokens in the split. Each window uses one more token than its inputs: the last target.
         sequence_length: number of inputs per window.
     """
 
@@ -75,7 +75,7 @@ class Windows(WindowSamples):
 class Documents:
     """One document per sample, padded at the end. A document that is too long becomes several samples.
 
-    The constructor reads all of the split's tokens to find the document ends, at about the disk's speed.
+    The constructor reads all tokens of the split, at about the disk's speed, to find the ends of documents.
 
     Args:
         split: the split's tokens.
@@ -92,7 +92,7 @@ class Documents:
         if not ends.size or ends[-1] != split.tokens:
             ends = np.append(ends, split.tokens)
         starts = np.concatenate([[0], ends[:-1]])
-        # A document's pieces overlap by one token, like windows, so n tokens have n - 1 targets.
+        # Like windows, a document's pieces overlap by one token, so n tokens have n - 1 targets.
         pieces = np.maximum(ends - starts - 1, 0) // sequence_length + ((ends - starts - 1) % sequence_length > 0)
         place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         self._starts = np.repeat(starts, pieces) + place * sequence_length
@@ -100,7 +100,7 @@ class Documents:
         self.count = len(self._starts)
 
     def fill(self, numbers: Numbers, rows: Rows) -> None:
-        """Copy each document, and fill the rest of its row with NO_TARGET."""
+        """Copy each document, and pad its row with NO_TARGET."""
         for row, start, length in zip(
             rows, self._starts[numbers].tolist(), self._lengths[numbers].tolist(), strict=True
         ):

@@ -1,8 +1,8 @@
 """Streams token windows from S3 during training, within a disk space limit.
 
-The shuffle has two steps, so that a run needs only part of the dataset at a time. The first step shuffles
+The order is shuffled in two steps, so that a run needs only part of the dataset at a time. The first step shuffles
 blocks of consecutive windows, and the second shuffles the windows within each group of blocks. The next group is
-prefetched. As in the other orders, the seed and the position alone determine the sample.
+prefetched. As in the other orders, the seed and the position alone determine a sample.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from training.data.samples import Numbers, WindowSamples
 from training.errors import ConfigurationError, DatasetError
 
 BLOCK_TOKENS = 1 << 20
-"""Tokens per S3 request: 2 or 4 MiB, large enough that first-byte latency does not dominate."""
+"""Tokens per S3 request: 2 or 4 MiB, so that the first-byte latency is a small part of the time."""
 GROUP_BLOCKS = 64
 GROUPS_ON_DISK = 3
-"""Number of groups on disk: the current one, the next one, and a third while one of the node's processes is ahead."""
+"""Number of groups on disk: the current and the next group, and a third while one of the node's processes is ahead."""
 FETCHES = 16
 """Number of concurrent requests."""
 
@@ -42,7 +42,7 @@ class RangeReader(Protocol):
 
 
 class BlockOrder:
-    """The order of a run that reads blocks; see :class:`training.data.order.SampleOrder`.
+    """The sample order of a run that reads blocks; see :class:`training.data.order.SampleOrder`.
 
     Args:
         samples: number of windows in the dataset.
@@ -75,7 +75,7 @@ class BlockOrder:
         return np.concatenate(pieces)
 
     def group_at(self, position: int) -> tuple[list[int], range]:
-        """Return the blocks of the group at ``position``, and the positions that use them."""
+        """Return the blocks of the group at ``position``, and the range of positions that use them."""
         group, place = self._load_group(position)
         blocks = self._blocks_in_order[group * GROUP_BLOCKS : (group + 1) * GROUP_BLOCKS]
         return blocks.tolist(), range(position - place, position - place + len(self._numbers))
@@ -153,7 +153,7 @@ class RemoteSplit:
             file = self._shards[number].file
             piece = self._reader.get_range(file, first, take * self.dtype.itemsize)
             if len(piece) != take * self.dtype.itemsize:
-                raise DatasetError([f"{self._reader.url}/{file}: shorter than its length in dataset.json; {REMEDY}"])
+                raise DatasetError([f"{self._reader.url}/{file}: shorter than dataset.json specifies; {REMEDY}"])
             pieces.append(np.frombuffer(piece, self.dtype))
             begin += take
         tokens = np.concatenate(pieces)
@@ -176,7 +176,7 @@ class CachedWindows(WindowSamples):
         self._cache: dict[int, npt.NDArray[Any]] = {}
 
     def fill(self, numbers: Numbers, rows: Rows) -> None:
-        """Copy windows, first reading any that are not in the cache."""
+        """Copy windows. Windows that are not in the cache are read first."""
         new = [number for number in numbers.tolist() if number not in self._cache]
         with ThreadPoolExecutor(FETCHES, thread_name_prefix="dataset-window") as pool:
             length = self.sequence_length
@@ -189,7 +189,7 @@ class CachedWindows(WindowSamples):
 class StreamedWindows(WindowSamples):
     """Windows over a split, with only some of its blocks on disk.
 
-    A node's processes share the directory. Each block is fetched by one of them, and a single process deletes blocks.
+    A node's processes share the directory. Only one process fetches a given block, and only one process deletes blocks.
 
     Args:
         split: the remote dataset's split.
@@ -221,7 +221,7 @@ class StreamedWindows(WindowSamples):
         self._fetches: dict[int, Future[npt.NDArray[Any]]] = {}
 
     def prefetch(self, blocks: Iterable[int], deletes: bool) -> None:
-        """Fetch blocks in the background, in the given order, and release all others.
+        """Fetch blocks in the background, in the given order, and release all other blocks.
 
         Args:
             blocks: the only blocks needed from now on.
@@ -268,7 +268,7 @@ class StreamedWindows(WindowSamples):
             room += size
 
     def _fetch(self, block: int) -> npt.NDArray[Any]:
-        """Map a block into memory, after fetching it if no process on this node has done so."""
+        """Map a block into memory. Fetch it first if no process on this node has done so."""
         path = self._directory / self._name(block)
         with (self._directory / f"{block % FETCHES}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -278,7 +278,7 @@ class StreamedWindows(WindowSamples):
                 unfinished = path.with_suffix(".unfinished")
                 self._split.read(begin, end).tofile(unfinished)
                 unfinished.replace(path)
-            # Map the file under the lock: another process may delete it at any time, which leaves the map valid.
+            # Map the file under the lock. Another process may delete the file later, but the map remains valid.
             return np.asarray(np.memmap(path, self._split.dtype, "r"))
 
 

@@ -24,8 +24,8 @@ ENDS_OF_TEXT = (END_OF_TEXT, "<|end_of_text|>", "<|end|>", "</s>", "<eos>")
 MIN_VOCABULARY_SIZE = 257
 """Minimum number of ids: one for each byte, and one for the end of a document."""
 MAX_TRAINING_WORD = 256
-"""Length at which longer words are cut for training, in bytes. Training takes quadratic time in a word's length, as in
-base64 or a genome (https://github.com/huggingface/tokenizers/issues/497). Encoding does not cut words."""
+"""Maximum length of a word for training, in bytes; longer words, as in base64 or a genome, are cut. Training time is
+quadratic in a word's length (https://github.com/huggingface/tokenizers/issues/497). Encoding does not cut words."""
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """The pattern that ByteLevel in `tokenizers` uses to split text into words.
 Source: https://github.com/huggingface/tokenizers/blob/main/tokenizers/src/pre_tokenizers/byte_level.rs (2026-11)."""
@@ -41,7 +41,7 @@ class Encoder(Protocol):
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary_size: int) -> Tokenizer:
-    """Train a byte-level BPE tokenizer, which encodes any text without loss.
+    """Train a byte-level BPE tokenizer. It encodes any text without loss.
 
     Raises:
         TokenizeError: The text has too few different pairs for this vocabulary size.
@@ -75,7 +75,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TokenizeError([f"--tokenizer: {path}: cannot read it ({error}); specify a tokenizer.json"]) from error
+        raise TokenizeError([f"--tokenizer: {path}: cannot read ({error}); specify a tokenizer.json"]) from error
     try:
         return Tokenizer.from_str(content)
     # The library raises plain exceptions.
@@ -99,7 +99,7 @@ def end_of_text_id(tokenizer: Tokenizer) -> int:
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """Return one more than the largest id, which is the number of rows in a model's embedding."""
+    """Return the largest id plus one: the number of rows in a model's embedding."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
@@ -119,7 +119,7 @@ class TiktokenVocabulary:
 
 
 def tiktoken_vocabulary(tokenizer: Tokenizer) -> TiktokenVocabulary | None:
-    """Convert a tokenizer for tiktoken; return None unless tiktoken provably returns the same ids for every text."""
+    """Convert a tokenizer for tiktoken. Return None unless tiktoken provably returns the same ids for every text."""
     document = json.loads(tokenizer.to_str())
     pattern = _pattern(document)
     vocabulary, alphabet = document["model"].get("vocab", {}), _byte_of_character()
@@ -181,7 +181,7 @@ def _split(token: bytes, ranks: dict[bytes, int]) -> list[bytes]:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Return GPT-2's printable characters for bytes: printable Latin-1 unchanged, other bytes from U+0100 on, in order.
+    """Return GPT-2's printable characters for bytes: printable Latin-1 unchanged, other bytes in order from U+0100.
 
     Source: https://github.com/openai/gpt-2/blob/master/src/encoder.py (2026-11), ``bytes_to_unicode``.
     """

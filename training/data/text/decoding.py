@@ -1,4 +1,4 @@
-"""Policies for bytes that are not text in the file's encoding, and counts of the changes they make."""
+"""Policies for bytes that are invalid in the file's encoding, and counts of the changes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def settle(text: str, path: Path, place: str, policy: Decoding, losses: Counter[
 
 
 def decode(content: bytes, first: int, path: Path, policy: Decoding, losses: Counter[str]) -> str:
-    """Decode UTF-8 lines that begin at byte ``first`` of a file. A byte order mark at its beginning is removed.
+    """Decode UTF-8 lines that begin at byte ``first`` of a file. Remove a byte order mark at the beginning of the file.
 
     Raises:
         TokenizeError: The lines are not UTF-8 and the policy is strict.
@@ -69,10 +69,10 @@ def decode(content: bytes, first: int, path: Path, policy: Decoding, losses: Cou
 
 
 class Utf8Check:
-    """Finds the first byte of a file that is not UTF-8.
+    """Finds the first byte in a file that is not valid UTF-8.
 
     Attributes:
-        invalid: offset of that byte; None if there is none yet.
+        invalid: offset of that byte; None if none has been found.
     """
 
     def __init__(self) -> None:

@@ -45,11 +45,11 @@ class Destination(ABC):
     def workspace(self, digest: str) -> Iterator[Path]:
         """Hold the working directory for the dataset with this digest.
 
-        The directory still has the files from an interrupted attempt at the same dataset. It is deleted when the
-        dataset is published, or when the text or the settings are invalid.
+        The directory keeps the files of an interrupted attempt at the same dataset. It is deleted when the dataset is
+        published, or if the text or the settings are invalid.
 
         Raises:
-            TokenizeError: Another process is making this dataset.
+            TokenizeError: Another process is creating this dataset.
         """
         unfinished = self.unfinished()
         unfinished.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class Destination(ABC):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise TokenizeError(
-                    [f"{self.url}: another process is making this dataset; wait for it, or stop it"]
+                    [f"{self.url}: another process is creating this dataset; wait for it, or stop it"]
                 ) from error
             directory = unfinished / digest[:16]
             for other in unfinished.iterdir():
@@ -88,7 +88,7 @@ class DirectoryDestination(Destination):
             return None
 
     def unfinished(self) -> Path:
-        """Return a hidden sibling directory, which is on the same file system, so that renaming it is atomic."""
+        """Return a hidden sibling directory. It is on the same file system, so that renaming it is atomic."""
         return self._sibling("unfinished")
 
     def publish(self, directory: Path) -> None:
@@ -133,7 +133,7 @@ class BucketDestination(Destination):
         return cache / "trainstack" / "tokenize" / blake3(self.url.encode()).hexdigest()[:16]
 
     def publish(self, directory: Path) -> None:
-        """Delete the old record, upload the files in parallel and then the record, and delete leftover files."""
+        """Delete the old record, upload the files in parallel, then upload the new record and delete leftover files."""
         old_files = self._backend.keys("")
         self._backend.delete([RECORD_FILE])
         names = sorted(path.name for path in directory.iterdir() if path.name != RECORD_FILE)

@@ -20,8 +20,8 @@ from training.errors import TokenizeError
 MAX_DOCUMENT_BYTES = 128 * 1024
 MIN_DOCUMENT_BYTES = 4 * 1024
 TARGET_DOCUMENTS = 64
-"""Long texts are split at line ends into documents of at most 128 KiB. The limit is lower for a small corpus so that
-even a single file has documents for both train and validation."""
+"""Long texts are split at line ends into documents of at most 128 KiB. The limit is lower for a small corpus, so that
+even a single file provides documents for both train and validation."""
 PIECE_BYTES = 1 << 23
 """Length of the pieces of a large file. A piece must fit in memory."""
 
@@ -34,7 +34,7 @@ class Document:
     text: str
 
     def place(self) -> float:
-        """Return a hash of the name, as a number in [0, 1)."""
+        """Return a hash of the name as a number in [0, 1)."""
         return int.from_bytes(blake3(os.fsencode(self.name)).digest(7), "big") / 2.0**56
 
 
@@ -44,7 +44,7 @@ class ReadOptions:
 
     Attributes:
         document_bytes: maximum length of a document in a text file.
-        text_key: key (JSON) or column (Parquet) that holds a document's text.
+        text_key: key (JSON) or column (Parquet) with a document's text.
         decoding: policy for bytes that are not text.
     """
 
@@ -60,7 +60,7 @@ class Piece:
     Attributes:
         file: the file.
         first: first byte, or row group of Parquet.
-        end: exclusive end; a line belongs to the piece in which it begins.
+        end: exclusive end. A line belongs to the piece in which it begins.
     """
 
     file: TextFile
@@ -69,7 +69,7 @@ class Piece:
 
     @property
     def name(self) -> str:
-        """The file's name, and the piece's start in the file."""
+        """The file's name and the start of the piece in the file."""
         return f"{self.file.name}@{self.first}"
 
     @property
@@ -102,7 +102,7 @@ def documents(piece: Piece, options: ReadOptions, losses: Counter[str] | None = 
     Args:
         piece: the piece.
         options: how the file is split.
-        losses: counts of lost characters, lines and records, which are increased.
+        losses: counts of lost characters, lines and records, to be increased.
 
     Raises:
         TokenizeError: The file has changed since the survey, or has an invalid record.
@@ -176,7 +176,7 @@ class _Reader:
                 found = f" (found: {', '.join(map(str, record))})" if isinstance(record, dict) else ""
                 raise TokenizeError(
                     [
-                        f"{self._file.path}: {place}: no text under the key {key!r}{found}; choose another with "
+                        f"{self._file.path}: {place}: no text under the key {key!r}{found}; choose another key with "
                         "--text-key"
                     ]
                 )
@@ -209,7 +209,7 @@ class _Reader:
             if self._file.used_bytes <= max_bytes:
                 ends = len(content)
             elif ends < len(content):
-                # Split at the last line end within the limit, or at the end of a longer line.
+                # Split at the last line end within the limit or, if there is none, at the end of the line.
                 last = content.rfind(b"\n", begins, ends)
                 ends = 1 + (last if last >= 0 else content.find(b"\n", ends))
             part = content[begins : ends or None]  # 0: the last line, without a line end
@@ -250,7 +250,7 @@ def _complete_lines(piece: Piece) -> tuple[int, bytes]:
 
 
 def _rest_of_line(piece: Piece, file: BinaryIO) -> int:
-    """Skip the rest of the line that began before the piece; return its length."""
+    """Skip the end of a line that began before the piece; return the number of bytes skipped."""
     file.seek(piece.first - 1)
     line = file.readline(MAX_RECORD_CHARACTERS)
     _check_length(piece, line)

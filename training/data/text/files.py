@@ -1,4 +1,4 @@
-"""Selects the text files in a folder, and records why the other files are skipped.
+"""Selects the text files in a folder, and records the reasons for skipping other files.
 
 Only paths and contents affect the selection, so it is the same on every machine.
 """
@@ -25,7 +25,7 @@ CHUNK_BYTES = 1 << 24
 """Maximum number of bytes of a file to keep in memory."""
 SHOWN_PATHS = 10
 EXTENSION, LIMIT, EMPTY, HIDDEN = "other extension", "beyond --max-bytes", "empty", "hidden or package folder"
-"""Reasons that the options or the documentation give for skipping a file. All other reasons are problems."""
+"""Expected reasons for skipping a file, from the options or the documentation. All other reasons are problems."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Selection:
     Attributes:
         extensions: file extensions to use; None: all.
         max_bytes: maximum size of the text; None: unlimited.
-        text_key: key (JSON) or column (Parquet) that holds a document's text.
+        text_key: key (JSON) or column (Parquet) with a document's text.
         decoding: policy for bytes that are not text.
         json_files: how JSON files are read.
-        skip_files: skip files that are not text, instead of reporting them as problems.
+        skip_files: skip files that are not text instead of reporting them as problems.
     """
 
     extensions: tuple[str, ...] | None = None
@@ -57,8 +57,8 @@ class TextFile:
         path: path to the file.
         name: path relative to the folder, with forward slashes.
         form: format of the file.
-        used_bytes: number of bytes used, from the file's beginning; less than its size only if `max_bytes` truncates
-            it. For Parquet, the text column's size.
+        used_bytes: number of bytes used, from the beginning of the file; less than its size only if `max_bytes`
+            truncates it. For Parquet, the size of the text column.
         row_groups: number of row groups used (Parquet).
         blake3: hash of the used bytes; for Parquet and streams, hash of all bytes.
         changed_nanoseconds: modification time.
@@ -79,7 +79,7 @@ class TextFile:
             TokenizeError: The file was modified.
         """
         if self.path.stat().st_mtime_ns != self.changed_nanoseconds:
-            raise TokenizeError([f"{self.path}: modified while in use; try again when no process is writing to it"])
+            raise TokenizeError([f"{self.path}: modified while in use; try again when no process writes to it"])
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def survey(folder: Path, selection: Selection, seen: Callable[[int], None]) -> S
         seen: callback that receives the size of each selected file.
 
     Raises:
-        TokenizeError: The folder is missing or has no text, or files are unreadable or not text; the message names
-            them all.
+        TokenizeError: The folder is missing or has no text, or files are unreadable or not text; the message lists
+            them.
     """
     if not folder.is_dir():
         raise TokenizeError([f"{folder}: not a folder; specify a folder of text files"])
@@ -160,7 +160,7 @@ def survey(folder: Path, selection: Selection, seen: Callable[[int], None]) -> S
 
 
 def _unreadable(path: Path | str, error: OSError) -> str:
-    return f"{path}: cannot read it ({error.strerror or error}); correct its permissions, or move it out of the folder"
+    return f"{path}: cannot read ({error.strerror or error}); correct its permissions, or move it out of the folder"
 
 
 def _paths_by_hash(
@@ -177,7 +177,7 @@ def _paths_by_hash(
                 directories.remove(name)
                 paths.append((path, HIDDEN))
             elif path.is_symlink():
-                paths.append((path, None))  # os.walk does not follow it; _examine reports it
+                paths.append((path, None))  # os.walk does not follow links; _examine reports it
         for name in names:
             paths.append((Path(root) / name, None if extensions is None or name.endswith(extensions) else EXTENSION))
     return sorted(paths, key=lambda each: blake3(os.fsencode(each[0].relative_to(folder).as_posix())).digest())
@@ -230,7 +230,7 @@ def _hash_text(path: Path, size: int, decoding: Decoding) -> str:
         while size:
             content = file.read(min(size, CHUNK_BYTES))
             if not content:
-                raise TokenizeError([f"{path}: truncated while in use; try again when no process is writing to it"])
+                raise TokenizeError([f"{path}: truncated while in use; try again when no process writes to it"])
             size -= len(content)
             digest.update(content)
             if decoding == "strict":

@@ -1,6 +1,6 @@
 """Detects compression, encoding and layout of text files from their contents, and opens them as text.
 
-A file's name only adds requirements: a file whose name claims a format must have that format.
+A file's name only adds a requirement: a file with the extension of a format must have that format.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ UTF_8 = "utf-8-sig"
 PARQUET_MAGIC = b"PAR1"
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
 BINARY_BYTES = 8000
-"""A file with a NUL byte among this many first bytes is binary, as in Git (``buffer_is_binary``,
+"""A file with a NUL byte in its first bytes, up to this number, is binary, as in Git (``buffer_is_binary``,
 https://github.com/git/git/blob/master/xdiff-interface.c, 2026-11)."""
 HEAD_BYTES = 1 << 16
 """Amount of text from which the format is determined."""
 MAX_RECORD_CHARACTERS = 1 << 28
-"""Maximum length of a line or a JSON record, which bounds memory."""
+"""Maximum length of a line or a JSON record. It limits memory use."""
 ZSTD_INPUT_BYTES = 1 << 12
-"""Amount of compressed data per call, which bounds the memory of a highly compressed file."""
+"""Amount of compressed data per call. It limits the memory for a highly compressed file."""
 ZSTD_WINDOW_BYTES = 1 << 31
-"""Largest window, as in files made by ``zstd --long=31``."""
+"""Maximum window size, as in files created by ``zstd --long=31``."""
 
 
 class NotTextError(Exception):
@@ -95,7 +95,7 @@ def detect(path: Path, text_key: str, json_files: JsonFiles) -> Format:
         json_files: ``text``: a JSON file is plain text.
 
     Raises:
-        NotTextError: The file is not text, or its format differs from the one that its name claims.
+        NotTextError: The file is not text, or its format differs from its extension.
         TokenizeError: The file cannot be decompressed.
     """
     with path.open("rb") as file:
@@ -148,7 +148,7 @@ def lines(path: Path, form: Format) -> Iterator[str]:
 
 
 def too_long(path: Path, what: str) -> TokenizeError:
-    """Return the error for a line or record that does not fit in memory."""
+    """Return the error for a line or record that is too long."""
     return TokenizeError([f"{path}: a {what} has more than {MAX_RECORD_CHARACTERS} characters; split it"])
 
 
@@ -238,10 +238,10 @@ class _JsonReader:
 
 
 def _json_layout(path: Path, form: Format, suffix: str, key: str, beginning: bytes) -> Layout:
-    """Return the layout of a text that may be JSON, from its first record.
+    """Return the layout of a text that may be JSON, determined from its first record.
 
     Raises:
-        NotTextError: The name claims JSON, but the file has no records with text.
+        NotTextError: The extension is that of JSON, but the file has no records with text.
     """
     by_lines = suffix in JSONL_SUFFIXES
     claimed = suffix == ".json" or by_lines
@@ -298,11 +298,11 @@ def _open_bytes(path: Path, compression: Compression | None) -> Iterator[BinaryI
 
 
 def _damaged(path: Path, error: Exception) -> TokenizeError:
-    return TokenizeError([f"{path}: cannot decompress it ({error}); compress it again, or move it out of the folder"])
+    return TokenizeError([f"{path}: cannot decompress ({error}); compress it again, or move it out of the folder"])
 
 
 class _ZstdReader(io.RawIOBase):
-    """Decompresses all frames. zstandard's own reader ends after the first frame, and ignores a truncated frame."""
+    """Decompresses all frames. zstandard's own reader stops after the first frame and ignores a truncated frame."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")

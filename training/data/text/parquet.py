@@ -25,7 +25,7 @@ def row_group_bytes(path: Path, column: str) -> list[int]:
 
 
 def texts(path: Path, column: str, row_group: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the row number and UTF-8 text of each row in a row group; the text is None if the row has none."""
+    """Yield the row number and UTF-8 text of each row in a row group. The text is None if the row has no text."""
     import pyarrow  # type: ignore[import-untyped]  # Imported here: the import takes longer than encoding a small text.
 
     with _open(path) as file:
@@ -56,6 +56,8 @@ def _position(path: Path, file: Any, column: str) -> int:
         raise TokenizeError([f"{path}: no column {column!r}; choose one of {', '.join(names)} with --text-key"])
     kind = file.schema_arrow.field(column).type
     if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-        raise TokenizeError([f"{path}: column {column!r} has type {kind}, not text; choose another with --text-key"])
+        raise TokenizeError(
+            [f"{path}: column {column!r} has type {kind}, not text; choose another column with --text-key"]
+        )
     paths = [file.metadata.schema.column(index).path for index in range(len(file.metadata.schema))]
     return paths.index(column)

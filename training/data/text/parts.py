@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 TARGET_PARTS = 64
-"""Number of parts in a medium-sized corpus. Each process encodes many, so that all end at about the same time."""
+"""Number of parts in a medium-sized corpus. Each process encodes many, so that all finish at about the same time."""
 MIN_PART_BYTES = 1 << 18
 MAX_PART_BYTES = 1 << 24
 BATCH_BYTES = 1 << 20
@@ -50,7 +50,7 @@ class Encoding:
     Attributes:
         tokenizer_file: path to tokenizer.json.
         read_options: how files are split into documents.
-        validation_below: limit on :meth:`Document.place`, below which a document belongs to validation.
+        validation_below: documents with a :meth:`Document.place` below this limit belong to validation.
         dtype: type of the token ids in the file.
         directory: directory for the parts.
     """
@@ -118,7 +118,7 @@ def encode_parts(groups: list[list[Piece]], encoding: Encoding, workers: int) ->
         for number in range(len(groups)):
             yield encoder.encode(number, groups[number]) if encoder and number in missing else _read(encoding, number)
         return
-    # Do not fork: threads that the tokenizer started during its training would not survive.
+    # Do not fork: the threads that the tokenizer started during training would not exist in the child.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(
         min(workers, len(missing)), context, initializer=_start_worker, initargs=(encoding, vocabulary)
@@ -196,7 +196,7 @@ _encoder: list[_PartEncoder] = []
 
 def _start_worker(encoding: Encoding, vocabulary: TiktokenVocabulary | None) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to stop
     end_with_parent()
     _encoder.append(_PartEncoder(encoding, vocabulary))
 

@@ -1,4 +1,4 @@
-"""Writes the tokens of all parts to shards, files of bounded size, and computes the figures for dataset.json."""
+"""Writes the tokens of all parts to shards (files of limited size), and computes the numbers for dataset.json."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ShardWriter:
         shard_tokens: maximum tokens per file.
 
     Attributes:
-        counts: number of times that each id occurs, [vocabulary_size] int64.
+        counts: number of occurrences of each id, [vocabulary_size] int64.
         text_bytes: number of UTF-8 bytes in the documents.
     """
 

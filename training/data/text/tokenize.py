@@ -1,7 +1,7 @@
-"""``python -m training tokenize`` makes a dataset from a folder of text files.
+"""``python -m training tokenize``: creates a dataset from a folder of text files.
 
-If the dataset already exists and was made from the same text with the same settings, the command does not change it.
-Interrupted work is resumed.
+If a dataset made from the same text with the same settings already exists, the command does not change it. Interrupted
+work is resumed.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ SOURCES_FILE = "sources.jsonl"
 """File that lists every source file with its format and losses, or the reason for skipping it."""
 MIN_SAMPLE_BYTES = 4 * 1024 * 1024
 SAMPLE_BYTES_PER_TOKEN = 1024
-"""Amount of text per id for training the tokenizer. A sample has the same frequent pairs as the complete text. The
-rare pairs in a large vocabulary require a larger sample."""
+"""Amount of text per id for training the tokenizer. A small sample has the same frequent pairs as the complete text,
+but the rare pairs in a large vocabulary require a larger sample."""
 SMALL_CORPUS_BYTES = 64 * 1024 * 1024
 """In a corpus of up to this size, all documents are assigned to splits before the work starts, so that no split is
 empty."""
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 ALGORITHM = 3
-"""Version of the algorithm; increase it if the same text and settings would result in a different dataset."""
+"""Version of the algorithm; increase it if the same text and settings would produce a different dataset."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Settings:
     """Settings that, together with the text, determine the dataset.
 
     Attributes:
-        tokenizer_sha256: hash of the given tokenizer; None: train a tokenizer.
+        tokenizer_sha256: hash of the existing tokenizer to use; None: train a tokenizer.
     """
 
     vocabulary_size: int
@@ -210,7 +210,7 @@ class _DatasetBuilder:
         """Build and publish the dataset, resuming interrupted work.
 
         Raises:
-            TokenizeError: There is not enough text, or the settings do not suit it; nothing was published.
+            TokenizeError: There is not enough text, or it is unsuitable for the settings; nothing was published.
             OSError: A file cannot be written; finished work remains.
         """
         with self._destination.workspace(source.digest) as workspace:
@@ -233,7 +233,7 @@ class _DatasetBuilder:
         return record
 
     def _validation_below(self) -> float:
-        """Return the configured share, or a limit that holds out one document if the share leaves a split empty."""
+        """Return the configured share or, if it leaves a split empty, a limit that holds out one document."""
         share = self._settings.validation_share
         if self._found.total_bytes > SMALL_CORPUS_BYTES:
             return share
