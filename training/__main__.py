@@ -93,12 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--steps", type=int, default=60, help="steps per run")
     bench.add_argument("--processes", type=int, default=1, help="processes per run, on this machine")
     bench.add_argument("--vocabulary-size", type=int, default=50304, help="number of token ids")
-    bench.add_argument("--only", help="run only ablations whose name contains this, such as compile")
+    bench.add_argument("--only", help="run only ablations with this text in their names, such as compile")
     metrics = commands.add_parser("metrics", help="process metrics from a run or from another training script")
     actions = metrics.add_subparsers(dest="action", required=True)
     extract = actions.add_parser("extract", help="print the metrics found in a training script's log as JSON lines")
     extract.add_argument("log", type=Path, help="log file, or - for standard input")
-    diagnosis = commands.add_parser("diagnose", help="report a run's bottlenecks, and the settings to change")
+    diagnosis = commands.add_parser("diagnose", help="report a run's bottlenecks and the settings that may remove them")
     diagnosis.add_argument("run", type=Path, help="run directory, or its metrics.jsonl")
     return parser
 

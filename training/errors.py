@@ -1,4 +1,4 @@
-"""Exceptions raised by the training package. Each class stands for one cause of failure.
+"""Exceptions raised by the training package. Each class represents one cause of failure.
 
 The `train` command maps the class to an outcome and an exit code; see :mod:`training.process.outcome`.
 """
@@ -18,9 +18,9 @@ class ConfigurationError(TrainingError):
     """
 
     def __init__(self, problems: list[str]) -> None:
-        assert problems, "a configuration error names at least one problem"
+        assert problems, "a configuration error has at least one problem"
         self.problems = problems
-        # Pass the list rather than a string: errors are sent to other ranks with their arguments.
+        # Pass the list instead of a string, because errors are sent to other ranks with their arguments.
         super().__init__(problems)
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class DatasetError(ConfigurationError):
 
 
 class TokenizeError(ConfigurationError):
-    """``tokenize`` cannot make a dataset from its input or settings."""
+    """``tokenize`` cannot create a dataset from its input or settings."""
 
 
 class NonFiniteLossError(TrainingError):
@@ -47,7 +47,7 @@ class NonFiniteLossError(TrainingError):
         super().__init__(step, loss, gradient_norm, where)
 
     def at(self, where: str) -> NonFiniteLossError:
-        """Return a copy of this error whose message names the failing part of the model."""
+        """Return a copy of this error with the failing part of the model in its message."""
         return NonFiniteLossError(self.step, self.loss, self.gradient_norm, where)
 
     def __str__(self) -> str:

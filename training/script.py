@@ -1,4 +1,4 @@
-"""User-supplied training scripts, started through `entrypoint` in a config, or manually.
+"""User-supplied training scripts, started by `entrypoint` in a config or manually.
 
 from training.checkpoint import Checkpointer
 from training.script import this_run
@@ -9,7 +9,7 @@ step = checkpointer.resume().step
 while step < steps:
     ...                                    # forward, backward, optimizer.step()
     step += 1
-    run.handle_requests(checkpointer, step)  # saves on request; saves and exits when asked to stop
+    run.handle_requests(checkpointer, step)  # saves on request; saves and exits on a stop request
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Stopped(SystemExit):  # noqa: N818
-    """The script was asked to stop, and its state is saved. Exits the process with the exit code for `stopped`."""
+    """The script received a stop request and saved its state. Exits the process with the exit code for `stopped`."""
 
     def __init__(self, reason: str, step: int) -> None:
         super().__init__(EXIT_CODES["stopped"])
@@ -51,7 +51,7 @@ class ThisRun:
         dataset: directory of the staged dataset.
         checkpoints: checkpoint store, for :class:`training.checkpoint.Checkpointer`.
         run_directory: directory for the script's files; files named `stop` and `save` in it are requests.
-        generation: number of this start of the run, to be passed to the Checkpointer.
+        generation: number of this start of the run, to pass to the Checkpointer.
         interruption: save and stop requests.
         step: optimizer steps completed at the last call to :meth:`handle_requests`.
         checkpoint_step: step saved when the script stopped.
@@ -69,7 +69,7 @@ class ThisRun:
     _metrics: MetricsFile | None = None
 
     def report(self, record: str, **values: Any) -> None:
-        """Append a record to the run's metrics, such as `step` or `validation`; only rank 0 writes it."""
+        """Append a record, such as `step` or `validation`, to the run's metrics. Only rank 0 writes it."""
         if self._metrics is None:
             is_main = os.environ.get("RANK", "0") == "0"
             self._metrics = MetricsFile(self.run_directory / "metrics.jsonl" if is_main else None)
@@ -84,7 +84,7 @@ class ThisRun:
             extra: extra state; see :meth:`Checkpointer.save`.
 
         Raises:
-            Stopped: The run was asked to stop, and the state is saved. Do not catch this exception.
+            Stopped: The run received a stop request, and the state is saved. Do not catch this exception.
             StoreError: The state cannot be saved.
         """
         self.step = step
@@ -99,12 +99,12 @@ class ThisRun:
             checkpointer.save(step, extra, wait=True)
             checkpointer.close()
             self.checkpoint_step = step
-            raise Stopped(interruption.reason() if interruption.wants_stop else "another rank was asked to stop", step)
+            raise Stopped(interruption.reason() if interruption.wants_stop else "another rank was stopped", step)
         if agreed.save and checkpointer.save(step, extra):
             interruption.save_taken()
 
     def _note_saving(self, is_saving: bool) -> None:
-        """Measure how long saves take, so that after a notice the run can train until the last save must begin."""
+        """Measure the duration of saves, so that the run can train after a notice until the last save must begin."""
         now = time.monotonic()
         step_seconds = now - (self._last_step_at or now)
         self._last_step_at = now
@@ -119,7 +119,7 @@ _started: list[ThisRun] = []
 
 
 def this_run(dataset: str = "dataset", checkpoints: str = "checkpoints", run_directory: str = ".") -> ThisRun:
-    """Return this process's run. The arguments apply only if the script was started manually.
+    """Return this process's run. The arguments are used only if the script was started manually.
 
     Args:
         dataset: dataset directory.
@@ -166,5 +166,5 @@ def _find(entrypoint: str) -> Path:
         if path.is_file():
             return path.resolve()
     raise ConfigurationError(
-        [f"entrypoint: {entrypoint}: no such file; put it into training.code, or into a folder on PYTHONPATH"]
+        [f"entrypoint: {entrypoint}: no such file; put it in training.code or in a folder on PYTHONPATH"]
     )

@@ -1,6 +1,6 @@
-"""The `train` command runs one rank, from parsing its command line to writing its outcome file.
+"""The `train` command: runs one rank, from parsing the command line to writing the outcome file.
 
-Stop signals are caught before any slow import, so a process that is asked to stop during startup exits cleanly.
+Stop signals are handled before any slow import, so a process that receives one during startup exits cleanly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def add_train_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def set_up_logging() -> None:
-    """Log to standard error, and include the rank in every line."""
+    """Log to standard error with the rank in every line."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -82,7 +82,7 @@ def run_train(options: argparse.Namespace) -> int:
     for line in (outcome.message or outcome.outcome).splitlines():
         logger.log(level, "%s: %s", outcome.outcome, line)
     if outcome.outcome != "finished":
-        # Threads may be blocked in collectives or transfers that never complete; joining them could take minutes.
+        # Do not join threads: they may be blocked in collectives or transfers, which could take minutes.
         sys.stderr.flush()
         os._exit(EXIT_CODES[outcome.outcome])
     return EXIT_CODES[outcome.outcome]
@@ -122,10 +122,10 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
         ending, trace = "failed", traceback.format_exc()
         message = (
             f"the code exited with {error.code!r} (sys.exit, or argparse, which reads the trainer's command line); "
-            "raise an exception, and take settings from options"
+            "raise an exception, and use options for settings"
         )
         logger.error("%s", trace)
-    # The supervisor reads every failure from the outcome file, so this catches all exceptions.
+    # The outcome file must report every failure to the supervisor, so catch all exceptions.
     except Exception as error:  # noqa: BLE001
         ending, message, trace = "failed", str(error) or type(error).__name__, traceback.format_exc()
         logger.error("%s", trace)

@@ -29,15 +29,15 @@ def import_function(path: str, key: str) -> Callable[..., Any]:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise  # an import inside the user's module failed; the traceback shows where
         raise ConfigurationError(
-            [f"{key}: {path}: no module named {error.name}; put it into training.code, or on PYTHONPATH"]
+            [f"{key}: {path}: no module named {error.name}; put it in training.code or on PYTHONPATH"]
         ) from error
     except ImportError as error:
         if "relative import" not in str(error):
             raise
         raise ConfigurationError(
             [
-                f"{key}: {path}: {error}; modules at the top of training.code have no parent package, so import their "
-                "neighbors by name (import layers), or move them into a package folder (package.models:build)"
+                f"{key}: {path}: {error}; top-level modules in training.code have no parent package, so import their "
+                "siblings by name (import layers), or move them to a package folder (package.models:build)"
             ]
         ) from error
     function = getattr(module, name, None)
@@ -48,10 +48,10 @@ def import_function(path: str, key: str) -> Callable[..., Any]:
 
 
 def call(path: str, key: str, options: Mapping[str, Any], **arguments: Any) -> Any:
-    """Call a user's function with all ``options``, and with those ``arguments`` that match its parameters.
+    """Call a user's function with all ``options`` and with the ``arguments`` that match its parameters.
 
     Raises:
-        ConfigurationError: An option does not match any parameter, or a parameter has neither a value nor a default.
+        ConfigurationError: An option does not match any parameter, or a parameter has no value and no default.
     """
     function = import_function(path, key)
     try:
@@ -61,7 +61,7 @@ def call(path: str, key: str, options: Mapping[str, Any], **arguments: Any) -> A
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     given = {name: value for name, value in arguments.items() if takes_any or name in parameters} | dict(options)
     problems = [
-        f"{key}: {path} has no parameter {name!r}, which is set in options; its "
+        f"{key}: {path} has no parameter {name!r}, which options sets; its "
         f"parameters: {', '.join(parameters) or 'none'}"
         for name in options
         if not takes_any and name not in parameters

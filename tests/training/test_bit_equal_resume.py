@@ -95,7 +95,7 @@ def test_other_world_size_continues_with_the_same_batches(gangs: Any, tiny_confi
     gangs.finish("two", {**config, "steps": 8, "schedule": {"warmup_steps": 4, "kind": "constant"}}, 2, generation=1)
     three = gangs.finish("three", {**config, "schedule": {"warmup_steps": 4, "kind": "constant"}}, 3, generation=2)
     assert three.records("start")[0]["resumed_from_step"] == 8
-    assert "deriving new ones from seed, rank and step" in three.errors()
+    assert "deriving new states from seed, rank and step" in three.errors()
     constant = gangs.finish(
         "constant",
         {**config, "schedule": {"warmup_steps": 4, "kind": "constant"}},

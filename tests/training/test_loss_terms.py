@@ -187,9 +187,9 @@ def test_datasets_that_cannot_count_targets_are_rejected(own: dict[str, str], mo
     monkeypatch.syspath_prepend(own["PYTHONPATH"])
     import own_terms
 
-    with pytest.raises(ConfigurationError, match=r"Untold has collate_fn but not targets_of; add a method targets_of"):
+    with pytest.raises(ConfigurationError, match=r"Untold has collate_fn but no targets_of; add a method targets_of"):
         MappedTrainBatches(own_terms.Untold(), 1, CPU, 6, 0, None)
-    with pytest.raises(ConfigurationError, match=r"Untold has collate_fn but not targets_of"):
+    with pytest.raises(ConfigurationError, match=r"Untold has collate_fn but no targets_of"):
         MappedValidationBatches(own_terms.Untold(), 6, CPU)
     plain = MappedTrainBatches(own_terms.Plain(), 1, CPU, 6, 0, None)
     with pytest.raises(ConfigurationError, match=rf"a batch contains {NO_TARGET}, which marks padding"):
@@ -203,7 +203,7 @@ def test_global_batch_without_targets_fails_the_run_by_name(gangs: Gangs, own: d
         run = gangs.start(f"void-{world_size}", config("void", 3), world_size, environment=own)
         run.wait()
         assert {outcome["outcome"] for outcome in run.outcomes()} == {"failed"}
-        assert "no sample of the step's global batch has a target" in run.outcomes()[0]["message"]
+        assert "no sample in the step's global batch has a target" in run.outcomes()[0]["message"]
 
 
 def test_validation_uses_rank_zeros_buffers(gangs: Gangs, own: dict[str, str]) -> None:

@@ -260,7 +260,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("a_class", {}, "returned type .*not its class"),
         ("frozen", {}, "a model without trainable parameters"),
         ("wants", {}, "requires 'size'; set it in options"),
-        ("wants", {"size": 2, "sise": 3}, "has no parameter 'sise', which is set in options; its parameters: size"),
+        ("wants", {"size": 2, "sise": 3}, "has no parameter 'sise', which options sets; its parameters: size"),
         ("thing", {}, "has no function thing"),
         ("nothing", {}, "has no attribute nothing"),
     ],
@@ -271,7 +271,7 @@ def test_invalid_models_are_rejected(module: str, function: str, options: dict[s
 
 
 def test_modules_that_cannot_be_imported_are_rejected(module: str) -> None:
-    with pytest.raises(ConfigurationError, match="no module named absent_module; put it into training.code"):
+    with pytest.raises(ConfigurationError, match="no module named absent_module; put it in training.code"):
         build_model("absent_module.models:build", {})
     with pytest.raises(ModuleNotFoundError, match="absent_dependency"):
         build_model(f"{module}_broken:build", {})
@@ -279,7 +279,7 @@ def test_modules_that_cannot_be_imported_are_rejected(module: str) -> None:
 
 def test_relative_imports_at_the_import_root_are_rejected(module: str, tmp_path: Path) -> None:
     (tmp_path / f"{module}_relative.py").write_text("from . import layers\n")
-    with pytest.raises(ConfigurationError, match="modules at the top of training.code have no parent package"):
+    with pytest.raises(ConfigurationError, match="top-level modules in training.code have no parent package"):
         build_model(f"{module}_relative:build", {})
 
 
@@ -369,9 +369,7 @@ class Stream(IterableDataset[int]):
 def test_invalid_datasets_are_rejected(module: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="it must return a map-style dataset"):
         build_dataset(f"{module}:stream", {}, "train", tmp_path)
-    with pytest.raises(
-        ConfigurationError, match="returned an IterableDataset for 'train', whose samples cannot be read"
-    ):
+    with pytest.raises(ConfigurationError, match="returned an IterableDataset for 'train'; its samples cannot be read"):
         build_dataset(f"{__name__}:Stream", {}, "train", tmp_path)
     with pytest.raises(ConfigurationError, match="returned an empty dataset for 'train'"):
         build_dataset(f"{module}:empty", {}, "train", tmp_path)
@@ -438,6 +436,6 @@ def test_custom_dataset_without_a_custom_model_is_rejected(gangs: Gangs) -> None
     run = gangs.start("run", config, environment=environment_of("vision"))
     assert run.wait() == [78]
     assert (
-        "shapes:dataset does not return tokens, which a GPT needs; set model.function too"
+        "shapes:dataset does not return tokens, which a GPT requires; set model.function too"
         in run.outcomes()[0]["message"]
     )

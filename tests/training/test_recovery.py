@@ -262,7 +262,7 @@ def test_early_stopping_ends_all_ranks_at_the_same_step(gangs: Any, tiny_config:
     }
     run = gangs.finish("run", config, 2)
     assert {(outcome["outcome"], outcome["step"]) for outcome in run.outcomes()} == {("finished", 6)}
-    assert "2 validations without a better loss" in run.outcomes()[0]["message"]
+    assert "2 validations without a lower loss" in run.outcomes()[0]["message"]
     again = gangs.finish("again", config, 2, generation=2)
     assert again.records("start")[0]["resumed_from_step"] == 6
     assert not again.records("step")

@@ -128,7 +128,7 @@ def test_suggested_rate_is_where_the_loss_falls_fastest() -> None:
 
 def test_automatic_micro_batch_size_requires_a_gpu(tmp_path: Path) -> None:
     with (
-        pytest.raises(ConfigurationError, match="auto requires a GPU, and none was found"),
+        pytest.raises(ConfigurationError, match="auto requires a GPU, but none was found"),
         loop_of(tmp_path, micro_batch_size="auto"),
     ):
         pass

@@ -25,7 +25,7 @@ from training.errors import ConfigurationError, TrainingError
 from training.observe.metrics import read_records
 
 WARM_UP_DIVISOR = 3
-"""The first third of the steps is excluded: kernels compile, caches fill and GPU clocks ramp up during that time."""
+"""The first third of the steps is excluded, because kernels compile, caches fill and GPU clocks ramp up."""
 MAX_SEQUENCES = 1 << 16
 
 
@@ -35,14 +35,14 @@ class Figures:
 
     Attributes:
         tokens_per_second: median over the counted steps.
-        mfu: median model FLOPs utilization; None if the hardware's peak is not known.
+        mfu: median model FLOPs utilization; None if the hardware's peak performance is unknown.
         gpu_peak_bytes: peak memory allocated by torch; None without a GPU.
         host_peak_bytes: peak resident memory of the process.
         last_loss: loss at the last step, in nats per token.
         first_step_seconds: duration of the first step, which includes compilation.
         micro_batch_size: configured or automatically chosen micro-batch size.
         attention: attention kernel that was used.
-        checkpoint_blocked_seconds: median time that training waited for a checkpoint; None if none was due.
+        checkpoint_blocked_seconds: median time that a checkpoint blocked training; None if no checkpoint was due.
         phase_shares: each phase's share of the step time.
     """
 
@@ -92,7 +92,7 @@ class Bench:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise TrainingError(f"{name}: {_outcome_message(directory / 'run') or done.stderr[-2000:]}")
-        # Keeping every run's final checkpoint would fill the disk.
+        # Keeping the final checkpoint of every run would fill the disk.
         shutil.rmtree(directory / "checkpoints")
         return _figures(read_records(directory / "run"))
 

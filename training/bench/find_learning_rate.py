@@ -25,7 +25,7 @@ from training.tuning.lr_range_test import RangeTest, suggest
 def run_find_learning_rate(options: argparse.Namespace, output: TextIO = sys.stdout) -> int:
     """Run ``python -m training find-learning-rate``, directly or under torchrun; rank 0 prints a JSON object.
 
-    If asked to stop, rank 0 prints the points measured so far with ``"complete": false``, and the exit code is 1.
+    On a stop request, rank 0 prints the points measured so far with ``"complete": false``, and the exit code is 1.
 
     Raises:
         ConfigurationError: The config does not match the data, or the range is invalid.

@@ -1,7 +1,7 @@
 """Interleaved timing: runs steps on request, so that two training runs can be timed alternately.
 
-Each line on standard input is a number of steps. The response is one line of JSON with each step's seconds. The
-first response, before any request, reports that the run is ready.
+Each line on standard input is a number of steps. The response is one line of JSON with the duration of each step in
+seconds. A first response, before any request, reports that the run is ready.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def open_loop(config: TrainingConfig, vocabulary_size: int, folder: Path) -> Ite
     """Open a single-process training loop on synthetic tokens, with every component of a real run.
 
     Args:
-        config: training config; its intervals decide whether the run saves and validates.
+        config: training config; its intervals determine whether the run saves and validates.
         vocabulary_size: number of token ids.
         folder: folder for the dataset, checkpoints and metrics.
     """
@@ -59,7 +59,7 @@ def open_loop(config: TrainingConfig, vocabulary_size: int, folder: Path) -> Ite
 
 
 def time_steps(loop: Loop, steps: int) -> list[float]:
-    """Run this many steps; return each step's duration in seconds."""
+    """Run this number of steps; return the duration of each step in seconds."""
     seconds = []
     for _ in range(steps):
         started = time.perf_counter()

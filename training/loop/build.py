@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class StopBeforeStepsError(Exception):
-    """All ranks agreed to stop while the run was being built; there is nothing to save."""
+    """All ranks agreed to stop before the run was ready; there is nothing to save."""
 
 
 def build_run(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsFile) -> Run:
@@ -88,7 +88,7 @@ def build_run(job: Job, gang: Gang, interruption: Interruption, metrics: Metrics
     )
     kept = {} if resumed is None else resumed.manifest.extra
     if config.micro_batch_size == "auto":
-        # With the same size, gradients are added in the same order, so resumed and uninterrupted runs are
+        # With an unchanged size, gradients are added in the same order, so resumed and uninterrupted runs are
         # bit-identical.
         micro_batch_size = min(micro_batch_size, kept.get("micro_batch_size", micro_batch_size))
     if resumed is None and config.initial_weights is not None:
@@ -136,7 +136,7 @@ def _build_model(config: TrainingConfig, source: Source, gang: Gang) -> tuple[nn
         if source.tokens is None:
             raise ConfigurationError(
                 [
-                    f"data.function: {config.data.function} does not return tokens, which a GPT needs; set "
+                    f"data.function: {config.data.function} does not return tokens, which a GPT requires; set "
                     "model.function too"
                 ]
             )
@@ -160,7 +160,7 @@ def _named_model(config: TrainingConfig, vocabulary_size: int) -> nn.Module:
 
 
 def _stop_if_requested(gang: Gang, interruption: Interruption) -> None:
-    """Raise on all ranks if any rank was asked to stop: before the first step, there is nothing worth saving."""
+    """Raise on all ranks if any rank received a stop request. Before the first step, there is nothing to save."""
     if gang.agree(ControlFlags(stop=float(interruption.wants_stop))).stop:
         reasons = gang.gather(interruption.reason() if interruption.wants_stop else None)
         reason = next((each for each in reasons if each is not None), "stop requested")
@@ -175,16 +175,16 @@ def _micro_batch_size(
     gang: Gang,
     interruption: Interruption,
 ) -> int:
-    """Return the micro-batch size; if the config says ``auto``, determine it by trial.
+    """Return the micro-batch size. If it is ``auto`` in the config, determine it by trial.
 
     Trials run without compilation, because the model would be recompiled for each size. A compiled model needs less
-    memory, so a size that fits without compilation also fits with it.
+    memory, so a size that fits without compilation also fits with compilation.
     """
     share = len(gang.share_of(config.global_batch_size))
     if config.micro_batch_size != "auto":
         return min(config.micro_batch_size, share)
     if gang.device.type != "cuda":
-        raise ConfigurationError(["micro_batch_size: auto requires a GPU, and none was found; set a number, such as 8"])
+        raise ConfigurationError(["micro_batch_size: auto requires a GPU, but none was found; set a number, such as 8"])
 
     def passes(sequences: int) -> None:
         with precision.autocast():
@@ -195,7 +195,7 @@ def _micro_batch_size(
 
 
 def _flops_per_token(model: nn.Module, config: TrainingConfig, source: Source) -> float | None:
-    """Return FLOPs per token; None without tokens, as the parameter count does not determine the work per sample."""
+    """Return FLOPs per token. None without tokens: the parameter count does not determine the work per sample."""
     return (
         None if source.tokens is None else training_flops_per_token(multiplying_parameters(model), config.model.shape)
     )

@@ -1,8 +1,8 @@
-"""Deferred control flags: the ranks' flags and step results are all-reduced, and collected one step later.
+"""Deferred control flags: the ranks' flags and step results are all-reduced and then collected one step later.
 
 A GPU lags behind the process that launches its work. If the process read a loss immediately, it would wait for the GPU,
 and the GPU would then wait for the process. One step later, the value has already arrived. Before a save, all results
-are read.
+are collected.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Readback:
 
 
 class DeferredFlags:
-    """Control flags, posted after each step together with the result of an earlier step.
+    """Control flags. Each step posts them together with the result of an earlier step.
 
     Args:
         gang: ranks that participate in the all-reduce.
@@ -66,7 +66,7 @@ class DeferredFlags:
         self._unread.append((report, numbers, result.laps))
 
     def post(self, flags: ControlFlags) -> None:
-        """Start all-reducing this rank's flags and the oldest result that should have arrived by now."""
+        """Start an all-reduce of this rank's flags and the oldest result that should have arrived by now."""
         if len(self._unread) > self._lag_steps:
             flags = self._with_oldest_result(flags)
         self._gang.post(flags)
@@ -75,8 +75,8 @@ class DeferredFlags:
         """Return the sums of the most recently posted flags; zeros if none were posted.
 
         Raises:
-            NonFiniteLossError: Too many consecutive steps were not finite. Raised on all ranks; names the first such
-                step.
+            NonFiniteLossError: Too many consecutive steps were not finite. Raised on all ranks. The error contains the
+                first such step.
         """
         agreed = self._gang.collect()
         if agreed is None:

@@ -19,8 +19,8 @@ from training.errors import ConfigurationError
 from training.process.distributed import Gang
 
 HASHED_AT_START_BYTES = 1 << 30
-"""One process per node hashes datasets up to this size at each start, which takes a fraction of a second. Larger
-datasets were hashed when they were staged, so only their sizes are checked."""
+"""At each start, one process per node hashes datasets of up to this size, which takes a fraction of a second. For
+larger datasets, whose hashes were verified by staging, only the file sizes are checked."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,10 @@ class Source:
         tokens: the token dataset's record; None for a user-supplied dataset.
         name: name of the dataset.
         identity: digest of the dataset; sources with equal identities yield the same samples.
-        loss_terms_per_sequence: tokens per sequence; 1 for a user-supplied dataset. Throughput counts loss terms.
-        probe: numbers that identify a user-supplied dataset's contents.
-        samples: method of making samples from tokens; None for a user-supplied dataset.
+        loss_terms_per_sequence: tokens per sequence; 1 for a user-supplied dataset. Throughput is measured in loss
+        terms.
+        probe: numbers that identify the contents of a user-supplied dataset.
+        samples: method of dividing tokens into samples; None for a user-supplied dataset.
     """
 
     train: TrainBatches | MappedTrainBatches

@@ -1,4 +1,4 @@
-"""Early stopping ends a run whose validation loss no longer improves. All ranks see the same losses."""
+"""Early stopping: ends a run when its validation loss no longer improves. All ranks use the same losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Patience:
         return {"best": self._best, "best_step": self._best_step, "without_better": self._without_better}
 
     def note(self, step: int, loss: float) -> None:
-        """Record a validation loss. NaN never counts as an improvement."""
+        """Record a validation loss. NaN is never an improvement."""
         if self._best is None or loss < self._best - self._settings.min_delta:
             self._best, self._best_step, self._without_better = loss, step, 0
         else:
@@ -41,5 +41,5 @@ class Patience:
 
     @property
     def reason(self) -> str:
-        """The message that explains why the run ends."""
-        return f"{self._without_better} validations without a better loss than {self._best} at step {self._best_step}"
+        """A message that explains why the run ends."""
+        return f"{self._without_better} validations without a lower loss than {self._best} at step {self._best_step}"

@@ -16,7 +16,7 @@ from types import FrameType
 from training.process.children import STOP_SIGNALS
 
 TORCHRUN_GRACE_SECONDS = 30.0
-"""Time between torchrun forwarding a signal to its workers and killing them.
+"""Time for which torchrun waits between forwarding a signal to its workers and killing them.
 Source: https://github.com/pytorch/pytorch/issues/119856 (2026-11)."""
 
 
@@ -24,13 +24,13 @@ class Interruption:
     """Save and stop requests. Signals are detected after construction, and files after the call to :meth:`watch`.
 
     A launcher may start this process with the stop signals blocked. Signals that arrived before construction are then
-    delivered too.
+    also detected.
 
-    A stop file with `train_on` asks the process to use the time until the deadline: save now, take more steps, and save
-    the last step. This requires enough time for two saves, and a measured save time. Otherwise the process stops now.
+    A stop file with `train_on` requests that the process use the time until the deadline: save now, take more steps,
+    and save the last step. This requires time for two saves and a measured save time; otherwise, the process stops now.
 
     Attributes:
-        last_save_seconds: time needed to save and stop, with a margin; None until a save was measured.
+        last_save_seconds: time needed to save and stop, with a margin; None until a save has been measured.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Interruption:
 
     @property
     def wants_stop(self) -> bool:
-        """True if this process should save and stop now. The check costs one `stat` call, a few microseconds."""
+        """True if this process should save and stop now. The check takes one `stat` call, a few microseconds."""
         if self._signalled is not None:
             return True
         remaining_seconds = self._seconds_to_train_on()
@@ -68,7 +68,7 @@ class Interruption:
 
     @property
     def wants_save(self) -> bool:
-        """True if an extra checkpoint is requested, or if training continues after a notice and has not saved since."""
+        """True if an extra checkpoint is requested, or if the run continues after a notice and has not saved since."""
         if self._save_file is not None and os.path.exists(self._save_file):  # noqa: PTH110
             return True
         remaining_seconds = self._seconds_to_train_on()
@@ -76,18 +76,18 @@ class Interruption:
 
     @property
     def leaves_soon(self) -> bool:
-        """True if a save that begins now might not finish before the last save has to begin."""
+        """True if a save that begins now might not finish before the last save must begin."""
         remaining_seconds = self._seconds_to_train_on()
         return remaining_seconds is not None and remaining_seconds <= (self.last_save_seconds or 0)
 
     def save_taken(self) -> None:
-        """Remove the request for an extra checkpoint after its save has begun."""
+        """Remove the request for an extra checkpoint when the save has begun."""
         if self._save_file is not None:
             Path(self._save_file).unlink(missing_ok=True)
         self._saved_since_notice = self._train_on_until is not None
 
     def _seconds_to_train_on(self) -> float | None:
-        """Return the seconds until the last save must begin; None if extra training is not requested or not safe."""
+        """Return the seconds until the last save must begin; None if training on is not requested or not safe."""
         if self._stop_document() is None or self._train_on_until is None or self.last_save_seconds is None:
             return None
         return self._train_on_until - self.last_save_seconds - time.monotonic()
@@ -113,7 +113,7 @@ class Interruption:
         return remaining_seconds
 
     def _stop_document(self) -> dict[str, object] | None:
-        """Return the stop file's content, reading it again after a change; None if there is no file."""
+        """Return the stop file's content; None if there is no file. Read it again only after a change."""
         if self._stop_file is None:
             return None
         try:
@@ -142,6 +142,6 @@ def _read(stop_file: Path) -> dict[str, object]:
     try:
         document = json.loads(stop_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # The file is a request whatever its content, even if it is empty; only JSON adds details.
+        # The file is a request whatever its content, even if it is empty. JSON content adds details.
         return {}
     return document if isinstance(document, dict) else {}

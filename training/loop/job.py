@@ -10,7 +10,7 @@ from training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class Job:
-    """Options for the `train` command, with the config already read.
+    """The options of the `train` command, with the parsed config.
 
     Attributes:
         config: training config.

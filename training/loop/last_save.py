@@ -8,9 +8,9 @@ from typing import Literal
 LastSave = Literal["current step", "in flight"]
 
 SLOWDOWN_FACTOR = 1.5
-"""Expected ratio of the last save's time to the previous save's: after a notice, all nodes save simultaneously."""
+"""Expected ratio of the last save's duration to the previous save's. After a notice, all nodes save at once."""
 STEPS_TO_STOP = 3
-"""Number of steps between a rank's stop request and the stop: the current step, and those until every rank sees the
+"""Number of steps between a rank's stop request and the stop: the current step, and the steps until all ranks have the
 flag."""
 
 
@@ -30,7 +30,7 @@ class SaveTimes:
 
 
 def last_save_seconds(usual_seconds: float, step_seconds: float) -> float:
-    """Return how long before its deadline a rank must request the stop, so that its last save finishes in time.
+    """Return the time before its deadline at which a rank must request the stop for its last save to finish in time.
 
     Args:
         usual_seconds: duration of the previous save, from its start to its commit.
@@ -42,8 +42,8 @@ def last_save_seconds(usual_seconds: float, step_seconds: float) -> float:
 def choose_last_save(times: SaveTimes) -> LastSave:
     """Choose which save to finish before the stop.
 
-    Saving the current step does not lose any work and is the default. If that save would miss the deadline and the save
-    in flight would not, finish the save in flight: steps can be computed again, but an incomplete save is useless.
+    The default is to save the current step, which loses no work. If only the save in flight can meet the deadline,
+    finish that save: steps can be computed again, but an incomplete save is useless.
     """
     if times.remaining_seconds is None or times.usual_seconds is None or times.in_flight_seconds is None:
         return "current step"

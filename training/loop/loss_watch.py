@@ -1,4 +1,4 @@
-"""Detection of loss spikes. All ranks see the same losses and reach the same decision."""
+"""Detection of loss spikes. All ranks use the same losses and make the same decision."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from training.loop.step_result import StepReport
 logger = logging.getLogger(__name__)
 
 DECAY = 0.98
-"""Decay factor for the running mean and variance, which cover about the last 50 steps."""
+"""Decay factor for the running mean and variance. They cover about the last 50 steps."""
 FIRST_STEPS = 50
-"""Number of initial steps without spike detection. During these, the loss falls steeply and its deviation is
+"""Number of initial steps without spike detection. In these steps, the loss falls steeply and its deviation is
 unknown."""
 
 
 class LossWatch:
-    """Tracks the loss's running mean and deviation, and detects spikes.
+    """Tracks the running mean and deviation of the loss, and detects spikes.
 
     Args:
         settings: recovery settings that define a spike.
@@ -40,13 +40,13 @@ class LossWatch:
         self._mean = float(kept.get("mean", 0.0))
         self._variance = float(kept.get("variance", 0.0))
         self.rollbacks = int(kept.get("rollbacks", 0))
-        # A run that stops while its loss is in doubt saves this value, so that the loss remains in doubt after
+        # A run that stops while its loss is in doubt saves this value, so that its loss is still in doubt after
         # resuming.
         self.consecutive_spikes = int(kept.get("consecutive_spikes", 0))
         self.doubtful_since: int | None = kept.get("doubtful_since")
 
     def state(self, pending: Iterable[StepReport] = ()) -> dict[str, Any]:
-        """Return the state to store in a checkpoint after adding the given reports. JSON stores its numbers exactly."""
+        """Return the state to store in a checkpoint, including the given reports. JSON stores its numbers exactly."""
         after = copy.copy(self)
         for report in pending:
             after.note(report)

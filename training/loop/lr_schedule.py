@@ -7,11 +7,11 @@ import math
 from training.config import TrainingConfig
 
 MIN_LR_RATIOS = {"cosine": 0.1, "onecycle": 4e-6, "wsd": 0.0, "constant": 1.0}
-"""Defaults for schedule.min_lr_ratio. torch's OneCycleLR has the same default for onecycle, 1 / (25 * 1e4)."""
+"""Defaults for schedule.min_lr_ratio. The default for onecycle is that of torch's OneCycleLR, 1 / (25 * 1e4)."""
 ONECYCLE_START_RATIO = 1 / 25
 """Ratio of the initial rate to the peak rate, as in torch's OneCycleLR
-(https://docs.pytorch.org/docs/2.13/generated/torch.optim.lr_scheduler.OneCycleLR.html, 2026-11). Adam's betas are not
-cycled."""
+(https://docs.pytorch.org/docs/2.13/generated/torch.optim.lr_scheduler.OneCycleLR.html, 2026-11). Unlike in OneCycleLR,
+Adam's betas are not cycled."""
 
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
@@ -29,7 +29,7 @@ def learning_rate(step: int, config: TrainingConfig) -> float:
         return peak
     if schedule.kind == "wsd":
         decayed = max(0.0, 1.0 - (config.steps - step) / config.decay_steps)
-        # Hagele et al. 2024 (https://arxiv.org/abs/2405.18392) found 1 - sqrt better than linear decay.
+        # Hagele et al. 2024 (https://arxiv.org/abs/2405.18392) found that 1 - sqrt is better than linear decay.
         return peak * (floor + (1.0 - floor) * (1.0 - math.sqrt(min(1.0, decayed))))
     progress = (step - warmup_steps) / max(1, config.steps - warmup_steps)
     return peak * _half_cosine(1.0, floor, min(1.0, progress))

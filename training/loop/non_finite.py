@@ -14,14 +14,15 @@ from training.loop.run import Run
 
 
 def first_non_finite(run: Run, step: int) -> tuple[str | None, float]:
-    """Find the first part of the model whose output was NaN or infinite on this rank's batches for a step.
+    """Find the first part of the model with a NaN or infinite output for this rank's batches of a step.
 
     Args:
-        run: the run, with its weights from before that step.
+        run: the run, with the weights from before that step.
         step: number of the step, counted from 1.
 
     Returns:
-        A description of that part (None if there is none), and the number of targets in the batches up to that point.
+        A description of that part (None if there is none), and the number of targets in the batches processed until
+        then.
     """
     targets = 0.0
     for name, parameter in named_tensors(run.state.model).parameters.items():
@@ -63,9 +64,9 @@ def where_it_began(run: Run, step: int) -> str:
     """Return a message that locates a step's first non-finite value. All ranks call it together."""
     results = run.gang.gather(first_non_finite(run, step))
     if not any(targets for _, targets in results):
-        return "no sample of the step's global batch has a target: remove such samples from the dataset"
+        return "no sample in the step's global batch has a target: remove such samples from the dataset"
     found = [f"{place} (rank {rank})" for rank, (place, _) in enumerate(results) if place is not None]
-    return found[0] if found else "first in the backward pass, since every output of the forward pass is finite"
+    return found[0] if found else "first in the backward pass, because every output of the forward pass is finite"
 
 
 def require_same_parameters(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Creates the optimizer: AdamW with weight decay on matrices only."""
+"""Creates the optimizer: AdamW with weight decay only for matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from training.config import OptimizerConfig
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """Return an AdamW that decays matrices only, since decaying biases and norms does not help."""
+    """Return an AdamW optimizer that decays only matrices, because decaying biases and norms does not help."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def report_start(run: Run) -> None:
-    """Record and log the start of the run: its model, its hardware, and the step at which it continues."""
+    """Record and log the start of the run: its model, its hardware, and the step from which it continues."""
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     run.metrics.write(
         "start",
@@ -48,7 +48,7 @@ def report_start(run: Run) -> None:
 
 
 def write_records(run: Run, reports: Sequence[StepReport], age: CheckpointAge | None = None) -> None:
-    """Write records for the given steps, and for the saves committed since the last call.
+    """Write records for the given steps and for the saves committed since the last call.
 
     Args:
         run: the run.
@@ -119,7 +119,7 @@ def _memory(run: Run) -> dict[str, int]:
 
 
 def _utilization(run: Run, tokens_per_second: float) -> float | None:
-    """Return the model FLOPs utilization over all processes; None if the hardware's peak is not known."""
+    """Return the model FLOPs utilization over all processes; None if the hardware's peak performance is unknown."""
     if run.gang.device.type != "cuda" or run.flops_per_token is None:
         return None
     peak = peak_flops_per_second(torch.cuda.get_device_name(run.gang.device), run.precision.format)

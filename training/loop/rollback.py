@@ -1,4 +1,4 @@
-"""Rollback: restores a checkpoint from before a bad loss, and skips the data consumed since then."""
+"""Rollback: restores a checkpoint from before a bad loss, and skips the data consumed since that checkpoint."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 def roll_back(run: Run, report: StepReport) -> int:
-    """Restore the state from before the bad loss, to continue with the next unseen batches; return the restored step.
+    """Restore the state from before the bad loss, and continue with the next unseen batches; return the restored step.
 
     Raises:
-        DivergedError: The run has used up its rollbacks, or there is no earlier checkpoint.
+        DivergedError: The run has used all its rollbacks, or there is no earlier checkpoint.
     """
     reason = f"step {report.step}: loss {report.loss}, gradient norm {report.gradient_norm}"
     limit = run.config.recovery.max_rollbacks
@@ -40,7 +40,7 @@ def roll_back(run: Run, report: StepReport) -> int:
     run.validation = resumed.manifest.validation
     skipped_sequences = next_position - run.state.position
     run.state.position = next_position
-    # The stored checkpoint continues with batches that this run skips, so it does not match the current state.
+    # The stored checkpoint would continue with batches that this run skips, so it does not match the current state.
     run.writer.committed_step = None
     if run.is_main:
         logger.warning("%s: rolled back to step %d, skipping %d sequences", reason, run.state.step, skipped_sequences)
@@ -57,8 +57,8 @@ def roll_back(run: Run, report: StepReport) -> int:
 def _resume_from_before(run: Run, bad_step: int) -> Resumed | None:
     """Restore a checkpoint from before the first step with a bad loss; return None if none exists.
 
-    A step's loss depends on the weights from the preceding step, which therefore most likely caused the problem.
-    The preceding step's checkpoint is therefore used only if there is no older checkpoint.
+    A step's loss depends on the weights from the preceding step, so those weights most likely caused the problem. The
+    preceding step's checkpoint is therefore used only if there is no older checkpoint.
     """
     for max_step in (bad_step - 2, bad_step - 1):
         resumed = resume(run.gang, run.backend, run.state, run.subject, run.config.seed, max_step)

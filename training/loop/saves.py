@@ -1,4 +1,4 @@
-"""Decides when the loop saves: tracks pending saves, the save in flight, and the run's last save."""
+"""Decides when the loop saves. Tracks pending saves, the save in flight, and the run's last save."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OLD_INTERVALS = 3
 """Age of the newest durable checkpoint, in checkpoint intervals, at which the run logs a warning. The stacks' alarm
 CheckpointAge has the same threshold."""
 FAILURE_SECONDS = 10
-"""Time allowed for the other ranks to finish their shares of a failed save, before the shares are abandoned."""
+"""Time for the other ranks to finish their shares of a failed save, before these shares are abandoned."""
 
 
 @dataclass(frozen=True)
 class CheckpointAge:
-    """The age of the newest durable checkpoint, which is the work that a failure without notice would lose.
+    """The age of the newest durable checkpoint: the work that a failure without notice would lose.
 
     Attributes:
         seconds: time since that checkpoint's state was copied; before the first save, time since the start.
-        intervals: the same age in checkpoint intervals. Above 1, the save that is due has not been committed.
+        intervals: the same age in checkpoint intervals. Above 1, a save that is due has not been committed.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class Saves:
         self._usual_seconds: float | None = None
         self._step_seconds = 0.0
         checkpoint = run.config.checkpoint
-        # Only rank 0 decides when enough time has passed for a save. The control flags share its decision.
+        # Only rank 0 decides when enough time has passed for a save. The control flags share the decision.
         self._interval_seconds = (
             checkpoint.interval_minutes * 60 if checkpoint.interval_minutes is not None and run.is_main else math.inf
         )
@@ -73,7 +73,7 @@ class Saves:
             self._automatic.note_step(seconds, saving=self.saving_step is not None)
 
     def note_flags(self, agreed: ControlFlags) -> int | None:
-        """Process the previous step's flags; return the step of a save that is now known to be committed.
+        """Process the previous step's flags; return the step of a save that is newly known to be committed.
 
         Raises:
             StoreError: A save failed. Raised on all ranks.
@@ -102,15 +102,15 @@ class Saves:
             self._due = self._due or "interval"
 
     def discard(self) -> None:
-        """After a rollback, discard the save that is due, and any finished save not yet known to be committed."""
+        """After a rollback, discard the save that is due and any finished save not yet known to be committed."""
         self._due, self.saving_step = None, None
         self._durable_step = min(self._durable_step, self._run.state.step)
 
     def begin_due(self, agreed: ControlFlags) -> None:
         """Begin the save that is due, unless another is in flight. First collect the results of all steps so far.
 
-        While the loss is in doubt, the save is postponed, since the run may have to roll back from that state. Shortly
-        before a stop, no save begins, since it would not finish before the last save has to begin.
+        While the loss is in doubt, the save is postponed, because the run may have to roll back from that state.
+        Shortly before a stop, no save begins, because it would not finish before the last save must begin.
         """
         if self._due is None or agreed.busy or agreed.leaving:
             return
@@ -157,7 +157,7 @@ class Saves:
         )
 
     def finish(self) -> tuple[Ending, str]:
-        """Save the last step, and wait for the commit."""
+        """Save the last step and wait for the commit."""
         run = self._run
         self._save_and_wait("finished", None)
         if run.state.step < run.config.steps:
@@ -165,12 +165,12 @@ class Saves:
         return "finished", f"all {run.config.steps} steps are done"
 
     def stop(self) -> tuple[Ending, str]:
-        """Save the current step before any deadline, or finish the save in flight."""
+        """Before the deadline, if any, save the current step or finish the save in flight."""
         run = self._run
         interruption = run.interruption
         reason = interruption.reason() if interruption.wants_stop else None
         reasons = [each for each in run.gang.gather(reason) if each is not None]
-        # Share remaining seconds rather than points in time: the nodes' clocks differ, and may be changed.
+        # Share the remaining seconds, not a point in time, because the nodes' clocks differ and may be changed.
         remaining_seconds = _smallest(run, interruption.seconds_to_deadline())
         deadline = None if remaining_seconds is None else time.monotonic() + remaining_seconds
         seconds_to_kill = _smallest(run, interruption.seconds_to_expected_kill())
@@ -228,7 +228,7 @@ class Saves:
 
 
 def _begin(run: Run, reason: str) -> None:
-    # The deadline applies to this node only; other nodes may continue.
+    # The deadline applies only to this node; other nodes may continue.
     node_leaves = reason == "stop" and run.interruption.seconds_to_deadline() is not None
     captured = run.state.capture()
     own = own_tensors(run.gang, captured)

@@ -51,9 +51,9 @@ def take_step(run: Run, rate: float) -> StepResult:
 
 
 def _correct(run: Run, loss_share: Tensor, estimate: float, targets: float) -> Tensor:
-    """Divide gradients and loss by the number of targets on all ranks, instead of the estimate; return the loss.
+    """Divide gradients and loss by the number of targets on all ranks instead of the estimate; return the loss.
 
-    Without any target, both become NaN, and the step is skipped or the run fails, as with any non-finite loss.
+    Without targets, both become NaN, and the step is skipped or the run fails, as with any non-finite loss.
     """
     total = torch.tensor(targets, dtype=torch.float64, device=run.gang.device)
     run.gang.sum_(total)
@@ -71,7 +71,7 @@ def _update(run: Run, rate: float, gradient_norm: Tensor) -> None:
         scaler.step(optimizer)
         scaler.update()
     else:
-        # The fused kernel reads found_inf on the device and skips the update, so the host does not wait.
+        # The fused kernel reads found_inf on the device and skips the update if it is set, so the host does not wait.
         optimizer.found_inf = (~torch.isfinite(gradient_norm)).float()  # type: ignore[attr-defined]
         optimizer.grad_scale = None  # type: ignore[attr-defined]
         optimizer.step()

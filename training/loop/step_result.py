@@ -1,4 +1,4 @@
-"""The result of an optimizer step: on the device immediately, and on the host after all ranks have received it."""
+"""The result of an optimizer step: first on the device, then, after all ranks have received it, on the host."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class StepResult:
 
 @dataclass(frozen=True)
 class StepReport:
-    """A step's results. All except the durations are the same on all ranks.
+    """A step's results. All values except the durations are the same on all ranks.
 
     Attributes:
         step: optimizer steps completed, including this one.
-        loss: mean cross-entropy of the global batch, nats per token.
+        loss: mean cross-entropy of the global batch in nats per token.
         learning_rate: learning rate used in the step.
         gradient_norm: global gradient norm before clipping.
         step_seconds: time from the end of the previous step to the end of this one, on the host.

@@ -1,7 +1,7 @@
 """The training loop: steps, control flags, validations, saves and stops. Start reading at :func:`train`.
 
-A rank never acts on information that the other ranks do not have. After each step, the ranks post their control flags,
-and collect the sums of the previous step's flags. All ranks therefore learn about a stop request, a failed save or a
+A rank never acts on information that the other ranks do not have. After each step, the ranks post their control flags
+and collect the sums of the previous step's flags. All ranks therefore handle a stop request, a failed save or a
 non-finite loss at the same step.
 """
 
@@ -81,7 +81,7 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
 
 def _train_steps(run: Run, progress: Progress) -> tuple[Ending, str]:
     loop = Loop(run, progress)
-    # All ranks may have been asked to stop while the run was being built.
+    # All ranks may have received a stop request while the run was built.
     stop = bool(run.gang.agree(ControlFlags(stop=float(run.interruption.wants_stop))).stop)
     try:
         while run.state.step < run.config.steps and not stop and not run.patience.is_exhausted:
@@ -132,12 +132,12 @@ class Loop:
         self._step_ended = time.monotonic()
 
     def close(self) -> None:
-        """Restore the process-wide settings changed by the loop."""
+        """Restore the process-wide settings that the loop changed."""
         self._garbage.close()
         self._profiler.close()
 
     def advance(self) -> bool:
-        """Take a step, then validate and save if due; return True if all ranks agreed to stop now."""
+        """Take a step, then validate and save if due; return True if all ranks have agreed to stop now."""
         run = self.run
         rate = learning_rate(run.state.step, run.config)
         self._profiler.before_step(run.state.step + 1)

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def validate(run: Run) -> bool:
-    """Compute the validation loss; return False, without a result, if the ranks agreed to stop."""
+    """Compute the validation loss. If the ranks agreed to stop, return False without a result."""
     batches, gang = run.validation_batches, run.gang
     round_sequences = run.micro_batch_size * gang.world_size
     total = torch.zeros((), dtype=torch.float64, device=gang.device)
@@ -37,7 +37,7 @@ def validate(run: Run) -> bool:
         run.model.train()
     shares = gang.gather((total.item(), targets))
     if not any(targets for _, targets in shares):
-        raise ConfigurationError(["data.function: no sample of the validation batches has a target; check targets_of"])
+        raise ConfigurationError(["data.function: no sample in the validation batches has a target; check targets_of"])
     loss = sum(loss for loss, _ in shares) / sum(targets for _, targets in shares)
     tokens = run.dataset
     about_tokens = (

@@ -10,7 +10,7 @@ from training.process.precision import Format
 
 
 def multiplying_parameters(model: nn.Module) -> int:
-    """Count the parameters that multiply an activation: tied parameters once, and embedding lookups not at all."""
+    """Count the parameters that multiply an activation: tied parameters once, embedding lookups not at all."""
     owners = [module for module in model.modules() if not isinstance(module, nn.Embedding)]
     found = {parameter for module in owners for parameter in module.parameters(recurse=False)}
     return sum(parameter.numel() for parameter in found)

@@ -64,7 +64,7 @@ class GPT(nn.Module):
     Args:
         shape: number of layers, heads and channels, and the sequence length.
         vocabulary_size: number of token ids.
-        dropout: dropout probability, in every block and on the embeddings.
+        dropout: dropout probability in every block and on the embeddings.
         recomputes: True to use activation checkpointing, which keeps only each block's input and recomputes the block
             in the backward pass.
     """
@@ -84,7 +84,7 @@ class GPT(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        # Scale down the two projections into the residual stream for deeper models, so that the variance at the output
+        # Scale down the two projections into the residual stream in deeper models, so that the variance at the output
         # does not grow with the number of blocks.
         residual_deviation = INITIAL_DEVIATION / math.sqrt(2 * self.shape.num_hidden_layers)
         for name, module in self.named_modules():
@@ -97,7 +97,7 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=INITIAL_DEVIATION)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of all targets' cross-entropies, in nats, ignoring targets of NO_TARGET.
+        """Return the mean cross-entropy of all targets, in nats, ignoring targets of NO_TARGET.
 
         Shapes:
             tokens, targets: [batch, sequence] int64, with sequence at most ``shape.sequence_length``. Result: scalar

@@ -30,14 +30,14 @@ def feed_forward_width(embedding: int) -> int:
 
 
 def rotary_angles(sequence_length: int, head_channels: int) -> tuple[Tensor, Tensor]:
-    """Return the rotation angles' cosine and sine. Shapes: each [sequence_length, head_channels / 2]."""
+    """Return the cosine and sine of the rotation angles. Shapes: each [sequence_length, head_channels / 2]."""
     rates = ROTARY_BASE ** (-torch.arange(0, head_channels, 2, dtype=torch.float64) / head_channels)
     angles = torch.outer(torch.arange(sequence_length, dtype=torch.float64), rates)
     return angles.cos().float(), angles.sin().float()
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate channels i and i + half by the position's angle. Shapes: x and result [..., sequence, channels]."""
+    """Rotate channels i and i + half by the angle of the position. Shapes: x and result [..., sequence, channels]."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).type_as(x)
 
@@ -62,7 +62,8 @@ class Attention(nn.Module):
         both = both.permute(2, 0, 3, 1, 4)
         query, key = rotate(query, cosine, sine), rotate(both[0], cosine, sine)
         shared = self.heads // self.num_key_value_heads
-        # Repeating works with every kernel, and needs little memory compared with the feed-forward network.
+        # Repeating keys and values works with every kernel, and needs little memory compared with the feed-forward
+        # network.
         key, value = key.repeat_interleave(shared, dim=1), both[1].repeat_interleave(shared, dim=1)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return cast(Tensor, self.out(mixed.transpose(1, 2).reshape(batch, sequence, -1)))
@@ -113,7 +114,7 @@ class Llama(nn.Module):
         self.final_norm = nn.RMSNorm(shape.hidden_size, eps=NORM_EPSILON)
         self.head = nn.Linear(shape.hidden_size, vocabulary_size, bias=False)
         cosine, sine = rotary_angles(shape.sequence_length, shape.hidden_size // shape.num_attention_heads)
-        # Checkpoints do not include the angles, since they are computed from the shape.
+        # Checkpoints do not include the angles, because they are computed from the shape.
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
         self._initialise()
@@ -126,7 +127,7 @@ class Llama(nn.Module):
                 nn.init.normal_(module.weight, std=residual_deviation if into_stream else INITIAL_DEVIATION)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of all targets' cross-entropies, in nats, ignoring targets of NO_TARGET.
+        """Return the mean cross-entropy of all targets, in nats, ignoring targets of NO_TARGET.
 
         Shapes:
             tokens, targets: [batch, sequence] int64, with sequence at most ``shape.sequence_length``. Result: scalar

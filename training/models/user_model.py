@@ -61,8 +61,8 @@ class MeanLoss(nn.Module):
     def forward(self, *batch: Any, has_targets: bool = True) -> Tensor:
         """Return a batch's mean loss. Shapes: scalar.
 
-        Without targets, the mean does not exist. The result is then 0 with gradients of 0, so that the other ranks do
-        not wait for this rank's gradients; the model does not run.
+        Without targets, there is no mean. The result is then 0 with zero gradients, so that the other ranks do not wait
+        for this rank's gradients; the model does not run.
         """
         if not has_targets:
             return torch.cat([parameter.reshape(-1)[:0].float() for parameter in self.used]).sum()

@@ -1,4 +1,4 @@
-"""The `diagnose` command finds a run's bottlenecks in its metrics, and names the settings to change."""
+"""The `diagnose` command: finds a run's bottlenecks in its metrics, and lists the settings to change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Finding:
         summary: description in one sentence.
         evidence: measured numbers.
         change: setting to change, and its new value.
-        lost_share: share of the run's time that is lost; 0 if none. Findings are sorted by this value.
+        lost_share: share of the run's time that is lost, or 0. Findings are sorted by this value.
     """
 
     summary: str
@@ -76,14 +76,14 @@ def _time(steps: Sequence[Record], start: Record) -> Iterator[Finding]:
     if data > DATA_SHARE:
         yield Finding(
             "The run waits for data.",
-            f"{data:.0%} of {len(steps)} steps' time is data_seconds",
+            f"data_seconds is {data:.0%} of the time of {len(steps)} steps",
             "put the dataset on a local disk or in memory, or raise data.workers for a user-supplied dataset",
             data,
         )
     if communication > COMMUNICATION_SHARE:
         yield Finding(
             "The ranks wait for each other's gradients.",
-            f"{communication:.0%} of the time is communication_seconds, on {start.get('world_size', '?')} processes",
+            f"communication_seconds is {communication:.0%} of the time, on {start.get('world_size', '?')} processes",
             "raise global_batch_size (more work per exchange), set parallel.gradient_compression: bf16, or "
             "use nodes with EFA in a cluster placement group (capacity.placement: cluster)",
             communication,
@@ -91,15 +91,15 @@ def _time(steps: Sequence[Record], start: Record) -> Iterator[Finding]:
     if checkpoint > CHECKPOINT_SHARE:
         yield Finding(
             "Checkpoints delay the steps.",
-            f"{checkpoint:.1%} of the time is checkpoint_seconds",
+            f"checkpoint_seconds is {checkpoint:.1%} of the time",
             "raise checkpoint.interval_steps, or set it to auto",
             checkpoint,
         )
     if optimizer > OPTIMIZER_SHARE:
         yield Finding(
             "The optimizer takes a large part of each step; its work does not depend on the batch size.",
-            f"{optimizer:.0%} of the time is optimizer_seconds",
-            "raise global_batch_size, and the learning rate with it",
+            f"optimizer_seconds is {optimizer:.0%} of the time",
+            "raise global_batch_size and the learning rate",
             optimizer,
         )
     seconds = sorted(step["step_seconds"] for step in steps)
@@ -107,7 +107,7 @@ def _time(steps: Sequence[Record], start: Record) -> Iterator[Finding]:
     if len(seconds) >= 40 and slow > UNEVEN_RATIO * median:
         yield Finding(
             "Step times vary widely.",
-            f"the median is {median:.3f} s, the 95th percentile {slow:.3f} s",
+            f"the median is {median:.3f} s, the 95th percentile is {slow:.3f} s",
             "check for other processes on the machine; set execution.garbage_collection_interval_steps if it is null",
             1.0 - median * len(seconds) / sum(seconds),
         )
@@ -173,7 +173,7 @@ def _learning(steps: Sequence[Record], records: Sequence[Record]) -> Iterator[Fi
             yield Finding(
                 "The model predicts worse than the token frequencies alone.",
                 f"validation loss {last['loss']:.3f} at step {last['step']}, unigram loss {unigram:.3f}",
-                "find a learning rate with `python -m training find-learning-rate`",
+                "use `python -m training find-learning-rate` to find a learning rate",
             )
         best = min(validations, key=lambda record: float(record["loss"]))
         losses = [step["loss"] for step in steps if step["loss"] is not None]

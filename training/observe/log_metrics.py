@@ -1,4 +1,4 @@
-"""The `metrics extract` command extracts metrics from any training script's log, as JSON lines.
+"""The `metrics extract` command: extracts metrics from any training script's log as JSON lines.
 
 It parses JSON objects, Python dicts as printed by transformers' Trainer, and names followed by numbers, such as
 ``step 20/1000 | loss 3.21 | lr 3e-4`` or ``iter 100: loss 2.3, time 12.5ms, mfu 3.1%``.
@@ -30,7 +30,7 @@ KNOWN = re.compile(
 )
 MAX_DOCUMENT_CHARACTERS = 1 << 20
 MAX_LINE_CHARACTERS = 4096
-"""Maximum length of a line that is not a document. The pattern takes quadratic time for a long word."""
+"""Maximum length of a line that is not a JSON object or dict. The pattern takes quadratic time for a long word."""
 MAX_NESTING = 16
 SCALES = {"%": 0.01, "ms": 1e-3, "k": 1e3, "m": 1e6, "g": 1e9}
 
@@ -38,7 +38,8 @@ SCALES = {"%": 0.01, "ms": 1e-3, "k": 1e3, "m": 1e6, "g": 1e9}
 def metrics_of(line: str) -> dict[str, float] | None:
     """Return the metrics in a log line, by name; None if there are none.
 
-    Percentages are converted to fractions, and milliseconds to seconds. The suffixes k, M and G are applied as factors.
+    Percentages are converted to fractions, and milliseconds to seconds. The suffixes k, M and G are converted to
+    factors.
     """
     document = _document_in(line)
     numbers = _numbers(document) if document is not None else _pairs(line)
@@ -79,7 +80,7 @@ def _numbers(document: dict[Any, Any], prefix: str = "") -> dict[str, float]:
 
 
 def _as_float(value: float) -> float:
-    """Return infinity for an integer beyond the range of float, as for a literal such as 1e999."""
+    """Return infinity for an integer outside the range of float, as Python does for a literal such as 1e999."""
     try:
         return float(value)
     except OverflowError:

@@ -1,6 +1,6 @@
 """A run's metrics: `metrics.jsonl` has one JSON object per line. Rank 0 writes it and flushes every line.
 
-Each record has a `schema_version`, so that a reader can check any line in a file to which several starts appended.
+Each record has a `schema_version`, because several starts, and several versions, may append to one file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from training.errors import ConfigurationError, TrainingError
 from training.observe.sinks import Sink
 
 SCHEMA_VERSION = 2
-"""Version of the records. Version 2 renamed keys as in the config (`micro_batch_size`, ...). Version 1 records do not
-have a `schema_version`."""
+"""Version of the records. Version 2 uses the config's new key names (`micro_batch_size`, ...). Version 1 records have
+no `schema_version`."""
 
 Record = Mapping[str, Any]
 
@@ -40,7 +40,7 @@ class MetricsFile:
         self._sinks += sinks
 
     def write(self, record: str, **values: Any) -> None:
-        """Append one record. A non-finite number becomes null, since JSON cannot represent it.
+        """Append one record. Non-finite numbers become null, because JSON cannot represent them.
 
         Raises:
             TrainingError: The file cannot be written.

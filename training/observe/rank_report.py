@@ -1,4 +1,4 @@
-"""The rank report shows each rank's compute time and GPU health, and which rank the others wait for."""
+"""The rank report: each rank's compute time and GPU health, and the rank that the others wait for."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RankReport:
         self._steps += 1
 
     def report(self, step: int) -> None:
-        """Compare the ranks, write a record, and log any slow rank. All ranks call it at the same step."""
+        """Compare the ranks, write a record, and log a slow rank. All ranks call it at the same step."""
         own: dict[str, float] = {
             "own_seconds": self._own_seconds / max(1, self._steps),
             "communication_seconds": self._waiting_seconds / max(1, self._steps),
@@ -85,7 +85,7 @@ def _open_gpu(device: torch.device) -> Any:
 
 
 def _health(gpu: Any) -> dict[str, float]:
-    """Return readings that can explain a slow GPU. The node program monitors memory and errors."""
+    """Return measurements that can explain a slow GPU. The node program monitors memory and errors."""
     if gpu is None:
         return {}
     import pynvml

@@ -27,7 +27,7 @@ class Sink(Protocol):
     """A destination for metric records."""
 
     def take(self, record: Record) -> None:
-        """Accept one record, whose numbers are finite or None."""
+        """Accept one record. Its numbers are finite or None."""
 
     def close(self) -> None:
         """Write buffered records."""
@@ -92,7 +92,7 @@ class TensorBoard:
 
 
 class EmbeddedMetrics:
-    """Prints records in CloudWatch's embedded metric format. CloudWatch Logs extracts metrics from it without a filter.
+    """Prints records in CloudWatch's embedded metric format. CloudWatch Logs extracts the metrics without a filter.
 
     Args:
         output: output stream that is sent to CloudWatch Logs.
@@ -123,7 +123,7 @@ class EmbeddedMetrics:
         self._output.flush()
 
     def close(self) -> None:
-        """Do nothing, since records are not buffered."""
+        """Do nothing, because records are not buffered."""
 
 
 def _unit(name: str) -> str:

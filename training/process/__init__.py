@@ -1,1 +1,1 @@
-"""Manages this process: its place in the gang, its torch settings, its precision, and its outcome."""
+"""Manages this process: its place in the gang, torch settings, precision and outcome."""

@@ -1,4 +1,4 @@
-"""Batches and the unit that losses are averaged over: the targets that count."""
+"""Batches, and the number of targets over which losses are averaged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Batch:
 
     Attributes:
         arguments: positional arguments for the model, which returns the mean loss over the batch's targets.
-        targets: number of targets that count, the weight of that mean; 0 if there are none.
+        targets: number of targets, excluding padding: the weight of that mean. May be 0.
     """
 
     arguments: tuple[Any, ...]
@@ -21,10 +21,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The number of targets that count in a global batch, by which the trainer divides the sum of their losses.
+    """The number of targets in a global batch, excluding padding. The trainer divides the sum of their losses by it.
 
     Attributes:
-        count: the number of targets over all ranks, or an estimate, which is a power of two. Dividing by a power of two
+        count: the number of targets over all ranks, or an estimate that is a power of two. Dividing by a power of two
             does not round, so the estimate does not change the result.
         is_exact: False if the number is known only after all ranks have fetched their shares.
     """

@@ -1,4 +1,4 @@
-"""Protects a model's state during passes that are not part of training, and names buffers that DDP cannot exchange."""
+"""Protects a model's state during passes that are not part of training, and finds buffers that DDP cannot exchange."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html
 
 @contextmanager
 def preserved_state(model: nn.Module) -> Iterator[None]:
-    """Restore all buffers at the end: their contents, and the tensors themselves where a module replaced them.
+    """Restore all buffers at the end: their contents, and any tensors that a module has replaced.
 
-    A forward pass changes buffers, such as BatchNorm's running statistics and counter. Extra states are restored, too.
+    A forward pass changes buffers, such as BatchNorm's running statistics and counter. Extra states are also restored.
     """
     extra = [
         (module, copy.deepcopy(module.get_extra_state()))
@@ -53,7 +53,7 @@ def is_exchanged(tensor: Tensor) -> bool:
 
 
 def is_writable(tensor: Tensor) -> bool:
-    """Return False for a tensor made by expand. torch refuses to write to it, so no forward pass has changed it."""
+    """Return False for a tensor made by expand. torch refuses to write to it, so no forward pass can change it."""
     if tensor.layout != torch.strided:
         return True
     return all(stride or size < 2 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

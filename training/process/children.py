@@ -10,7 +10,8 @@ import threading
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 """The four signals that torchrun forwards when it shuts down, and SIGUSR1, which batch schedulers send before a job's
-time limit. SIGUSR1 kills torchrun, which does not forward it. Send it to the trainers instead, or write a stop file.
+time limit. torchrun does not forward SIGUSR1, which kills torchrun. Send it to the trainers instead, or write a stop
+file.
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html (2026-11), `--signals-to-handle`."""
 
 
@@ -28,9 +29,10 @@ def ignore_stop_signals(worker: int = 0) -> None:
 
 
 def end_with_parent() -> None:
-    """Exit this process as soon as its parent ends, for any reason.
+    """Exit this process when its parent exits for any reason.
 
-    An idle worker does not notice that its parent died. A process forked by a fork server has another parent anyway.
+    An idle worker does not notice the death of the trainer. The parent of a process forked by a fork server is the
+    server.
     """
     threading.Thread(target=_wait_for_parent, name="end-with-parent", daemon=True).start()
 

@@ -1,7 +1,7 @@
-"""The gang: the group of processes that train together, with collectives that do not make a GPU wait.
+"""The gang: the processes that train together, and collectives that do not make a GPU wait.
 
-The gang's collectives run over gloo on host tensors, separately from the gradient all-reduce. The control flags'
-all-reduce is deferred: flags are posted after one step and collected after the next, which hides the latency.
+The gang's collectives use gloo and host tensors, separately from the gradient all-reduce. The all-reduce of control
+flags is deferred: flags are posted after one step and collected after the next, which hides the latency.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from training.process.messages import decode, encode
 logger = logging.getLogger(__name__)
 
 RENDEZVOUS_TIMEOUT = datetime.timedelta(seconds=180)
-"""Timeout until all processes have joined. Their boot, import and dataset check times differ by less than this."""
+"""Timeout for all processes to join. Their times for boot, imports and dataset checks differ by less than this."""
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=15)
 """Timeout for a collective. The longest legitimate delay is a `torch.compile` on one rank."""
 MAX_MESSAGE_BYTES = 1 << 30
@@ -39,8 +39,8 @@ class ControlFlags:
     Attributes:
         loss: this rank's share of the loss; the sum over all ranks is the mean over all tokens.
         non_finite: 1 if a step's loss or gradient was NaN or infinite on this rank.
-        stop: 1 if this rank was asked to save and stop.
-        save: 1 if this rank was asked for an extra checkpoint.
+        stop: 1 if this rank received a request to save and stop.
+        save: 1 if this rank received a request for an extra checkpoint.
         due: 1 on rank 0 if the next checkpoint is due.
         busy: 1 while a save is in flight on this rank.
         failed: 1 if a save failed on this rank.
@@ -58,7 +58,7 @@ class ControlFlags:
 
 
 class Gang:
-    """This process as a member of the group of processes that train together.
+    """This process as a member of the gang.
 
     Attributes:
         rank: this process's rank, 0 to world_size - 1 over all nodes.
@@ -82,10 +82,10 @@ class Gang:
         self._posted: tuple[Tensor, dist.Work | None] | None = None
 
     def post(self, flags: ControlFlags) -> None:
-        """Start all-reducing this rank's control flags. All ranks must post the same number of times."""
-        assert self._posted is None, "flags are collected before the next ones are posted"
+        """Start an all-reduce of this rank's control flags. All ranks must post the same number of times."""
+        assert self._posted is None, "flags must be collected before the next are posted"
         sums = torch.tensor(astuple(flags), dtype=torch.float64)
-        # With a single process, the collective would be the most expensive part of the work between steps.
+        # With a single process, a collective would be the most expensive work between steps.
         alone = self.world_size == 1
         self._posted = (sums, None if alone else dist.all_reduce(sums, group=self._host_group, async_op=True))
 
@@ -114,7 +114,7 @@ class Gang:
             try:
                 answer = question()
                 message = encode(answer)
-            # The exception is raised below, on all ranks. Raising it here would leave the other ranks waiting.
+            # Raise the exception below, on all ranks. Raising it here would leave the other ranks waiting.
             except Exception as error:  # noqa: BLE001
                 failure, message = error, encode(error)
         else:
@@ -151,10 +151,10 @@ class Gang:
         return [decode(content.numpy()[: int(size)].tobytes()) for content, size in zip(contents, sizes, strict=True)]
 
     def broadcast_(self, tensor: Tensor, source: int) -> None:
-        """Overwrite ``tensor`` on every rank with rank ``source``'s tensor, of any type, on the host or the device."""
+        """Overwrite ``tensor`` (any type, host or device) on every rank with the tensor of rank ``source``."""
         group = self._host_group if tensor.device.type == "cpu" else None
         content = tensor.contiguous()
-        # Gloo and NCCL support some types only, but all of them are bytes.
+        # Gloo and NCCL support only some types, so send bytes.
         dist.broadcast(content.as_strided((content.numel(),), (1,)).view(torch.uint8), src=source, group=group)
         if content.data_ptr() != tensor.data_ptr():
             tensor.copy_(content)
@@ -165,11 +165,11 @@ class Gang:
             dist.all_reduce(tensor, group=self._host_group if tensor.device.type == "cpu" else None)
 
     def share_of(self, count: int) -> range:
-        """Return this rank's contiguous share of ``range(count)``. The shares' sizes differ by at most one."""
+        """Return this rank's contiguous share of ``range(count)``. Share sizes differ by at most one."""
         return range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)
 
     def leave(self) -> None:
-        """Destroy the process groups. All ranks call it, after their last collective."""
+        """Destroy the process groups. All ranks call it after their last collective."""
         if self._posted is not None:
             self.collect()
         dist.destroy_process_group()
@@ -187,8 +187,8 @@ def join_gang() -> Gang:
     device = _device(local_rank, local_world_size)
     master = os.environ.get("MASTER_ADDR", "127.0.0.1")
     if master == "localhost" or master.startswith("127."):
-        # If the master uses the loopback interface, all processes are on this machine, so gloo need not listen
-        # elsewhere.
+        # If the master uses the loopback interface, all processes are on this machine, so gloo does not need other
+        # interfaces.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if "RANK" in os.environ:
         store, rank, world_size = next(_c10d.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))

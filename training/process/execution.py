@@ -32,12 +32,12 @@ def set_up_process(config: TrainingConfig, local_world_size: int, run_directory:
     Args:
         config: training config.
         local_world_size: number of processes that share this node's cores.
-        run_directory: run directory; compiled kernels are cached next to it for later generations, unless torch's
+        run_directory: run directory. Compiled kernels are cached next to it for later generations, unless torch's
             environment variables set another directory.
     """
     threads = config.threads or max(1, len(os.sched_getaffinity(0)) // local_world_size)
     torch.set_num_threads(threads)
-    # Small gradients become denormal numbers, which a CPU processes up to a hundred times more slowly.
+    # Small gradients become denormal numbers, which a CPU processes up to a hundred times as slowly.
     torch.set_flush_denormal(True)
     for variable, folder in COMPILE_CACHES.items():
         os.environ.setdefault(variable, str(run_directory.absolute().parent / "compile-cache" / folder))

@@ -1,4 +1,4 @@
-"""Python's garbage collection: at the same steps on all ranks, and not while the state is captured."""
+"""Controls Python's garbage collection: at the same steps on all ranks, and never while the state is captured."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def paused_garbage_collection() -> Iterator[None]:
     """Do not collect garbage within the context.
 
-    Python counts new objects and collects after thousands of them. For a state of 100,000 tensors, collections take
-    half of the time that a save blocks the loop, and find no garbage.
+    Python counts new objects and collects after thousands of them. For a state with 100,000 tensors, collections take
+    half of the time for which a save blocks the loop, and find no garbage.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -27,7 +27,7 @@ class GarbageCollection:
     """Runs Python's garbage collection at the same steps on all ranks.
 
     A collection takes up to a second in a process with many objects. If ranks collected at different steps, all ranks
-    would wait for each collection.
+    would wait for every collection.
 
     Args:
         interval_steps: steps between collections; None keeps Python's automatic collection.

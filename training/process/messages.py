@@ -1,4 +1,4 @@
-"""JSON encoding of the values that ranks exchange, instead of pickle, which executes code that a peer sends.
+"""JSON encoding of the values that ranks exchange. It replaces pickle, which executes code that a peer sends.
 
 The supported values are JSON values, tuples, dicts with keys of any supported type, NumPy numbers, errors, and the
 training package's pydantic models and named tuples. An error from outside the package arrives as a PeerError with the
@@ -34,7 +34,7 @@ def decode(message: bytes) -> Any:
     """Return the value in a message.
 
     Raises:
-        PeerError: `encode` does not return messages of this form.
+        PeerError: `encode` did not create the message.
     """
     try:
         return _value(json.loads(message.decode("utf-8", "surrogatepass")))
@@ -43,7 +43,7 @@ def decode(message: bytes) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON value. Everything except JSON's own scalars and lists is a list that begins with its kind."""
+    """Return a JSON value. Values other than JSON scalars and lists are objects with their kind as key."""
     match value:
         case np.generic():
             return _plain(value.item())

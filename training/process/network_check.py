@@ -1,4 +1,4 @@
-"""The network check times an all-reduce across all processes before the first step.
+"""The network check: times an all-reduce across all processes before the first step.
 
 Bus bandwidth measures the load on the links independently of the number of processes n:
 bytes / seconds * 2 (n - 1) / n.
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 EXPECTED_VARIABLE = "TRAINSTACK_NETWORK_GBPS"
 """Variable with this instance type's network bandwidth in each direction, in Gbit/s. The node program sets it."""
 MIN_HEALTHY_SHARE = 0.5
-"""Minimum share of the network bandwidth. On healthy nodes, NCCL reaches a share of 0.8 or more. Over TCP it reaches
-0.1, and without an adapter even less.
+"""Minimum share of the network bandwidth. On healthy nodes, NCCL reaches 0.8 or more. Over TCP, it reaches 0.1, or less
+without an adapter.
 
 Source (2026-11): https://github.com/aws-samples/awsome-distributed-training (micro-benchmarks/nccl-tests).
 """
@@ -58,7 +58,7 @@ class NetworkMeasurement:
 
     @property
     def is_healthy(self) -> bool:
-        """True if the bandwidth reaches MIN_HEALTHY_SHARE of the expected bandwidth, or if that is unknown."""
+        """True if the bandwidth is at least MIN_HEALTHY_SHARE of the expected bandwidth, or the latter is unknown."""
         expected = self.expected_gb_per_second
         return expected is None or self.gb_per_second >= MIN_HEALTHY_SHARE * expected
 
@@ -106,7 +106,7 @@ def check_network(settings: ParallelConfig, gang: Gang, write_record: Callable[.
 
 
 def measure_network(gang: Gang) -> NetworkMeasurement:
-    """Time an all-reduce across all processes. This takes one or two seconds, and memory for one buffer."""
+    """Time an all-reduce across all processes. This takes one or two seconds and memory for one buffer."""
     on_gpu = gang.device.type == "cuda"
     size = BYTES_ON_GPU if on_gpu else BYTES_ON_CPU
     buffer = torch.zeros(size // 4, dtype=torch.float32, device=gang.device)
@@ -124,7 +124,7 @@ def measure_network(gang: Gang) -> NetworkMeasurement:
     spans_nodes = gang.world_size > gang.local_world_size
     expected = float(network_gbps) / 8 if network_gbps and spans_nodes else None
     reports = gang.gather((statistics.median(times[WARM_UPS:]), expected))
-    # All ranks must use the same numbers; otherwise only some of them would fail.
+    # All ranks must use the same numbers; otherwise, only some of them might fail.
     expectations = [each for _, each in reports if each is not None]
     slowest = max(seconds for seconds, _ in reports)
     return NetworkMeasurement(size, gang.world_size, slowest, min(expectations, default=None))

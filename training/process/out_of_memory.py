@@ -1,4 +1,4 @@
-"""Converts torch's out-of-memory errors to messages that name the setting to lower."""
+"""Converts torch's out-of-memory errors to messages with the setting to lower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def explain_out_of_memory(error: RuntimeError, micro_batch_size: int, recomputes: bool) -> OutOfMemoryError:
-    """Return an error that names the setting to change.
+    """Return an error with the setting to change in its message.
 
     Args:
         error: error raised by torch.

@@ -1,4 +1,4 @@
-"""Reports how a process ended, using an exit code and an outcome file for the supervisor.
+"""Reports how a process ended: an exit code, and an outcome file for the supervisor.
 
 The supervisor reads the file, because torchrun replaces a worker's non-zero exit code with 1.
 """
@@ -32,7 +32,7 @@ class Outcome:
         rank: this process's rank.
         outcome: how the process ended.
         step: optimizer steps completed; None if the process ended before the step was known.
-        checkpoint_step: step of the newest checkpoint known to be committed; None without a checkpoint.
+        checkpoint_step: step of the newest checkpoint known to be committed; None if there is none.
         message: reason for the outcome, one line per problem.
         traceback: traceback of an unexpected exception.
     """

@@ -1,4 +1,4 @@
-"""Precision for the forward pass; ``auto`` chooses it based on the hardware."""
+"""Precision of the forward pass. With ``auto``, it depends on the hardware."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Precision:
     device_type: str
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context for forward passes; it has no effect in fp32 and TF32, which both use float32 tensors."""
+        """Return a context for forward passes. It has no effect for fp32 and TF32, which both use float32 tensors."""
         if self.format in ("fp32", "tf32"):
             return contextlib.nullcontext()
         dtype = torch.bfloat16 if self.format == "bf16" else torch.float16
@@ -49,13 +49,13 @@ def choose_precision(requested: Format | Literal["auto"], device: torch.device) 
     if device.type == "cpu":
         if requested in ("fp16", "tf32"):
             raise ConfigurationError(
-                [f"precision: {requested} requires a GPU, and none was found; set auto, fp32 or bf16"]
+                [f"precision: {requested} requires a GPU, but none was found; set auto, fp32 or bf16"]
             )
         return Precision("fp32" if requested == "auto" else requested, device.type)
     is_ampere = torch.cuda.get_device_capability(device)[0] >= AMPERE_COMPUTE_CAPABILITY
     if requested in ("bf16", "tf32") and not is_ampere:
         name = torch.cuda.get_device_name(device)
-        raise ConfigurationError([f"precision: {requested} is not supported by {name}; set auto or fp16"])
+        raise ConfigurationError([f"precision: {name} does not support {requested}; set auto or fp16"])
     if requested == "auto":
         requested = "bf16" if is_ampere else "fp16"
     return Precision(requested, device.type)

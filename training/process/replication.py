@@ -1,4 +1,4 @@
-"""Data-parallel replication of the model: DDP, the gradient exchange, and DDP's priming before the first step."""
+"""Data-parallel replication of the model: DDP, the gradient exchange, and the priming of DDP before the first step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Replica:
 
     Args:
         model: module that returns a loss; may be compiled.
-        gang: the processes that hold copies of the model.
+        gang: the processes that have copies of the model.
         settings: gradient exchange settings.
 
     Attributes:
@@ -79,7 +79,7 @@ class Replica:
     def _leave_to_gang(self, model: nn.Module) -> None:
         """Exclude buffers and frozen parameters from DDP's broadcasts if it does not support their types.
 
-        Parameters are equal from the start, since all ranks have the same seed.
+        Parameters are equal from the start, because all ranks use the same seed.
         """
         self._own_buffers = [name for name, each in model.named_buffers() if not is_exchanged(each)]
         frozen = [name for name, each in model.named_parameters() if not (each.requires_grad or is_exchanged(each))]
@@ -87,14 +87,14 @@ class Replica:
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)  # type: ignore[no-untyped-call]
 
     def _share(self, names: Iterable[str]) -> None:
-        """Overwrite buffers with rank 0's. A buffer made by expand is skipped, since no pass can change it."""
+        """Overwrite buffers with rank 0's. Skip buffers made by expand, because no pass can change them."""
         for name in names:
             buffer = self._model.get_buffer(name)
             if is_writable(buffer):
                 self._gang.broadcast_(buffer, 0)
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Return a batch's mean loss on this process; without targets, 0 with gradients of 0."""
+        """Return a batch's mean loss on this process; without targets, 0 with zero gradients."""
         if self._exchanges:
             self._share(self._own_buffers)
         without = {} if batch.targets else {"has_targets": False}
@@ -103,7 +103,7 @@ class Replica:
     def require_exchange(self, batch: Batch) -> None:
         """Check that the last backward pass exchanged all gradients.
 
-        DDP exchanges its buckets in order, so it waits forever for a parameter that the loss does not depend on.
+        DDP exchanges its buckets in order, so it would wait forever for a parameter that the loss does not depend on.
 
         Raises:
             TrainingError: Gradients are missing, because the loss on this rank does not depend on all parameters.
@@ -124,7 +124,7 @@ class Replica:
             self._share([name for name, _ in self._model.named_buffers()])
 
     def exchanging(self, enabled: bool) -> contextlib.AbstractContextManager[None]:
-        """Return a context for a forward and backward pass. Gradients are averaged across processes only if enabled."""
+        """Return a context for a forward and backward pass. It averages gradients across processes only if enabled."""
         self._has_exchanged, self._exchanges = False, enabled
         if enabled or self._replicated is None:
             return contextlib.nullcontext()
@@ -146,7 +146,7 @@ class Replica:
             The parameters that the loss depends on.
 
         Raises:
-            ConfigurationError: A parameter does not have a gradient, and the settings do not allow that.
+            ConfigurationError: A parameter has no gradient, and the settings do not allow that.
         """
         with preserved_state(model):
             return self._prime(model, batch, precision, after_pass)

@@ -1,4 +1,4 @@
-"""Dumps a rank's stacks on request, to debug a rank that hangs."""
+"""Dumps the stacks of a hanging rank on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def dump_stacks_on_signal(run_directory: Path, rank: int) -> None:
-    """On each SIGUSR2, write all threads' stacks to a file in the run directory's `stacks/` folder.
+    """On each SIGUSR2, write the stacks of all threads to a file in the run directory's `stacks/` folder.
 
     This works even if all threads are blocked. The file is initially empty; its name contains the process id to signal.
     """
@@ -20,7 +20,7 @@ def dump_stacks_on_signal(run_directory: Path, rank: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / f"rank-{rank:05d}-pid-{os.getpid()}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    except OSError as error:  # a full or read-only disk fails the run elsewhere
+    except OSError as error:  # if the disk is full or read-only, the run fails elsewhere
         logger.warning("%s: cannot write stack dumps (%s)", folder, error)
         return
     faulthandler.register(signal.SIGUSR2, file)

@@ -1,8 +1,8 @@
-"""The warm standby: a process that has imported torch, becomes torchrun when a generation starts, and forks its ranks.
+"""The warm standby: a process that has imported torch. When a generation starts, it becomes torchrun, and forks ranks.
 
-Importing torch and the modules that an optimizer needs takes seconds, and several times longer on a busy machine. These
-imports happen twice: in torchrun and in each rank. A node can do both ahead of time, while it waits for its peers or
-trains. The standby then runs the usual torchrun (static rendezvous, no restarts). It forks the ranks from
+Importing torch and the modules that an optimizer needs takes seconds, and several times as long on a busy machine. The
+imports are needed twice: in torchrun and in each rank. The standby does both ahead of time, while the node waits for
+its peers or trains. It then runs the usual torchrun (static rendezvous, no restarts). It forks the ranks from
 multiprocessing's fork server, which has imported the same modules, is single-threaded, and has not initialized a GPU.
 """
 
@@ -50,7 +50,7 @@ def run_standby(run_rank: Callable[[list[str]], int]) -> int:
     first = context.Process(target=os.getpid)
     first.start()
     first.join()  # the fork server forks only after finishing all its imports
-    with contextlib.suppress(OSError):  # after sending the start message, the supervisor may close its end
+    with contextlib.suppress(OSError):  # the supervisor may close its end after sending the start message
         supervisor.sendall(READY)
     with supervisor, supervisor.makefile("rb") as stream:
         text = stream.read()
@@ -71,7 +71,7 @@ def run_standby(run_rank: Callable[[list[str]], int]) -> int:
 
 
 def _become_rank(start: Mapping[str, Any], run_rank: Callable[[list[str]], int], arguments: list[str]) -> None:
-    """Run one rank in a forked process; torchrun has set its environment variables."""
+    """Run one rank in a forked process. torchrun has set its environment variables."""
     _enter(start)
     code = run_rank(arguments)
     if code != 0:

@@ -1,6 +1,6 @@
 """Measures step times by phase without synchronizing with the GPU.
 
-On a GPU, marks are CUDA events in its stream. The time between two events includes the time during which the GPU waited
+On a GPU, marks are CUDA events in its stream. The time between two events includes the time for which the GPU waited
 for the host. The events are read together with the step's loss, one step later.
 """
 
@@ -40,7 +40,7 @@ class Laps:
         self._last_bucket = self._now()
 
     def seconds(self) -> dict[Phase, float]:
-        """Return each phase's seconds. On a GPU, call this only after the device has passed the last mark."""
+        """Return the seconds of each phase. On a GPU, call this only after the device has passed the last mark."""
         total = dict.fromkeys(PHASES, 0.0)
         for (_, begin), (phase, end) in zip(self._marks, self._marks[1:], strict=False):
             assert phase is not None, "only the first mark has no phase"

@@ -1,4 +1,4 @@
-"""torchrun whose store listens only on the address of the gang's first node.
+"""torchrun with a store that listens only on the address of the gang's first node.
 
 By default, torch's store accepts connections on all of a node's addresses. It does not authenticate them, so any
 process that connects can read and overwrite the values that ranks use to find each other. The store can use a socket
@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
 
 def listen_on_own_address() -> None:
-    """Make the static rendezvous of this process create its store with `store_on_address`.
+    """Make this process's static rendezvous create its store with `store_on_address`.
 
     The rendezvous must keep the name `static`, which torchrun treats specially.
     """
@@ -28,7 +28,7 @@ def listen_on_own_address() -> None:
 def store_on_address(
     host: str, port: int, world_size: int, is_master: bool, timeout: timedelta, *, multi_tenant: bool
 ) -> TCPStore:
-    """Return a store; the master's server listens on the host's address only.
+    """Return a store. On the master, its server listens only on the host's address.
 
     Raises:
         OSError: The host is not an address of this machine, or the port is in use.

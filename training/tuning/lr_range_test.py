@@ -1,4 +1,4 @@
-"""The learning-rate range test raises the learning rate step by step until the loss diverges.
+"""The learning-rate range test: raises the learning rate in each step until the loss diverges.
 
 Source: Smith 2017, https://arxiv.org/abs/1506.01186, section 3.3.
 """
@@ -44,12 +44,12 @@ class RangeTest:
     def run(
         self, gang: Gang, take_step: Callable[[float], float], wants_stop: Callable[[], bool]
     ) -> tuple[list[Point], bool]:
-        """Run the test; return its points, and True unless the ranks agreed to stop. All ranks call it together.
+        """Run the test; return its points, and False if the ranks agreed to stop. All ranks call it together.
 
         Args:
             gang: all ranks.
             take_step: function that takes a step at a learning rate, and returns this rank's share of the loss.
-            wants_stop: function that returns True if this rank was asked to stop.
+            wants_stop: function that returns True if this rank received a stop request.
         """
         points: list[Point] = []
         average, weight = 0.0, 0.0

@@ -19,9 +19,9 @@ from training.process.out_of_memory import is_out_of_memory
 logger = logging.getLogger(__name__)
 
 MOMENTS = 2
-"""State tensors per parameter that AdamW allocates in its first step. Trials before that must leave room for them."""
+"""Number of state tensors per parameter that AdamW allocates in its first step. Trials must leave room for them."""
 USABLE_SHARE = 0.92
-"""Usable share of GPU memory; the rest is for fragmentation, and for later allocations by NCCL and the compiler."""
+"""Usable share of GPU memory. The remainder is for fragmentation and for later allocations by NCCL and the compiler."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Trial:
     Attributes:
         model: model to try; its weights remain unchanged, and its buffers and gradients are restored.
         passes: function that runs forward and backward passes over a number of sequences, without exchanging gradients.
-        max_sequences: largest size to try, which is this rank's share of the global batch.
+        max_sequences: largest size to try: this rank's share of the global batch.
         before_each: function called on all ranks before each size; raising an exception ends the search.
     """
 
@@ -42,12 +42,12 @@ class Trial:
 
 
 def find_micro_batch(trial: Trial, gang: Gang) -> int:
-    """Return the largest size that fits on every rank, determined by doubling and then by bisection.
+    """Return the largest size that fits on every rank, found by doubling and then by bisection.
 
     Raises:
         OutOfMemoryError: Not even one sequence fits.
     """
-    # Shares differ by at most one sequence. All ranks use the largest share, so that they try the same sizes.
+    # The ranks' shares differ by at most one sequence. All ranks use the largest, so that they try the same sizes.
     limit = max(gang.gather(trial.max_sequences))
     fits, size = 0, 1
     too_large = limit + 1
@@ -89,7 +89,7 @@ def _fits(trial: Trial, device: torch.device, size: int) -> bool:
             raise
         return False
     finally:
-        # Memory referenced by the exception's traceback would count against the next trial.
+        # Otherwise, memory referenced by the exception's traceback would reduce the memory for the next trial.
         del room
         trial.model.zero_grad()
         if on_gpu:
