@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     boot = commands.add_parser(
         "boot",
         help="run the boot steps, then supervise; on failure, report it and shut down",
-        description="Read ROOT/node.json, run the steps that `plan` lists, then become `supervise`. If a step "
+        description="Read ROOT/node.json, run the steps that `plan` lists, then run `supervise`. If a step "
         "fails, emit an event, upload the failure to s3://<control bucket>/nodes/<user id>/boot-failure.json, and "
         "shut down the instance.",
     )

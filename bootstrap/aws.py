@@ -72,7 +72,7 @@ class Aws:
         """
         client = self.client("s3")
         scheme, _, host = client.meta.endpoint_url.rstrip("/").partition("://")
-        # The URL is the one that boto3 uses for calls; its presigned URLs omit the region. Only AWS supports bucket
+        # Use the host name that boto3 uses for calls. (Its presigned URLs omit the region.) Only AWS supports bucket
         # names in host names.
         address = f"{bucket}.{host}" if ".amazonaws.com" in host and "." not in bucket else f"{host}/{bucket}"
         url = f"{scheme}://{address}/{quote(key, safe='/~')}"

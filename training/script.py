@@ -99,7 +99,7 @@ class ThisRun:
             checkpointer.save(step, extra, wait=True)
             checkpointer.close()
             self.checkpoint_step = step
-            raise Stopped(interruption.reason() if interruption.wants_stop else "another rank was stopped", step)
+            raise Stopped(interruption.reason() if interruption.wants_stop else "stop requested on another rank", step)
         if agreed.save and checkpointer.save(step, extra):
             interruption.save_taken()
 

@@ -120,7 +120,7 @@ def _finish(context: Context, service: str) -> None:
 
 
 def _settled_plan(context: Context) -> DiskPlan:
-    """Return the work to do. If a disk holds other data, wait: the image may be preparing it and will mount it."""
+    """Return the work to do. If a disk contains other data, wait: the image may be preparing it and will mount it."""
     return context.wait_until_ready(lambda: plan_disks(context), limit_seconds=SETTLING_SECONDS)
 
 
@@ -128,7 +128,7 @@ def plan_disks(context: Context) -> DiskPlan:
     """Inspect the disks, without changing anything, and return the work to do.
 
     Raises:
-        NotReadyError: A disk holds other data or is in use.
+        NotReadyError: A disk contains other data or is in use.
         StepError: A disk cannot be inspected.
     """
     disks = _instance_store_disks(context)
@@ -159,7 +159,7 @@ def _plan_unmounted(context: Context, disks: tuple[Disk, ...], running: set[str]
     remains, arrays, problems = [], set(), []
     for disk in disks:
         if disk.partitions or set(disk.holders) - running:
-            problems.append(f"{disk}: {', '.join(disk.partitions + disk.holders)} is on it")
+            problems.append(f"{disk}: contains {', '.join(disk.partitions + disk.holders)}")
         elif disk.holders:
             remains.append(disk)
         elif (kind := contents(context, disk.path)) is None:
@@ -170,7 +170,7 @@ def _plan_unmounted(context: Context, disks: tuple[Disk, ...], running: set[str]
             remains.append(disk)
             arrays.add(array)
         else:
-            problems.append(f"{disk}: holds {kind}")
+            problems.append(f"{disk}: contains {kind}")
     if problems:
         raise NotReadyError("; ".join(problems) + ": refusing to format it", remedy=_REMEDY)
     if not remains:

@@ -30,7 +30,7 @@ from bootstrap.step_runner import Step
 
 logger = logging.getLogger(__name__)
 
-# Name of the index while the directory is incomplete. A file named INDEX is written last.
+# Name of the index while the directory is incomplete. The file INDEX is written last.
 _INDEX_OF_FILES = ".staging.json"
 # Interval between checks for files that s5cmd has finished. It is short so that hashing keeps up.
 _POLL_SECONDS = 0.1

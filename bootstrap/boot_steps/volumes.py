@@ -66,7 +66,7 @@ class Volumes(Step):
                 _mount_copy(context, volume)
 
     def verify(self, context: Context) -> None:
-        """Check all mounts except checkpoint volumes, since checkpoints are also in S3."""
+        """Check all mounts except checkpoint volumes, because checkpoints are also in S3."""
         missing = [
             volume.mount
             for volume in context.node.volumes

@@ -25,7 +25,7 @@ from bootstrap.errors import Problem
 TERMINATING_HOOK = "trainstack-terminating"
 """Name of the Auto Scaling lifecycle hook, which the fleet defines and a leaving node completes."""
 SNAPSHOTS_TAG = "trainstack:snapshots"
-"""Tag on the checkpoint volume and all its snapshots (from the schedule or nodes). Its value is the deployment."""
+"""Tag on the checkpoint volume and all its snapshots (from the schedule or nodes). Its value is the deployment name."""
 COPY_TAG = "trainstack:copy-of"
 """Tag on copies of the checkpoint volume. Its value is the volume's id. The schedule does not apply to these copies."""
 TAKER_TAG = "trainstack:taken-by"
@@ -188,8 +188,8 @@ class Prepare:
     """Settings for creating the dataset from other objects in the dataset bucket, once for all nodes and runs.
 
     Attributes:
-        function: `package.module:function` in the code bundle or an installed package. It is called with `source`, a
-            directory with the objects, `target`, an empty directory for the result, and `options`.
+        function: `package.module:function` in the code bundle or an installed package. It is called with `source` (a
+            directory with the objects), `target` (an empty directory for the result) and `options`.
         source: Prefix of the objects in the dataset bucket.
         options: Options passed to the function.
         timeout_minutes: Timeout for the function.

@@ -122,7 +122,7 @@ class LogShipper:
 
 
 def _message(event: Mapping[str, Any]) -> str:
-    """Return the event as JSON. Events over the service limit would fail the batch and keep only common keys."""
+    """Return the event as JSON. Drop all but the common keys if it exceeds the service limit."""
     text = json.dumps(event)
     if len(text) <= MAX_EVENT_BYTES:  # ASCII: one byte per character
         return text

@@ -6,8 +6,8 @@ wait. The number of requests doubles as long as the rate increases, and halves w
 On two cores, the processor is the bottleneck. One GiB took 1 core-second in the kernel (socket to memory, memory to
 page cache), 0.3 for the hash, and 0.3 for requests and start-up. s5cmd took 1.1 core-seconds in total, without a hash.
 S3 serves 85 to 90 MB/s per connection, so 100 Gbit/s requires 140 connections. The number of connections therefore
-grows with the cores, and the number of processes with the connections, since one process uses at most one core. On such
-machines, all cores share the hashing, and the disk is the bottleneck.
+grows with the cores, and the number of processes with the connections, because one process uses at most one core. On
+such machines, all cores share the hashing, and the disk is the bottleneck.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html (2026-11).
 """
 

@@ -4,7 +4,7 @@ Standard input: lines of JSON with `id`, `url`, signed `headers`, the file's `pa
 Standard output: one line for each request, in any order, with `id`. For a failure, it also contains `problem` with the
 HTTP `status`, the S3 error `code`, or the disk's `errno`. The program exits when its input ends.
 
-It imports only the standard library, to start fast. TLS acquires the interpreter lock for every 16 KiB, so several
+It imports only the standard library, so it starts fast. TLS acquires the interpreter lock for every 16 KiB, so several
 worker processes share the connections.
 """
 

@@ -11,7 +11,7 @@ from bootstrap.supervise.situation import Situation
 
 # chrony corrects the clock in far smaller steps. A step of this size makes deadlines in Unix seconds wrong.
 CLOCK_JUMP_SECONDS = 5.0
-# Readings further apart than this are not compared, because the process may have been frozen between them.
+# Clock readings further apart than this are not compared: the process may have been frozen between them.
 READING_SECONDS = 1.0
 
 ELECTION_REMEDY = (

@@ -96,7 +96,7 @@ def node_state(situation: Situation) -> NodeState:
     """Return the state for this node's heartbeat."""
     if departure(situation) is not None:
         return "draining"
-    if situation.active is not None:  # even after its trainers have exited: no election before the conclusion
+    if situation.active is not None:  # until it is concluded, so that this node is not elected before
         return "training"
     if situation.recorded is not None or situation.judgement is not None:
         return "finished"

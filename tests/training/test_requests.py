@@ -132,7 +132,7 @@ def test_checkpoint_of_another_model_is_rejected(gangs: Any, tiny_config: dict[s
     other = gangs.start("other", {**tiny_config, "model": shallow}, generation=2)
     assert other.wait() == [78]
     assert (
-        "its model has num_hidden_layers 2, this run's 1; undo the change, or name a new run"
+        "its model has num_hidden_layers 2, but this run has 1; undo the change, or name a new run"
         in other.outcomes()[0]["message"]
     )
 

@@ -250,7 +250,9 @@ def test_resume_on_other_contents_of_the_same_length_is_refused(gangs: Gangs, co
 
 def test_resume_with_another_seed_is_refused(gangs: Gangs, code: dict[str, str]) -> None:
     message = resumed_with(gangs, code, {"seed": 7}, {})
-    assert message.startswith("[78]") and "its seed is 1337, this run's 7" in message and "undo the change" in message
+    assert (
+        message.startswith("[78]") and "seed is 1337, but this run's is 7" in message and "undo the change" in message
+    )
 
 
 def test_resume_on_samples_that_are_made_in_another_way_is_refused(gangs: Gangs, tiny_config: dict[str, Any]) -> None:
@@ -260,7 +262,7 @@ def test_resume_on_samples_that_are_made_in_another_way_is_refused(gangs: Gangs,
     run = gangs.start("after", changed, generation=2)
     assert run.wait() == [78]
     message = run.outcomes()[0]["message"]
-    assert "its samples are joined, this run's apart" in message and "name a new run" in message
+    assert "its samples are joined, but this run's are apart" in message and "name a new run" in message
 
 
 def test_resume_on_the_same_contents_with_rounding_is_accepted(gangs: Gangs, code: dict[str, str]) -> None:

@@ -108,7 +108,7 @@ class GarbageCollector:
         ]
         kept = self._retention.kept(complete, tags)
         if len(complete) < max(MIN_KEPT, self._retention.keep_last):
-            # Keep the remaining chunks of damaged checkpoints for inspection.
+            # Too few checkpoints are complete. Delete nothing: the chunks of damaged ones are worth inspecting.
             return CollectionPlan(kept, [], [])
         needed = frozenset[str]().union(
             *(self._reachable(entry) for entry in remains if entry.sequence in kept or entry.sequence in tags)

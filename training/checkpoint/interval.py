@@ -15,9 +15,9 @@ REMEMBERED_SAVES = 5
 def best_interval_seconds(cost_seconds: float, failure_interval_seconds: float, save_seconds: float) -> float:
     """Return the time between saves that minimizes the time spent on saving and on recomputing steps after failures.
 
-    With a save every T seconds, saving takes the fraction cost / T of the time, and each failure costs an average of T
-    / 2 for recomputed steps. The sum is smallest at sqrt(2 * cost * failure interval). A save must finish before the
-    next save begins.
+    With a save every T seconds, saving takes the fraction cost / T of the time, and recomputing steps costs half of T
+    per failure on average. The sum is smallest at sqrt(2 * cost * failure interval). A save must finish before the next
+    save begins.
     Source: Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (9), 1974-09,
     https://doi.org/10.1145/361147.361115.
 

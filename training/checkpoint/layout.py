@@ -41,7 +41,7 @@ def share_out(sizes_bytes: Mapping[str, int], world_size: int) -> dict[str, int]
 
 
 def lay_out(tensors: Mapping[str, Tensor], chunk_bytes: int = CHUNK_BYTES) -> Layout:
-    """Place tensors one after another, the largest first, and divide the range into chunks."""
+    """Place tensors one after another, large tensors first, and divide the range into chunks."""
     sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
     large = sorted(name for name, size in sizes.items() if size >= SMALL_TENSOR_BYTES)
     small: defaultdict[int, list[str]] = defaultdict(list)

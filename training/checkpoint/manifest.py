@@ -124,13 +124,13 @@ class Subject(Record):
         problems = []
         for name in ("num_hidden_layers", "num_attention_heads", "hidden_size", "sequence_length", "vocabulary_size"):
             if getattr(self, name) != getattr(wanted, name):
-                problems.append(f"its model has {name} {getattr(self, name)}, this run's {getattr(wanted, name)}")
+                problems.append(f"its model has {name} {getattr(self, name)}, but this run has {getattr(wanted, name)}")
         if None not in (self.seed, wanted.seed) and self.seed != wanted.seed:
-            problems.append(f"its seed is {self.seed}, this run's {wanted.seed}, so the data order differs")
+            problems.append(f"its seed is {self.seed}, but this run's is {wanted.seed}, so the data order differs")
         if None not in (self.samples, wanted.samples) and self.samples != wanted.samples:
             problems.append(
-                f"its samples are {self.samples}, this run's {wanted.samples} (data.documents, data.stream_cache_gib), "
-                "so the samples' contents or order differ"
+                f"its samples are {self.samples}, but this run's are {wanted.samples} "
+                "(data.documents, data.stream_cache_gib), so the samples' contents or order differ"
             )
         if self.tokenizer_sha256 != wanted.tokenizer_sha256:
             problems.append(f"it was trained with a different tokenizer (from dataset {self.dataset_name!r})")

@@ -271,7 +271,7 @@ def _restore_random(gang: Gang, manifest: Manifest, random: dict[str, Tensor], s
     if manifest.world_size != gang.world_size or not states:
         if gang.rank == 0 and states:
             logger.warning(
-                "the checkpoint has random states for %d processes, this gang has %d; deriving new states from seed, "
+                "the checkpoint has random states for %d processes, not for %d; deriving new states from seed, "
                 "rank and step; the global batches are unchanged",
                 manifest.world_size,
                 gang.world_size,

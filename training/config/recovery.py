@@ -26,7 +26,7 @@ class RecoveryConfig(Section):
     spike_deviations: float | None = Field(
         default=None,
         gt=0.0,
-        description="Number of standard deviations above the running mean that makes a loss a spike; `null`: "
+        description="Number of standard deviations by which a spike exceeds the running mean of the loss; `null`: "
         "off. A deviation of 6 is rare in a healthy run.",
     )
     spike_steps: int = Field(
@@ -59,7 +59,7 @@ class EarlyStoppingConfig(Section):
     min_delta: float = Field(
         default=0.0,
         ge=0.0,
-        description="Minimum decrease below the lowest loss to be an improvement, in nats per token.",
+        description="Minimum improvement over the lowest loss, in nats per token.",
     )
 
     @model_validator(mode="after")

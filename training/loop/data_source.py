@@ -19,8 +19,8 @@ from training.errors import ConfigurationError
 from training.process.distributed import Gang
 
 HASHED_AT_START_BYTES = 1 << 30
-"""At each start, one process per node hashes datasets of up to this size, which takes a fraction of a second. For
-larger datasets, whose hashes were verified by staging, only the file sizes are checked."""
+"""At each start, one process per node hashes datasets of up to this size, which takes a fraction of a second. Staging
+verified the hashes of larger datasets, so only their file sizes are checked."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Interruption:
         self._saved_since_notice = self._train_on_until is not None
 
     def _seconds_to_train_on(self) -> float | None:
-        """Return the seconds until the last save must begin; None if training on is not requested or not safe."""
+        """Return the seconds until the last save must begin; None if extra training is not requested or not safe."""
         if self._stop_document() is None or self._train_on_until is None or self.last_save_seconds is None:
             return None
         return self._train_on_until - self.last_save_seconds - time.monotonic()

@@ -22,7 +22,7 @@ from bootstrap.events.schema import ResultsUploaded
 logger = logging.getLogger(__name__)
 
 LIMIT_BYTES = 256 * 1024**2
-"""Limit for one generation on one node. Larger files belong in checkpoints; otherwise, the script must upload them."""
+"""Limit for one generation on one node. The script must store larger files in checkpoints or upload them itself."""
 SKIPPED_SHOWN = 20
 _REQUESTS = frozenset({"stop", "save"})
 

@@ -104,7 +104,7 @@ class Standby:
         return time.monotonic() - self._created_at
 
     def imported_at(self) -> float:
-        """Return the end of the last standby's imports (monotonic seconds), or the current time until then."""
+        """Return when the last standby's imports ended (monotonic seconds), or the current time before that."""
         if self._started is not None and self._is_started_importing:
             self._imported_at = time.monotonic()
             try:
@@ -121,7 +121,8 @@ class Standby:
     ) -> subprocess.Popen[bytes] | None:
         """Turn the standby into torchrun with these arguments. Return its guardian, or None if no standby is usable.
 
-        A standby that is still importing is usable. One that has not sent anything may run code without this feature.
+        A standby that is still importing is usable. A standby that has not sent anything may run older code, without
+        this feature.
         """
         process, ours = self._process, self._socket
         if process is None or ours is None or self._kind != kind or not self._hear() or process.poll() is not None:

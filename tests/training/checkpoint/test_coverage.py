@@ -303,7 +303,7 @@ def test_refuses_a_model_whose_extra_states_differ(tmp_path: Path, has_lost_it: 
     save(tmp_path, saved, sgd(saved))
     before = other[0].weight.detach().clone()
     with pytest.raises(
-        ConfigurationError, match=r"has 0\._extra_state, the model does not" if has_lost_it else "does not have"
+        ConfigurationError, match=r"has 0\._extra_state, but the model does not" if has_lost_it else "does not have"
     ):
         resume(tmp_path, other, sgd(other))
     assert torch.equal(other[0].weight, before)
@@ -406,10 +406,10 @@ def test_tensor_learning_rate_stays_a_tensor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda model: torch.optim.SGD(model.parameters()), "its optimizer is torch.optim.adamw.AdamW, this run's is"),
+        (lambda model: torch.optim.SGD(model.parameters()), "optimizer is torch.optim.adamw.AdamW, but this run's is"),
         (
             lambda model: torch.optim.AdamW([{"params": [p]} for p in model.parameters()]),
-            "its optimizer has 1 parameter groups, this run's has 2",
+            "its optimizer has 1 parameter groups, but this run's has 2",
         ),
         (lambda model: torch.optim.AdamW([model.weight]), "bias (1 in total) is only in the checkpoint's"),
     ],

@@ -81,7 +81,7 @@ def test_reports_mismatches_and_changes_nothing(store: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_weights(store, other)
     assert "does not have the model's tensor 2.bias" in str(caught.value)
-    assert "2.weight has shape [2, 300], the model's has [3, 300]" in str(caught.value)
+    assert "2.weight has shape [2, 300], but the model's has [3, 300]" in str(caught.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
     with pytest.raises(NotFoundError, match="no such checkpoint"):
         load_weights(f"{store}#7", build(9))

@@ -1,8 +1,8 @@
 """Before a new run's first step, verifies that its checkpoints can be loaded: writes one and reads it back.
 
 By default, only a full manifest and one chunk of tensor bytes are written. A full verification takes as long as a save
-plus a resume, and needs host memory for a copy of the model. To verify a stored checkpoint, use `python -m training
-checkpoint verify`.
+plus a resume, and needs host memory for a copy of the model. `python -m training checkpoint verify` verifies stored
+checkpoints.
 """
 
 from __future__ import annotations

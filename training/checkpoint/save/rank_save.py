@@ -54,8 +54,8 @@ class SaveRequest:
     Attributes:
         serial: number of the save since the gang started, the same on all ranks.
         manifest: manifest without parts.
-        reason: trigger of the save: interval, validation, request, resume, stop or finished. layout: the buffer's
-        tensors and chunks; None if they are the same as in the preceding request.
+        reason: trigger of the save: interval, validation, request, resume, stop or finished.
+        layout: the buffer's tensors and chunks; None if they are the same as in the preceding request.
         started_seconds: time of the request on this machine's monotonic clock.
         blocked_seconds: time for which the training loop was blocked.
         skip_local_tier: True if this node, and with it the local tier, is about to be terminated.
@@ -80,7 +80,7 @@ class SaveResult:
         blocked_seconds: the part of that time during which the training loop was blocked.
         bytes: plain bytes in the state.
         written_bytes: stored bytes added by all ranks.
-        reason: trigger of the save, one of interval, validation, request, resume, stop and finished.
+        reason: trigger of the save: interval, validation, request, resume, stop or finished.
     """
 
     step: int

@@ -138,9 +138,9 @@ def model_targets(model: nn.Module, records: Mapping[str, Form]) -> tuple[dict[s
         else:
             unknown.append(name)
     problems = [f"checkpoint: does not have the model's tensor {name}" for name in sorted(own.keys() - given.keys())]
-    problems += [f"checkpoint: has {name}, the model does not" for name in unknown]
+    problems += [f"checkpoint: has {name}, but the model does not" for name in unknown]
     problems += [
-        f"checkpoint: {name} has shape {list(given[name][1].shape)}, the model's has {list(own[name].shape)}"
+        f"checkpoint: {name} has shape {list(given[name][1].shape)}, but the model's has {list(own[name].shape)}"
         for name in sorted(own.keys() & given.keys())
         if list(own[name].shape) != list(given[name][1].shape)
     ]
@@ -171,7 +171,7 @@ def problems_of_other_extra_states(model: nn.Module, encoded: Mapping[str, Any])
     """Return one message for each extra state that only the model or only the checkpoint has."""
     own = {_join(name, EXTRA_STATE) for name, module in bare_modules(model) if _has_extra_state(module)}
     problems = [f"checkpoint: does not have the model's extra state {name}" for name in sorted(own - encoded.keys())]
-    return problems + [f"checkpoint: has {name}, the model does not" for name in sorted(encoded.keys() - own)]
+    return problems + [f"checkpoint: has {name}, but the model does not" for name in sorted(encoded.keys() - own)]
 
 
 def problems_of_model(model: nn.Module) -> list[str]:

@@ -138,10 +138,11 @@ def _outside(optimizer: torch.optim.Optimizer, names: Names) -> list[str]:
 def problems_of_other(optimizer: torch.optim.Optimizer, names: Names, saved: OptimizerRecord) -> list[str]:
     """Return the reasons why saved state cannot be loaded into an optimizer: a different kind or different groups."""
     if kind_of(optimizer) != saved.kind:
-        return [f"checkpoint: its optimizer is {saved.kind}, this run's is {kind_of(optimizer)}"]
+        return [f"checkpoint: its optimizer is {saved.kind}, but this run's is {kind_of(optimizer)}"]
     own = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     if len(own) != len(saved.parameters):
-        return [f"checkpoint: its optimizer has {len(saved.parameters)} parameter groups, this run's has {len(own)}"]
+        groups = len(saved.parameters)
+        return [f"checkpoint: its optimizer has {groups} parameter groups, but this run's has {len(own)}"]
     problems = []
     for number, (ours, theirs) in enumerate(zip(own, saved.parameters, strict=True)):
         moved = sorted(set(ours) ^ set(theirs))

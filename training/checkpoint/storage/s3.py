@@ -97,7 +97,8 @@ class S3Backend:
                 read_timeout=READ_TIMEOUT_SECONDS,
                 retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
                 max_pool_connections=CONNECTIONS,
-                # Chunks have a stronger hash than S3's checksums, which botocore verifies by default.
+                # Do not verify S3's checksums of responses: chunks have a stronger hash. By default, S3 verifies
+                # uploads.
                 response_checksum_validation="when_required",
             ),
         )

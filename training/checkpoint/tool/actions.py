@@ -245,7 +245,7 @@ def _print_collection(plan: CollectionPlan, damaged: set[int], dry_run: bool, pr
     for sequence, reasons in plan.kept.items():
         presenter.print(f"keep entry {sequence}: {', '.join(reasons)}")
     for sequence in sorted(damaged):
-        presenter.print(f"entry {sequence} is damaged and is not counted")
+        presenter.print(f"entry {sequence} is damaged and not counted")
     for entry in plan.dropped:
         presenter.print(f"{'would drop' if dry_run else 'dropped'} entry {entry.sequence}: step {entry.step}")
     presenter.print(f"{len(plan.garbage)} chunks {'would be' if dry_run else 'were'} deleted")

@@ -46,7 +46,7 @@ UTF_8 = "utf-8-sig"
 PARQUET_MAGIC = b"PAR1"
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
 BINARY_BYTES = 8000
-"""A file with a NUL byte in its first bytes, up to this number, is binary, as in Git (``buffer_is_binary``,
+"""A file with a NUL byte among its first BINARY_BYTES bytes is binary, as in Git (``buffer_is_binary``,
 https://github.com/git/git/blob/master/xdiff-interface.c, 2026-11)."""
 HEAD_BYTES = 1 << 16
 """Amount of text from which the format is determined."""
@@ -153,7 +153,7 @@ def too_long(path: Path, what: str) -> TokenizeError:
 
 
 def json_values(path: Path, form: Format) -> Iterator[Any]:
-    """Yield the elements of the arrays in a JSON file, and the values outside of arrays.
+    """Yield the elements of arrays in a JSON file, and the values outside arrays.
 
     Raises:
         TokenizeError: The file cannot be decompressed, or is not JSON.
