@@ -116,7 +116,7 @@ def test_deploy_stops_at_an_unapproved_code(
     account.codes = dict(zip((FIRST, SECOND), codes, strict=True))
     assert main(["deliver", "deploy", FIRST, SECOND, "--approved", approved]) == exit_code
     assert account.deployed == deployed
-    assert ("codes of 30 and above need approval" in capsys.readouterr().err) is (exit_code == 3)
+    assert ("codes 30 and above need approval" in capsys.readouterr().err) is (exit_code == 3)
 
 
 def test_comment_starts_with_its_mark_and_fits(account: Account, tmp_path: Path) -> None:

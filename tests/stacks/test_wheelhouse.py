@@ -229,7 +229,7 @@ class TestPublished:
         assert templates[0] != templates[1]
 
     def test_synthesis_rejects_a_missing_archive(self, synthesis: Synthesis, archive: str) -> None:
-        with pytest.raises(ConfigError, match="not built on this machine.*python -m stacks bundle FILE"):
+        with pytest.raises(ConfigError, match="not been built on this machine.*python -m stacks bundle FILE"):
             synthesis.variant("wheelhouse-absent", {"node.python.wheelhouse": "d" * 64})
 
     def test_templates_without_a_wheelhouse_are_unchanged(self, synthesis: Synthesis, demo: Assembly) -> None:
