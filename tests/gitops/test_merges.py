@@ -75,7 +75,7 @@ def test_merges_are_deployed_stopped_or_rolled_back(repository: Repository) -> N
     assert verdict(repository) == "verdict=ask"
     stopped = repository.deliver("deploy")
     assert stopped.exit_code == 3, stopped.output
-    assert "codes of 30 and above need approval" in stopped.output
+    assert "codes 30 and above need approval" in stopped.output
     assert events(StackName="minimal-NetworkStack")["StackEvents"][0]["EventId"] == before
     repository.revert()
 
