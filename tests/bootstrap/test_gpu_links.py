@@ -151,5 +151,5 @@ def test_an_old_driver_is_reported_rather_than_missing_gpus(tmp_path: Path) -> N
     name = Path(context.node.python.interpreter).name
     system.programs[name] = '{"missing": {}, "versions": {}, "gpus": 0, "cuda": "13.0"}'
     system.programs["nvidia-smi"] = "535.183.01\n" * 8
-    with pytest.raises(StepError, match=r"driver 535\.183\.01 is too old .* CUDA 13\.0, which needs 580"):
+    with pytest.raises(StepError, match=r"driver 535\.183\.01 is too old .* CUDA 13\.0, which requires 580"):
         PythonEnv().verify(context)

@@ -106,7 +106,7 @@ def test_bucket_that_denies_chunks(cloud: LocalCloud, dataset: Path, tmp_path: P
     assert (ended.exit_code, ended.outcome["outcome"]) == (1, "failed")
     message = ended.outcome["message"]
     assert message.startswith("s3://sealed/runs/x/chunks/")
-    assert "s3:PutObject failed with AccessDenied; allow s3:PutObject there in the role" in message
+    assert "s3:PutObject failed with AccessDenied; allow s3:PutObject in the role" in message
     assert {call["action"] for call in denied_calls(cloud)} == {"s3:PutObject"}
     kept = [item["Key"] for item in s3.list_objects_v2(Bucket="sealed")["Contents"]]
     assert kept == ["runs/x/log/00000000.json"]

@@ -191,7 +191,7 @@ def test_automatic_precision_depends_on_the_gpu(monkeypatch: pytest.MonkeyPatch)
     assert choose_precision("auto", gpu).format == "fp16"
     assert choose_precision("fp32", gpu).format == "fp32"
     for wanted in ("bf16", "tf32"):
-        with pytest.raises(ConfigurationError, match=f"{wanted} is not supported by Tesla V100; set auto or fp16"):
+        with pytest.raises(ConfigurationError, match=f"Tesla V100 does not support {wanted}; set auto or fp16"):
             choose_precision(wanted, gpu)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
     assert choose_precision("auto", gpu).format == "bf16"

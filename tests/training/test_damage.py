@@ -51,5 +51,5 @@ def test_failed_upload_on_one_rank_fails_all_ranks(
     assert run.wait(90) == [1, 1], run.errors()
     for outcome in run.outcomes():
         assert outcome["outcome"] == "failed"
-        assert "s3:PutObject did not succeed in" in outcome["message"]
+        assert "s3:PutObject failed 10 times" in outcome["message"]
         assert "rank 1" in outcome["message"]

@@ -327,7 +327,7 @@ def test_refuses_entries_of_a_state_dict_that_are_not_saved(tmp_path: Path) -> N
         state[f"{prefix}quantization"] = torch.ones(1)
 
     model.register_state_dict_post_hook(add)
-    assert "its state_dict() has quantization, which is neither" in refused(tmp_path, model)
+    assert "its state_dict() has quantization, which is not a parameter" in refused(tmp_path, model)
 
 
 def with_buffer(buffer: Tensor) -> nn.Module:

@@ -279,7 +279,7 @@ def exchanged(run: Trained, kind: Contents, folder: Path) -> MemoryBackend | Non
     if unsupported:
         with pytest.raises(ConfigurationError) as caught:
             export_file(selected, path, kind, True, lambda _: None)
-        assert all(f"model/{name} has type" in str(caught.value) for name in unsupported)
+        assert all(f"of model/{name}; use pull" in str(caught.value) for name in unsupported)
         return None
     export_file(selected, path, kind, True, lambda _: None)
     store = MemoryBackend()

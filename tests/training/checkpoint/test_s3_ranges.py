@@ -95,7 +95,7 @@ def test_two_versions_are_never_mixed(backend: S3Backend) -> None:
             return inner(**arguments)
 
     backend._client.get_object = get_object
-    with pytest.raises(StoreError, match="p/x: was overwritten during the read"):
+    with pytest.raises(StoreError, match="p/x: overwritten during the read"):
         backend.get("x")
 
 
