@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bootstrap.supervise.membership.control import ControlStore
@@ -61,10 +61,13 @@ class _Source:
     store: ControlStore
     record: GenerationRecord
     progress: Progress
+    has_ended: bool = False
 
 
 class StatusWriter:
     """Writes the status of the generation whose first member is this node. A failed write is retried later.
+
+    After the generation has ended, its status is written once more. It then contains the last save.
 
     Args:
         unix_seconds: The clock for the time of the status.
@@ -73,6 +76,7 @@ class StatusWriter:
     def __init__(self, unix_seconds: Callable[[], float]) -> None:
         self._unix_seconds = unix_seconds
         self._lock = threading.Lock()
+        self._writing = threading.Lock()  # an older status must not replace a newer one
         self._source: _Source | None = None
 
     def follow(self, store: ControlStore, record: GenerationRecord | None, progress: Progress) -> bool:
@@ -86,16 +90,29 @@ class StatusWriter:
             self._source = source
         return changed
 
+    def conclude(self) -> bool:
+        """End the generation: only its last status remains to be written. Return True if this call ended it."""
+        with self._lock:
+            if self._source is None or self._source.has_ended:
+                return False
+            self._source = replace(self._source, has_ended=True)
+        return True
+
     def check(self) -> None:
         """Write the status if this node is the first member.
 
         Raises:
             ControlStoreError: The bucket does not respond.
         """
-        with self._lock:
-            source = self._source
-        if source is not None:
+        with self._writing:
+            with self._lock:
+                source = self._source
+            if source is None:
+                return
             source.store.report(self._status(source.store.run, source.record, source.progress))
+            with self._lock:
+                if source.has_ended and self._source is source:
+                    self._source = None
 
     def _status(self, run: str, record: GenerationRecord, progress: Progress) -> RunStatus:
         return RunStatus(

@@ -165,7 +165,7 @@ class Supervisor:
                 self._board.wake.wait(TICK_SECONDS)
             if self._actor.left.shut_down and self._actor.left.run_continues:
                 snapshot.start()
-            self._send_last_heartbeat()
+            self._send_last_records()
         finally:
             self._actor.end_trainer()
             for monitor in self._monitors:
@@ -201,6 +201,8 @@ class Supervisor:
             record = active.record if active is not None and active.rank == 0 else None
             if self._status.follow(scope.store, record, trainer.progress):
                 self._status_monitor.hurry()
+        elif self._status.conclude():
+            self._status_monitor.hurry()
 
     def _pace(self, situation: Situation) -> None:
         """Set the interval for reading the control records."""
@@ -321,8 +323,10 @@ class Supervisor:
             port=self._pings.port,
         )
 
-    def _send_last_heartbeat(self) -> None:
-        """Notify the peers immediately that this node is leaving."""
+    def _send_last_records(self) -> None:
+        """Write the ended generation's status if it is still unwritten, and notify the peers that this node leaves."""
+        with contextlib.suppress(BootstrapError):  # the next generation's first member writes a newer status
+            self._status.check()
         self._writer.update(self._heartbeat("draining", self._reported_digest()))
         with contextlib.suppress(BootstrapError):  # the peers will notice the silence
             self._writer.check()

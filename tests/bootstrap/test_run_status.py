@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from bootstrap.errors import ControlStoreError
 from bootstrap.supervise.membership.records import (
     Checkpoint,
     GenerationRecord,
@@ -24,8 +26,12 @@ class Store:
 
     def __init__(self) -> None:
         self.statuses: list[RunStatus] = []
+        self.failures = 0
 
     def report(self, status: RunStatus) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ControlStoreError("status.json: timed out")
         self.statuses.append(status)
 
 
@@ -90,3 +96,29 @@ def test_only_the_first_member_reports() -> None:
     assert not writer.follow(store, None, progress())  # type: ignore[arg-type]
     writer.check()
     assert store.statuses == []
+
+
+def test_the_last_status_of_a_generation_is_written_once_and_contains_the_last_save() -> None:
+    store, writer = Store(), StatusWriter(lambda: 1000.0)
+    found = progress({"record": "start", "step": 0, "steps_total": 100}, {"record": "step", "step": 20})
+    writer.follow(store, RECORD, found)  # type: ignore[arg-type]
+    writer.check()
+    found.note({"record": "checkpoint", "step": 24, "unix_seconds": 990.0})
+    assert writer.conclude() and not writer.conclude()
+    store.failures = 1
+    with pytest.raises(ControlStoreError):
+        writer.check()
+    for _ in range(3):  # the failed write is repeated, and nothing else is written
+        writer.check()
+    assert [(status.step, status.checkpoint) for status in store.statuses] == [(20, None), (24, Checkpoint(24, 990.0))]
+
+
+def test_a_generation_that_follows_at_once_replaces_the_last_status_of_the_one_before() -> None:
+    store, writer = Store(), StatusWriter(lambda: 1000.0)
+    writer.follow(store, RECORD, progress({"record": "start", "step": 5}))  # type: ignore[arg-type]
+    writer.conclude()
+    assert writer.follow(store, replace(RECORD, generation=3), progress())  # type: ignore[arg-type]
+    writer.check(), writer.check()
+    assert [status.generation for status in store.statuses] == [3, 3]
+    writer.follow(store, None, progress())  # type: ignore[arg-type]
+    assert not writer.conclude(), "this node is not the first member"

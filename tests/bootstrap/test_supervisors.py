@@ -269,6 +269,9 @@ def test_a_restart_keeps_the_instances_and_a_stop_ends_them(fleet: Fleet) -> Non
     last = [node.events("generation_ended")[1] for node in nodes]
     assert {(each["generation"], each["outcome"]) for each in last} == {(2, "stopped")}
     assert last[0]["step"] == fleet.saved_step
+    status = fleet.account.control("status.json")
+    assert (status["generation"], status["checkpoint"]["step"]) == (2, status["step"]), "the status has the last save"
+    assert status["step"] == fleet.saved_step
     assert fleet.outcome() is None
     assert all(node.events("node_leaving")[0]["reason"] == "an operator stopped the run" for node in nodes)
     assert [each["state"] for each in nodes[0].events("desired_state_changed")] == ["running", "stopped"]
