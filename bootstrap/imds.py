@@ -105,6 +105,21 @@ class InstanceMetadata:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise MetadataError(f"spot/instance-action: {text[:200]!r}: invalid ({error})") from error
 
+    def launched_unix_seconds(self) -> float | None:
+        """Return the time of the launch, or None if the identity document does not contain it.
+
+        Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-identity-documents.html
+
+        Raises:
+            NoMetadataService: The service did not respond.
+            MetadataError: The status is neither 200 nor 404.
+        """
+        text = self._read("dynamic/instance-identity/document")
+        try:
+            return None if text is None else parse_time(json.loads(text)["pendingTime"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+
     def rebalance_recommendation(self) -> str | None:
         """Return the time of the latest rebalance recommendation in AWS's format, or None."""
         text = self.get("events/recommendations/rebalance")
@@ -126,6 +141,9 @@ class InstanceMetadata:
             NoMetadataService: The service did not respond.
             MetadataError: The status is neither 200 nor 404.
         """
+        return self._read(f"meta-data/{path}")
+
+    def _read(self, path: str) -> str | None:
         with self._lock:
             answer = self._with_token(path)
             if answer.status == 401:  # the token has expired early, for example during hibernation
@@ -159,7 +177,7 @@ class InstanceMetadata:
                 raise MetadataError(f"{self._endpoint}: latest/api/token: {token[:80]!r}: not a token")
             self._token = token
             self._token_expires = now + TOKEN_LIFE_SECONDS / 2
-        return self._bounded("GET", f"latest/meta-data/{path}", {"X-aws-ec2-metadata-token": self._token})
+        return self._bounded("GET", f"latest/{path}", {"X-aws-ec2-metadata-token": self._token})
 
     def _bounded(self, method: str, path: str, headers: dict[str, str]) -> HttpAnswer:
         url = f"{self._endpoint}/{path}"

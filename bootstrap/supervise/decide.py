@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bootstrap.documents.supervisor_limits import SuperviseTimings
+from bootstrap.imds import InterruptionNotice
 from bootstrap.supervise.membership.peers import Peer
 from bootstrap.supervise.membership.records import Member, NodeState
 from bootstrap.supervise.situation import (
@@ -35,6 +36,9 @@ NOTICE_MARGIN_SECONDS = 10.0
 # the clock is wrong and only this period is reliable. Source:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html (2026-11).
 NOTICE_SECONDS = 120.0
+# Time after the announced interruption in which EC2 reclaims the instance. Notices are given on a best-effort basis, so
+# an instance that remains shuts down. Source: as for NOTICE_SECONDS.
+RECLAIM_LIMIT_SECONDS = 180.0
 # Timeout for the trainers to agree, save and exit if no instance is about to terminate.
 STOP_LIMIT_SECONDS = 300.0
 # The terminating lifecycle hook waits 300 s. The difference is for reports and flushing.
@@ -46,13 +50,17 @@ STRAGGLER_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Departure:
-    """The reason and deadline for leaving. With `train_on`, the trainers use the remaining time for training."""
+    """The reason and deadline for leaving. With `train_on`, the trainers use the remaining time for training.
+
+    `reclaim_unix` is the time until which the node waits for EC2 to reclaim the instance. None: it shuts down itself.
+    """
 
     reason: str
     deadline_unix: float
     train_on: bool = False
     complete_hook: bool = False
     shut_down: bool = True
+    reclaim_unix: float | None = None
 
 
 def decide(situation: Situation) -> list[Action]:
@@ -70,13 +78,16 @@ def departure(situation: Situation) -> Departure | None:
         notice = situation.notice
         length_seconds = notice.reclaim_unix_seconds - situation.noticed_unix
         is_over = length_seconds <= 0
+        is_terminating = situation.scale_in_since_unix is not None
+        reclaim = reclaim_unix(notice, situation.noticed_unix, situation.free_until_unix)
         length_seconds = NOTICE_SECONDS if is_over else min(length_seconds, NOTICE_SECONDS)
         deadline = situation.noticed_unix + length_seconds - min(NOTICE_MARGIN_SECONDS, length_seconds / 10)
         return Departure(
             f"spot interruption ({notice.action})",
             deadline,
             train_on=not is_over,
-            complete_hook=situation.scale_in_since_unix is not None,
+            complete_hook=is_terminating,
+            reclaim_unix=None if is_terminating else reclaim,
         )
     if situation.gpu_fault is not None:
         is_terminating = situation.scale_in_since_unix is not None
@@ -90,6 +101,17 @@ def departure(situation: Situation) -> Departure | None:
     if situation.stopped_since_unix is not None:
         return Departure("an operator stopped the run", situation.stopped_since_unix + STOP_LIMIT_SECONDS)
     return None
+
+
+def reclaim_unix(notice: InterruptionNotice, noticed_unix: float, free_until_unix: float | None) -> float | None:
+    """Return the time until which the node waits for EC2 to reclaim the instance, or None if waiting saves nothing.
+
+    The use of an instance that EC2 interrupts within its first hour is free. The use of one that shuts down is not.
+    """
+    if free_until_unix is None or notice.reclaim_unix_seconds >= free_until_unix:
+        return None
+    length_seconds = min(max(0.0, notice.reclaim_unix_seconds - noticed_unix), NOTICE_SECONDS)
+    return noticed_unix + length_seconds + RECLAIM_LIMIT_SECONDS
 
 
 def node_state(situation: Situation) -> NodeState:
@@ -239,7 +261,9 @@ def _between_generations(situation: Situation) -> list[Action]:
     judgement = situation.judgement
     if leaving is not None:
         run_continues = judgement is None and situation.recorded is None
-        leave = Leave(leaving.reason, leaving.complete_hook, leaving.shut_down, run_continues)
+        leave = Leave(
+            leaving.reason, leaving.complete_hook, leaving.shut_down, run_continues, reclaim_unix=leaving.reclaim_unix
+        )
         if judgement is None or situation.recorded is not None:
             return [leave]
         # Other nodes would record the outcome late or never.

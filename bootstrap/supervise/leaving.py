@@ -1,8 +1,9 @@
-"""Final actions after the supervisor has ended: complete the lifecycle action and shut down."""
+"""Final actions after the supervisor has ended: wait for EC2, complete the lifecycle action and shut down."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from bootstrap.aws import AWS_ERRORS
 from bootstrap.context import Context
@@ -11,6 +12,9 @@ from bootstrap.errors import CommandError, MetadataError
 from bootstrap.imds import TERMINATED, InstanceIdentity
 
 logger = logging.getLogger(__name__)
+
+LONGEST_WAIT_SECONDS = 300.0
+"""Limit for `wait_for_reclaim`: AWS's notice period and the time in which EC2 must react."""
 
 
 def complete_hook(context: Context, identity: InstanceIdentity) -> None:
@@ -44,6 +48,30 @@ def complete_hook_if_terminating(context: Context) -> None:
         return
     if state == TERMINATED and context.identity is not None:
         complete_hook(context, context.identity)
+
+
+def wait_for_reclaim(context: Context, until_unix: float, signalled: Sequence[float]) -> tuple[bool, bool]:
+    """Wait until EC2 reclaims this instance, which then ends without an action of this node.
+
+    Returns:
+        Whether the Auto Scaling group is terminating the instance, and whether the node must shut down: EC2 has not
+        reclaimed the instance in time, or the group is terminating it. A signal means that the machine shuts down.
+    """
+    system = context.system
+    seconds = min(max(0.0, until_unix - system.unix_seconds()), LONGEST_WAIT_SECONDS)
+    deadline = system.monotonic_seconds() + seconds
+    logger.info("waiting up to %.0f s for EC2 to reclaim the instance, which is then free", seconds)
+    while system.monotonic_seconds() < deadline:
+        if signalled:
+            return False, False
+        try:
+            if context.metadata.target_lifecycle_state() == TERMINATED:
+                return True, True
+        except MetadataError as error:
+            logger.warning("%s", error)
+        system.sleep(1.0)
+    logger.warning("EC2 has not reclaimed the instance in %.0f s; shutting down", seconds)
+    return False, True
 
 
 def shut_down(context: Context) -> None:

@@ -15,7 +15,7 @@ from bootstrap.boot_steps.run_document import read_parameters
 from bootstrap.context import Context
 from bootstrap.documents import RunDocument
 from bootstrap.documents.desired_state import RUNNING, DesiredState
-from bootstrap.errors import BootstrapError, DocumentError
+from bootstrap.errors import BootstrapError, DocumentError, MetadataError
 from bootstrap.events import schema
 from bootstrap.imds import TERMINATED, InterruptionNotice
 from bootstrap.supervise.membership.records import Heartbeat
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 # The run document rarely changes, and Parameter Store allows 40 reads per second per account.
 RUN_DOCUMENT_POLLS = 3
+FREE_SECONDS = 3600.0
+"""Age up to which the use of a Spot Instance is free if EC2 interrupts it, but not if it terminates itself. Source
+(2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html"""
 SET_ASIDE_REMEDY = "the run continues without it; identify the writer in the bucket's access log, and remove the object"
 
 
@@ -35,6 +38,7 @@ class Board:
         self.wake = threading.Event()
         self.notice: InterruptionNotice | None = None
         self.noticed_unix = 0.0
+        self.free_until_unix: float | None = None
         self.rebalance_time: str | None = None
         self.target_state: str | None = None
         self.scale_in_since_unix: float | None = None
@@ -113,6 +117,7 @@ class MetadataWatch:
         if notice is not None and board.notice is None:
             events.emit(schema.InterruptionNotice(notice.action, notice.reclaim_unix_seconds))
             board.noticed_unix = self._context.system.unix_seconds()
+            board.free_until_unix = self._free_until()
             board.notice = notice
             board.wake.set()
         state = metadata.target_lifecycle_state()
@@ -128,6 +133,18 @@ class MetadataWatch:
             events.emit(schema.RebalanceRecommendation(recommended))
             board.rebalance_time = recommended
             board.wake.set()
+
+    def _free_until(self) -> float | None:
+        """Return the end of a Spot Instance's first hour, or None if the launch time is unknown."""
+        identity = self._context.identity
+        if identity is None or identity.market != "spot":
+            return None
+        try:
+            launched = self._context.metadata.launched_unix_seconds()
+        except MetadataError as error:
+            logger.warning("the launch time is unknown: %s", error)
+            return None
+        return None if launched is None else launched + FREE_SECONDS
 
 
 class RunDocumentWatch:

@@ -88,6 +88,8 @@ class Situation:
         judgement: This node's conclusion about the run.
         gpu_fault: A GPU fault after which the trainers cannot save.
         stopped_since_unix: Time when this node read an operator's request to stop the run.
+        free_until_unix: An interruption by EC2 before this time makes the use of the instance free. None: not known, or
+            not a Spot Instance.
         restart_generation: Generations up to this number must end, because an operator requested a restart.
         last_generation: Last generation number used by any record, even a damaged one.
     """
@@ -118,6 +120,7 @@ class Situation:
     last_generation: int = 0
     stopped_since_unix: float | None = None
     restart_generation: int = 0
+    free_until_unix: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,13 +186,15 @@ class LoadRun:
 class Leave:
     """Send the last heartbeat, complete the lifecycle action if there is one, shut down, and end the supervisor.
 
-    `run_continues` states whether other nodes will continue the run.
+    `run_continues` states whether other nodes will continue the run. Until `reclaim_unix`, the node waits for EC2 to
+    reclaim the instance, and shuts down later if EC2 does not.
     """
 
     reason: str
     complete_hook: bool
     shut_down: bool
     run_continues: bool = False
+    reclaim_unix: float | None = None
 
 
 Action = Start | Elect | RequestStop | RequestSave | Kill | Conclude | RecordRunOutcome | LoadRun | Leave

@@ -27,8 +27,8 @@ from bootstrap.layout import Layout
 from bootstrap.supervise import gpu_watches
 from bootstrap.supervise.actor import Actor
 from bootstrap.supervise.anomalies import Anomalies
-from bootstrap.supervise.decide import decide, node_state
-from bootstrap.supervise.leaving import complete_hook, complete_hook_if_terminating, shut_down
+from bootstrap.supervise.decide import decide, node_state, reclaim_unix
+from bootstrap.supervise.leaving import complete_hook, complete_hook_if_terminating, shut_down, wait_for_reclaim
 from bootstrap.supervise.membership.control import ControlStore
 from bootstrap.supervise.membership.pings import Pings
 from bootstrap.supervise.membership.records import Heartbeat, Member, NodeState, RunOutcome
@@ -94,9 +94,13 @@ def supervise(system: System, layout: Layout, command: LaunchCommand = torchrun_
     if shipper is not None:
         # Flush events first, such as run_finished: the group may terminate the instance right after the hook.
         shipper.close(FLUSH_SECONDS)
-    if left.complete_hook:
+    is_terminating, ends_itself = left.complete_hook, left.shut_down
+    if left.shut_down and left.reclaim_unix is not None:
+        with _signals() as signalled:
+            is_terminating, ends_itself = wait_for_reclaim(context, left.reclaim_unix, signalled)
+    if is_terminating:
         complete_hook(context, context.identity)
-    if left.shut_down:
+    if ends_itself:
         shut_down(context)
     return True
 
@@ -282,6 +286,7 @@ class Supervisor:
             last_generation=scope.last_generation,
             stopped_since_unix=board.stopped_since_unix,
             restart_generation=board.desired.restart_generation(run.run),
+            free_until_unix=board.free_until_unix,
         )
 
     def _leave_early(self) -> None:
@@ -289,7 +294,11 @@ class Supervisor:
         board = self._board
         if board.notice is not None or board.scale_in_since_unix is not None or board.gpu_fault or self._signalled:
             hook, signalled = board.scale_in_since_unix is not None, bool(self._signalled)
-            self._actor.act(Leave("leaving before the run document was read", hook, not signalled))
+            reclaim = None
+            if board.notice is not None and not hook:
+                reclaim = reclaim_unix(board.notice, board.noticed_unix, board.free_until_unix)
+            reason = "leaving before the run document was read"
+            self._actor.act(Leave(reason, hook, not signalled, reclaim_unix=reclaim))
 
     def _ready_digest(self) -> str | None:
         """Return the digest of the run document that this node is ready for, or None."""

@@ -9,7 +9,10 @@ import uuid
 
 
 class MetadataServer:
-    """Serves `paths` (under latest/meta-data/) on 127.0.0.1; `tokens_given` counts PUTs."""
+    """Serves `paths` (under latest/meta-data/) on 127.0.0.1; `tokens_given` counts PUTs.
+
+    The path `/dynamic/...` is under latest/.
+    """
 
     def __init__(self, instance_id: str, address: str = "127.0.0.1", **paths: str) -> None:
         self.paths: dict[str, str] = {
@@ -37,7 +40,7 @@ class MetadataServer:
             def do_GET(self) -> None:
                 if self.headers.get("X-aws-ec2-metadata-token") not in outer.tokens:
                     return self.answer(401, "")
-                value = outer.paths.get(self.path.removeprefix("/latest/meta-data/"))
+                value = outer.paths.get(self.path.removeprefix("/latest/meta-data/").removeprefix("/latest"))
                 return self.answer(404, "") if value is None else self.answer(200, value)
 
             def answer(self, status: int, body: str) -> None:
@@ -59,6 +62,10 @@ class MetadataServer:
     def notice(self, seconds: float) -> None:
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
         self.paths["spot/instance-action"] = f'{{"action": "terminate", "time": "{when}"}}'
+
+    def launched(self, seconds_ago: float) -> None:
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds_ago))
+        self.paths["/dynamic/instance-identity/document"] = f'{{"pendingTime": "{when}"}}'
 
     def close(self) -> None:
         self._server.shutdown()

@@ -9,7 +9,15 @@ import pytest
 
 from bootstrap.documents.supervisor_limits import SuperviseTimings
 from bootstrap.imds import InterruptionNotice
-from bootstrap.supervise.decide import SCALE_IN_LIMIT_SECONDS, STOP_LIMIT_SECONDS, STRAGGLER_SECONDS, decide, node_state
+from bootstrap.supervise.decide import (
+    NOTICE_SECONDS,
+    RECLAIM_LIMIT_SECONDS,
+    SCALE_IN_LIMIT_SECONDS,
+    STOP_LIMIT_SECONDS,
+    STRAGGLER_SECONDS,
+    decide,
+    node_state,
+)
 from bootstrap.supervise.membership.peers import Peer
 from bootstrap.supervise.membership.records import GenerationRecord, Member, RunOutcome
 from bootstrap.supervise.situation import (
@@ -35,6 +43,7 @@ TIMEOUT, GANG_TIMEOUT = 10.0, 60.0
 HALF = TIMEOUT / 2
 TIMINGS = SuperviseTimings(1.0, 2.0, TIMEOUT, GANG_TIMEOUT, 600.0)
 NOTICE = InterruptionNotice("terminate", UNIX + 120)
+LEAVES = "spot interruption (terminate)"
 
 
 def situation(**changes: Any) -> Situation:
@@ -272,6 +281,36 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
             "notice before the outcome is recorded",
             situation(notice=NOTICE, judgement=Judgement("finished", "d1", 9, "", mine=False, since=NOW)),
             [RecordRunOutcome("finished", 9, ""), Leave("spot interruption (terminate)", False, True)],
+        ),
+        (
+            "notice in the first hour: EC2 reclaims the instance",
+            situation(notice=NOTICE, free_until_unix=UNIX + 121),
+            [Leave(LEAVES, False, True, True, reclaim_unix=UNIX + 120 + RECLAIM_LIMIT_SECONDS)],
+        ),
+        (
+            "notice at the end of the first hour: the instance shuts down",
+            situation(notice=NOTICE, free_until_unix=UNIX + 120),
+            [Leave(LEAVES, False, True, True)],
+        ),
+        (
+            "notice in the first hour with a wrong clock: AWS's own times count",
+            situation(notice=InterruptionNotice("terminate", UNIX - 5000), free_until_unix=UNIX - 4000),
+            [Leave(LEAVES, False, True, True, reclaim_unix=UNIX + RECLAIM_LIMIT_SECONDS)],
+        ),
+        (
+            "notice in the first hour with a clock that is slow",
+            situation(notice=InterruptionNotice("terminate", UNIX + 5000), free_until_unix=UNIX + 6000),
+            [Leave(LEAVES, False, True, True, reclaim_unix=UNIX + NOTICE_SECONDS + RECLAIM_LIMIT_SECONDS)],
+        ),
+        (
+            "notice in the first hour, but the group terminates the instance",
+            situation(notice=NOTICE, free_until_unix=UNIX + 3000, scale_in_since_unix=UNIX),
+            [Leave(LEAVES, True, True, True)],
+        ),
+        (
+            "a signal in the first hour is not an interruption",
+            situation(signalled_since_unix=UNIX, free_until_unix=UNIX + 3000),
+            [Leave("the supervisor received a signal", False, False, run_continues=True)],
         ),
         ("scale-in", situation(scale_in_since_unix=UNIX, recorded=RUN_FINISHED), [Leave("scale-in", True, True)]),
         (

@@ -53,6 +53,17 @@ def test_notice_recommendation_and_target_state(server: MetadataServer) -> None:
     assert metadata.target_lifecycle_state() == "Terminated"
 
 
+def test_the_launch_time_is_that_of_the_identity_document(server: MetadataServer) -> None:
+    metadata = InstanceMetadata(System())
+    assert metadata.launched_unix_seconds() is None
+    document = "/dynamic/instance-identity/document"
+    server.paths[document] = '{"pendingTime": "2026-11-28T01:02:03Z"}'
+    assert metadata.launched_unix_seconds() == 1795827723.0
+    for invalid in ("{", "[]", '{"pendingTime": 5}', '{"pendingTime": "soon"}', '{"version": "1"}', "[" * 60_000):
+        server.paths[document] = invalid
+        assert metadata.launched_unix_seconds() is None
+
+
 def test_an_expired_token_is_renewed(server: MetadataServer) -> None:
     metadata = InstanceMetadata(System())
     assert metadata.get("instance-id") == "i-1"

@@ -12,11 +12,14 @@ import pytest
 
 from bootstrap.boot_main import boot
 from bootstrap.context import Context
-from bootstrap.errors import StepError
+from bootstrap.errors import MetadataError, StepError
 from bootstrap.events.schema import NodeLeaving, RunFinished
+from bootstrap.imds import InterruptionNotice
 from bootstrap.layout import Layout
 from bootstrap.step_runner import Step
 from bootstrap.supervise import supervisor
+from bootstrap.supervise.leaving import LONGEST_WAIT_SECONDS, wait_for_reclaim
+from bootstrap.supervise.monitors import FREE_SECONDS, Board, MetadataWatch
 from bootstrap.supervise.situation import Leave
 from bootstrap.supervise.volume_snapshot import newest_save_unix_seconds
 from tests.bootstrap.account import Account
@@ -114,3 +117,108 @@ def test_a_failing_node_that_its_group_terminates_completes_the_hook(
     else:
         assert not supervisor.supervise(system, Layout(tmp_path))
     assert ("complete_lifecycle_action" in calls) == completed and calls[-1] == "off"
+
+
+class Metadata:
+    """Metadata of a Spot Instance with a notice. The target lifecycle state changes after some reads."""
+
+    def __init__(self, launched: float | MetadataError | None = None, terminated_after_reads: int = 10**9) -> None:
+        self.launched = launched
+        self.left = terminated_after_reads
+
+    def interruption_notice(self) -> InterruptionNotice:
+        return InterruptionNotice("terminate", 5000.0)
+
+    def launched_unix_seconds(self) -> float | None:
+        if isinstance(self.launched, MetadataError):
+            raise self.launched
+        return self.launched
+
+    def target_lifecycle_state(self) -> str | None:
+        self.left -= 1
+        if self.left == -1:
+            raise MetadataError("no response")
+        return "Terminated" if self.left < -1 else "InService"
+
+    def rebalance_recommendation(self) -> None:
+        return None
+
+
+class Still(FakeSystem):
+    """A machine whose wall clock follows the monotonic clock, which starts at 1000 s."""
+
+    def unix_seconds(self) -> float:
+        return self.now
+
+
+def waiting(system: FakeSystem, metadata: Metadata) -> Context:
+    return SimpleNamespace(system=system, metadata=metadata)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("until", "slept"), [(1130.0, 130.0), (900.0, 0.0), (10.0**9, LONGEST_WAIT_SECONDS)])
+def test_a_node_that_is_not_reclaimed_shuts_down(until: float, slept: float) -> None:
+    system = Still()
+    assert wait_for_reclaim(waiting(system, Metadata()), until, []) == (False, True)
+    assert system.slept == slept
+
+
+def test_the_group_ends_the_wait_for_the_interruption() -> None:
+    system = Still()
+    assert wait_for_reclaim(waiting(system, Metadata(terminated_after_reads=5)), 1100.0, []) == (True, True)
+    assert system.slept == 6
+
+
+def test_a_signal_ends_the_wait_for_the_interruption() -> None:
+    system, signalled = Still(), list[float]()
+    system.on_sleep = lambda: signalled.append(system.now)
+    assert wait_for_reclaim(waiting(system, Metadata()), 1100.0, signalled) == (False, False)
+    assert system.slept == 1
+
+
+@pytest.mark.parametrize(
+    ("market", "launched", "free_until"),
+    [
+        ("spot", 1700.0, 1700.0 + FREE_SECONDS),
+        ("spot", None, None),
+        ("spot", MetadataError("status 500"), None),
+        ("on-demand", 1700.0, None),
+    ],
+)
+def test_a_notice_is_noted_with_or_without_a_launch_time(
+    market: str, launched: float | MetadataError | None, free_until: float | None
+) -> None:
+    board, events = Board(), SimpleNamespace(emit=lambda event: None)
+    identity = SimpleNamespace(market=market)
+    metadata = Metadata(launched)
+    context = SimpleNamespace(system=Still(), metadata=metadata, events=events, identity=identity)
+    MetadataWatch(context, board).check()  # type: ignore[arg-type]
+    assert board.notice == InterruptionNotice("terminate", 5000.0)
+    assert board.free_until_unix == free_until
+
+
+@pytest.mark.parametrize(("result", "expected"), [((False, False), []), ((True, True), ["hook", "off"])])
+def test_a_node_waits_for_its_interruption_before_its_last_actions(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: tuple[bool, bool], expected: list[str]
+) -> None:
+    order: list[str] = []
+
+    class Leaving:
+        def __init__(self, *arguments: object) -> None:
+            pass
+
+        def run(self) -> Leave:
+            return Leave("notice", complete_hook=False, shut_down=True, reclaim_unix=77.0)
+
+    def wait(context: Context, until: float, signalled: list[float]) -> tuple[bool, bool]:
+        assert until == 77.0
+        return result
+
+    system = FakeSystem()
+    (tmp_path / "node.json").write_text(json.dumps(account.node()))
+    monkeypatch.setattr(system, "shut_down", lambda: order.append("off"))
+    monkeypatch.setattr(supervisor, "Supervisor", Leaving)
+    monkeypatch.setattr(supervisor, "wait_for_reclaim", wait)
+    monkeypatch.setattr(supervisor, "complete_hook", lambda context, identity: order.append("hook"))
+    monkeypatch.setattr("bootstrap.imds.InstanceMetadata.identity", lambda self: IDENTITY)
+    assert supervisor.supervise(system, Layout(tmp_path))
+    assert order == expected
