@@ -16,7 +16,7 @@ from stacks.loading import load
 from trainstack import account, desired, new_file, programs
 from trainstack.session import FAILED, INVALID, REFUSED, Account, CommandError, Json, observing, status_of
 from trainstack.status import Status
-from trainstack.verbs import saved
+from trainstack.verbs import LIMITED, saved
 from trainstack.waiting import Look, wait
 
 HARMLESS = 10
@@ -180,7 +180,7 @@ def _follow(opened: Account, deployment: account.Deployment) -> Status:
     def look() -> Look:
         nonlocal status
         status = status_of(opened, deployment)
-        is_over = status.phase == "ended" or (status.phase == "stopped" and not status.nodes)
+        is_over = status.phase == "ended" or (status.phase in ("stopped", LIMITED) and not status.nodes)
         return Look(is_over, progress(status))
 
     wait(look, FOREVER)
@@ -200,7 +200,7 @@ def _report(status: Status, *, as_json: bool) -> None:
     """Print the status.
 
     Raises:
-        CommandError: The run failed.
+        CommandError: The run failed, or has reached a limit.
     """
     if as_json:
         print(json.dumps(status.to_json()))
@@ -208,5 +208,7 @@ def _report(status: Status, *, as_json: bool) -> None:
         print(f"{status.name}: {progress(status)}")
     if status.desired == "stopped":
         print(f"{status.name} is stopped; start it with `trainstack resume {status.name}`", file=sys.stderr)
+    if status.phase == LIMITED:
+        raise CommandError(FAILED, f"{status.name}: {status.reason}")
     if status.phase == "ended" and status.cause != "finished":
         raise CommandError(FAILED, f"{status.name}: the run failed; see `trainstack why {status.name}`")

@@ -19,6 +19,7 @@ STOP_SECONDS = 900.0
 START_SECONDS = 600.0
 RETRY_SECONDS = 180.0
 """Time limits of the waits. A stop includes the last save and the termination of the nodes."""
+LIMITED = "limited"
 LATCHED = ("protected", "probing", "waiting", "giving_up")
 
 Waits = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the effect is visible.")]
@@ -125,6 +126,8 @@ def retry(name: Name, region: Region = None, waits: Waits = True, as_json: Json 
         raise change.refuse(f"the run is stopped; run `trainstack resume {name}`")
     if before.cause == "finished":
         raise change.refuse("the run has finished; to train again, change training.run and deploy")
+    if before.phase == LIMITED:
+        raise change.refuse(f"{before.reason}; a retry does not lift a limit")
     if before.phase not in (*LATCHED, "ended"):
         raise change.refuse(f"nothing prevents the run from starting: {before.phase}: {before.reason}")
     try:
@@ -136,10 +139,10 @@ def retry(name: Name, region: Region = None, waits: Waits = True, as_json: Json 
     def look() -> Look:
         nonlocal status
         status = change.look()
-        return Look(status.phase == "running", f"{status.phase}: {status.reason}")
+        return Look(status.phase in ("running", LIMITED), f"{status.phase}: {status.reason}")
 
-    if waits and not wait(look, RETRY_SECONDS):
-        raise CommandError(FAILED, f"{name}: still {status.phase} after {RETRY_SECONDS:.0f} s: {status.reason}")
+    if waits and (not wait(look, RETRY_SECONDS) or status.phase == LIMITED):
+        raise CommandError(FAILED, f"{name}: is not running after the retry: {status.phase}: {status.reason}")
     change.done("retrying" if waits else "retry requested", status)
 
 
@@ -159,10 +162,10 @@ def _wait_for_training(change: Change, after_generation: int) -> Status:
         is_late = status.status_age_seconds is None or status.status_age_seconds > 60
         trains = status.generation is not None and status.generation > after_generation and not is_late
         is_over = status.phase == "running" and trains and bool(status.nodes)
-        return Look(is_over or status.phase == "ended", f"{status.phase}: {status.reason}")
+        return Look(is_over or status.phase in ("ended", LIMITED), f"{status.phase}: {status.reason}")
 
-    if not wait(look, START_SECONDS):
+    if not wait(look, START_SECONDS) or status.phase == LIMITED:
         raise CommandError(
-            FAILED, f"{change.name}: is not training after {START_SECONDS:.0f} s; {status.phase}: {status.reason}"
+            FAILED, f"{change.name}: is not training (limit {START_SECONDS:.0f} s); {status.phase}: {status.reason}"
         )
     return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import sys
 from pathlib import Path
@@ -10,8 +11,11 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from stacks.functions.run_controller.causes import Cause
+from stacks.functions.run_controller.policy import ControllerState
 from stacks.loading import load
-from trainstack import deploying, new_file, programs
+from tests.trainstack.test_status import RUN, status
+from trainstack import deploying, new_file, programs, waiting
 from trainstack.commands import main
 
 VALUES = {"--instance-type": "g6.2xlarge", "--nodes": "2", "--market": "on_demand", "--preset": "llama-160m"}
@@ -209,6 +213,40 @@ def test_down_deletes_data_only_with_both_keys(
     started = Programs(monkeypatch)
     assert call("down", str(file), *options) == code
     assert started.started == ([] if arguments is None else [["destroy", str(file), *arguments], ["forget", "demo"]])
+
+
+@pytest.mark.parametrize(
+    ("phase", "cause", "code", "text"),
+    [
+        ("ended", Cause.FINISHED, 0, ""),
+        ("ended", Cause.TRAINING_FAILED, 1, "the run failed"),
+        ("limited", Cause.SPEND_LIMIT, 1, "limits.usd is 10"),
+    ],
+)
+def test_up_follows_until_the_run_ends_or_reaches_a_limit(
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    phase: str,
+    cause: Cause,
+    code: int,
+    text: str,
+) -> None:
+    """At a limit, the command waits until the nodes have saved."""
+    report = deploying._report
+    Programs(monkeypatch)
+    reason = "saved and stopped: limits.usd is 10"
+    last = status(controller=ControllerState(run_digest=RUN.digest(), phase=phase, cause=cause, reason=reason))
+    if phase == "limited":
+        statuses = iter([status(), status(), last, dataclasses.replace(last, nodes=())])
+    else:
+        statuses = iter([status(), status(), last])
+    monkeypatch.setattr(deploying, "status_of", lambda *_: next(statuses))
+    monkeypatch.setattr(deploying, "_report", report)
+    monkeypatch.setattr(waiting.wait, "__kwdefaults__", {"sleep": lambda seconds: None, "clock": lambda: 0.0})
+    assert call("up", str(file)) == code
+    assert text in capsys.readouterr().err
+    assert list(statuses) == []
 
 
 def test_a_silent_program_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

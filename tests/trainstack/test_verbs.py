@@ -27,6 +27,9 @@ from trainstack.waiting import Look, wait
 PARAMETER = "/trainstack/demo/desired"
 CALLER = "arn:aws:sts::123456789012:user/moto"
 RUNNING = ControllerState(run_digest=RUN.digest(), phase="running", reason="2 of 2 nodes in service")
+LIMITED = replace(
+    RUNNING, phase="limited", cause=Cause.SPEND_LIMIT, reason="saved and stopped: limits.usd is 10. Remedy: raise it"
+)
 STOPPED = replace(RUNNING, phase="stopped", cause=Cause.STOPPED, reason="stopped by ada")
 
 
@@ -122,12 +125,30 @@ def test_retry_sends_the_event_that_the_rule_expects(world: World, monkeypatch: 
     assert (code, output, sent) == (0, "demo: retry requested\n", ["demo"])
 
 
+def test_a_wait_for_training_ends_at_a_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = json.dumps(DesiredState(state="stopped").to_json())
+    world.client("ssm").put_parameter(Name=PARAMETER, Type="String", Value=value)
+    world.controller(LIMITED)
+    code, output, errors = world.call("resume", "demo", "--wait")
+    assert (code, output) == (1, "") and "limited: saved and stopped: limits.usd is 10" in errors
+
+    def reach_limit(client: Any, name: str) -> None:
+        world.controller(LIMITED)
+
+    monkeypatch.setattr(verbs.desired, "request_retry", reach_limit)
+    world.controller(replace(RUNNING, phase="waiting", reason="no gang in 2 attempts"))
+    code, output, errors = world.call("retry", "demo")
+    assert (code, output) == (1, "") and "is not running after the retry: limited" in errors
+
+
 @pytest.mark.parametrize(
     ("command", "state", "desired", "text"),
     [
         ("retry", RUNNING, "running", "nothing prevents the run from starting"),
         ("retry", STOPPED, "stopped", "trainstack resume demo"),
         ("retry", replace(RUNNING, phase="ended", cause=Cause.FINISHED), "running", "the run has finished"),
+        ("retry", LIMITED, "running", "limits.usd is 10. Remedy: raise it; a retry does not lift a limit"),
+        ("restart", LIMITED, "running", "is not training: limited"),
         ("restart", STOPPED, "stopped", "is not training"),
         ("restart", RUNNING, "running", "have not started yet"),
         ("stop", replace(RUNNING, phase="ended", reason="the run ended: finished"), "running", "nothing to stop"),

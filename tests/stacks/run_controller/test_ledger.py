@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from bootstrap.supervise.decide import SCALE_IN_LIMIT_SECONDS
 from stacks.functions.run_controller.ledger.books import (
     Books,
     Row,
@@ -18,6 +20,7 @@ from stacks.functions.run_controller.ledger.books import (
 )
 from stacks.functions.run_controller.ledger.machines import (
     HOUR,
+    MINIMUM_SECONDS,
     Charge,
     Machine,
     OnDemandPrices,
@@ -26,6 +29,7 @@ from stacks.functions.run_controller.ledger.machines import (
     merge,
     total,
 )
+from stacks.functions.run_controller.spending import Limits, Spending
 from tests.stacks.run_controller.billed_world import DAY, TYPES, Life, World
 
 PRICES = OnDemandPrices(TYPES)
@@ -96,6 +100,28 @@ def test_the_ledger_equals_the_true_bill(seed: int) -> None:
     assert keeper.crashes > 5 and true > 5.0
     assert usd(keeper.written()) == pytest.approx(true, rel=0.01)
     assert usd(keeper.books.totals(PRICES, world.end + TAIL)) == pytest.approx(usd(keeper.written()), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_limit_is_exceeded_by_at_most_the_time_between_two_looks_and_the_last_save(seed: int) -> None:
+    world = World(seed, days=0.2, machines=30)
+    limit = sum(world.bill(life) for life in world.lives) / 2
+    keeper, before = Keeper(world, seed, backend="fleet" if seed % 2 else "group"), world.start
+    for now in keeper.moments():
+        keeper.step(now)
+        if keeper.books.looked_unix_seconds != now:  # the step crashed
+            continue
+        spent = usd(keeper.books.totals(PRICES, now))
+        if Limits(usd=limit).reached(Spending(spent, spent, 0.0, 0.0)):
+            break
+        before = now
+    end = now + SCALE_IN_LIMIT_SECONDS
+    lives = [replace(life, end=min(life.end, end)) for life in world.lives if life.start < now]
+    running = [life for life in lives if life.end > before]
+    rate = sum(max(world.price(life, max(life.start, moment - HOUR)) for moment in (before, end)) for life in running)
+    assert now < world.end, "the limit stops the run"
+    excess = sum(world.bill(life) for life in lives) - limit
+    assert excess <= rate * (end - before + MINIMUM_SECONDS) / HOUR + 0.01 * limit
 
 
 @pytest.mark.parametrize("seed", range(2))
