@@ -23,12 +23,22 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 
 from stacks.capacity.catalogue import catalogue
-from trainstack import account, cost_command, deploying, node_events, status, verbs, why, zombies
+from trainstack import (
+    account,
+    cost_command,
+    deploying,
+    metrics,
+    node_events,
+    status,
+    tensorboard,
+    verbs,
+    why,
+    zombies,
+)
 from trainstack.reader_policy import operator_policy, reader_policy
 from trainstack.session import (
     EXIT_CODES,
     FAILED,
-    INVALID,
     MISSING,
     Account,
     CommandError,
@@ -36,6 +46,7 @@ from trainstack.session import (
     Name,
     Region,
     observing,
+    span_seconds,
     status_of,
 )
 
@@ -120,7 +131,7 @@ def show_events(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Print the nodes' events, oldest first."""
-    oldest = time.time() - _seconds(since)
+    oldest = time.time() - span_seconds(since)
     reader = _reader(Account(region), name, oldest, node)
     for event in reader.follow() if follow else reader.poll():
         if not kind or event["event"] in kind:
@@ -137,7 +148,7 @@ def show_output(
     follow: Annotated[bool, typer.Option(help="Continue until Ctrl-C, even when nodes are replaced.")] = False,
 ) -> None:
     """Print the trainers' standard output and error. A node sends at most 4 KiB per second on average."""
-    oldest = time.time() - _seconds(since)
+    oldest = time.time() - span_seconds(since)
     reader = _reader(Account(region), name, oldest, node)
     for event in reader.follow() if follow else reader.poll():
         if event["event"] == "trainer_output" and rank in (None, event.get("rank")):
@@ -226,19 +237,6 @@ def _reader(opened: Account, name: str, oldest: float, node: str) -> node_events
     return node_events.EventReader(opened.client("logs"), group, oldest, node)
 
 
-def _seconds(span: str) -> float:
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    try:
-        seconds = float(span[:-1]) * units[span[-1]]
-    except (ValueError, KeyError, IndexError):
-        seconds = -1.0
-    if not 0 <= seconds <= 3653 * 86400:
-        raise CommandError(
-            INVALID, f"--since: {span!r}: must be a number with the unit s, m, h or d, such as 90m; correct it"
-        )
-    return seconds
-
-
 def _add_program(name: str, module: str, text: str) -> None:
     """Add a command that replaces this process with `python -m MODULE`, which parses the remaining arguments itself."""
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -267,6 +265,8 @@ def use_account(
 deploying.add(app)
 verbs.add(app)
 cost_command.add(app)
+metrics.add(app)
+tensorboard.add(app)
 for program in PROGRAMS:
     _add_program(*program)
 

@@ -26,13 +26,15 @@ class EventReader:
         group: Name of the log group.
         since_unix_seconds: Time of the oldest event to read.
         node: Instance id, or a prefix of it; an empty string: all nodes.
+        pattern: CloudWatch Logs filter pattern; an empty string: all events.
     """
 
-    def __init__(self, logs: Any, group: str, since_unix_seconds: float, node: str = "") -> None:
+    def __init__(self, logs: Any, group: str, since_unix_seconds: float, node: str = "", *, pattern: str = "") -> None:
         self._logs = logs
         self._group = group
         self._newest_ms = self._since_ms = int(since_unix_seconds * 1000)
         self._node = node
+        self._pattern = pattern
         self._seen: dict[str, int] = {}
 
     def poll(self) -> Iterator[Event]:
@@ -45,6 +47,8 @@ class EventReader:
         arguments: dict[str, Any] = {"logGroupName": self._group, "startTime": start}
         if self._node:
             arguments["logStreamNamePrefix"] = self._node
+        if self._pattern:
+            arguments["filterPattern"] = self._pattern
         fresh: list[tuple[int, Event]] = []
         for page in self._logs.get_paginator("filter_log_events").paginate(**arguments):
             for entry in page["events"]:

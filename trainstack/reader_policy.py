@@ -1,4 +1,4 @@
-"""IAM policies for reading runs (`status`, `why`, `events`, `cost`) and for operating them.
+"""IAM policies for reading runs (`status`, `why`, `events`, `metrics`, `cost`) and for operating them.
 
 The policy for operating runs adds the calls made by `stop`, `resume`, `restart` and `retry`.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from bootstrap.documents.desired_state import desired_parameter
-from bootstrap.documents.object_keys import control_prefix
+from bootstrap.documents.object_keys import control_prefix, results_prefix
 from bootstrap.supervise.membership.control import STATUS_NAME
 from stacks.functions.run_controller.events import RETRY, SOURCE
 from stacks.functions.run_controller.records import state_key
@@ -24,6 +24,8 @@ def reader_policy(deployment: Deployment, region: str, account_id: str, partitio
     """Return the policy document for one deployment. `runs` shows only stacks that DescribeStacks may list."""
     place = f"{region}:{account_id}"
     bucket = f"arn:{partition}:s3:::{deployment.control_bucket}"
+    checkpoints = f"arn:{partition}:s3:::{deployment.checkpoint_bucket}"
+    results = results_prefix(deployment.name, "*")
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -49,6 +51,11 @@ def reader_policy(deployment: Deployment, region: str, account_id: str, partitio
                 [f"{bucket}/{control_prefix(deployment.name, '*')}{STATUS_NAME}", f"{bucket}/{state_key('*')}"],
             ),
             _allow("DistinguishMissing", "s3:ListBucket", bucket),
+            _allow("ReadEventFiles", "s3:GetObject", f"{checkpoints}/{results}*tfevents*"),
+            {
+                **_allow("ListResults", "s3:ListBucket", checkpoints),
+                "Condition": {"StringLike": {"s3:prefix": f"{results}*"}},
+            },
             {
                 **_allow("DecryptRecords", "kms:Decrypt", f"arn:{partition}:kms:{place}:key/*"),
                 "Condition": {

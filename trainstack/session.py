@@ -65,3 +65,21 @@ def status_of(opened: Account, deployment: account.Deployment) -> status.Status:
     """Return a deployment's status now."""
     now = time.time()
     return status.status_of(account.observe(opened.client, deployment, now), catalogue(), opened.region, now)
+
+
+def span_seconds(span: str) -> float:
+    """Return the seconds of a time span such as 30m, 6h or 2d.
+
+    Raises:
+        CommandError: The text is not a time span.
+    """
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    try:
+        seconds = float(span[:-1]) * units[span[-1]]
+    except (ValueError, KeyError, IndexError):
+        seconds = -1.0
+    if not 0 <= seconds <= 3653 * 86400:
+        raise CommandError(
+            INVALID, f"--since: {span!r}: must be a number with the unit s, m, h or d, such as 90m; correct it"
+        )
+    return seconds

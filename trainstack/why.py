@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bootstrap.documents.object_keys import run_prefix
+from bootstrap.documents.object_keys import results_prefix
 from bootstrap.events.schema import GenerationEnded
 from stacks.functions.run_controller.causes import REMEDIES, Cause
 from trainstack.account import Clients, Observation
@@ -155,8 +155,8 @@ def _controller(seen: Observation, status: Status) -> list[str]:
 
 def _failure(seen: Observation, failure: Failure) -> list[str]:
     run = "" if seen.run is None else seen.run.run
-    run_objects = f"s3://{seen.deployment.checkpoint_bucket}/{run_prefix(seen.deployment.name, run)}"
-    prefix = f"{run_objects}/results/gen-{failure.generation}/"
+    bucket, results = seen.deployment.checkpoint_bucket, results_prefix(seen.deployment.name, run)
+    prefix = f"s3://{bucket}/{results}gen-{failure.generation}/"
     where = f"generation {failure.generation} on {failure.instance_id}"
     return [f"first error: {failure.message} ({where})", f"logs and tracebacks: {prefix}"]
 

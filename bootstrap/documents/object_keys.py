@@ -22,6 +22,18 @@ def control_prefix(fleet: str, run: str) -> str:
     return f"{run_prefix(fleet, run)}/control/"
 
 
+def results_prefix(fleet: str, run: str) -> str:
+    """Return the prefix of the results of a run's generations in the checkpoint bucket, with a slash at its end."""
+    return f"{run_prefix(fleet, run)}/results/"
+
+
+def is_event_file(name: str) -> bool:
+    """Return True for the name of a file that TensorBoard reads. Source (2026-11): `IsTensorFlowEventsFile` in
+    https://github.com/tensorflow/tensorboard/blob/master/tensorboard/backend/event_processing/io_wrapper.py
+    """
+    return "tfevents" in name.rpartition("/")[2]
+
+
 def user_id(role_id: str, instance_id: str) -> str:
     """Return the value of `aws:userid` in an instance's calls."""
     return f"{role_id}:{instance_id}"

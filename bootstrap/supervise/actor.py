@@ -80,7 +80,7 @@ class Actor:
         self._loader = loader
         self._command = command
         self._standby = Standby(context.layout.root / STANDBY_LOG) if command is torchrun_command else None
-        self._results = Results(context)
+        self.results = Results(context)
         self._not_before = 0.0
         self._lost_election = 0
         self._run: RunDocument | None = None
@@ -157,7 +157,7 @@ class Actor:
         """Before the supervisor exits, kill the trainers, finish uploading results, and end the standby."""
         if self.trainer is not None and self.active is not None and self.active.result is None:
             self.trainer.kill("failed", "the supervisor exited")
-        self._results.finish(UPLOAD_LIMIT_SECONDS)
+        self.results.finish(UPLOAD_LIMIT_SECONDS)
         if self._standby is not None:
             self._standby.end()
 
@@ -234,6 +234,7 @@ class Actor:
         environment = trainer_environment(launch, self._context.system.environment())
         self.trainer.start(self._command(launch), environment, run.training, self._warm_start(launch, environment))
         self._run = run
+        self.results.follow(run.run, record.generation, action.rank)
         self.last_result, self.last_generation, self.ready_since = None, record.generation, None
         self.active = Active(record, action.rank, self._context.system.monotonic_seconds())
         self._context.events.emit(
@@ -299,7 +300,7 @@ class Actor:
         self._context.events.emit(
             GenerationEnded(record.generation, result.outcome, result.step, result.message, remedy)
         )
-        self._results.upload(self._run.run, record.generation, active.rank)
+        self.results.upload(self._run.run, record.generation, active.rank)
         if active.rank == 0:  # only rank 0 counts failures, because other ranks may not have seen the last save
             saved_step = self.trainer.saved_step
             self.state = self.state.after_generation(record.run_digest, failed=failed, saved_step=saved_step)

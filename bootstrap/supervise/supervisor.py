@@ -48,6 +48,7 @@ from bootstrap.supervise.run_status import StatusWriter
 from bootstrap.supervise.saved_state import load_state, save_state
 from bootstrap.supervise.situation import Leave, Situation, Wanted
 from bootstrap.supervise.trainers.launch import LaunchCommand, torchrun_command
+from bootstrap.supervise.trainers.results import EVENT_FILES_INTERVAL_SECONDS
 from bootstrap.supervise.trainers.trainer import kill_left_over
 from bootstrap.supervise.volume_snapshot import VolumeSnapshot
 from bootstrap.system import OUTPUT_TAIL_BYTES, System
@@ -138,6 +139,7 @@ class Supervisor:
             self._records,
             self._beats,
             self._status_monitor,
+            Monitor("event files", EVENT_FILES_INTERVAL_SECONDS, self._actor.results.upload_event_files, wake),
         ]
         if context.node.gpus:
             use = gpu_watches.GpuUseWatch(context).check

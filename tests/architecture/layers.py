@@ -122,10 +122,10 @@ LAYERS: dict[str, list[str]] = {
         "trainer",
     ],
     "trainstack": [
-        "account new_file node_events programs waiting",
+        "account new_file node_events plots programs waiting",
         "cost desired reader_policy status zombies",
         "session why",
-        "cost_command verbs",
+        "cost_command metrics tensorboard verbs",
         "deploying",
         "commands",
     ],

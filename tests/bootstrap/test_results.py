@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bootstrap.context import Context
+from bootstrap.errors import BootstrapError
 from bootstrap.supervise.trainers import results
 from bootstrap.supervise.trainers.results import Results
 from tests.bootstrap.account import Account
@@ -33,8 +34,12 @@ def write_results(context: Context) -> Path:
     return directory
 
 
+def key(account: Account, name: str) -> str:
+    return f"runs/{account.name}/first/results/gen-2/node-1/{name}"
+
+
 def uploaded(account: Account) -> dict[str, bytes]:
-    prefix = f"runs/{account.name}/first/results/gen-2/node-1/"
+    prefix = key(account, "")
     listed = account.s3.list_objects_v2(Bucket=account.checkpoints, Prefix=prefix).get("Contents", [])
     get = account.s3.get_object
     bodies = {each["Key"]: get(Bucket=account.checkpoints, Key=each["Key"])["Body"] for each in listed}
@@ -80,3 +85,64 @@ def test_a_bucket_that_refuses_is_said(account: Account, tmp_path: Path) -> None
     work.finish(LIMIT_SECONDS)
     (event,) = events(context)
     assert "NoSuchBucket" in event["message"] and event["bytes"] == 0
+
+
+EVENT_FILE = "tensorboard/events.out.tfevents.1.node.2.0"
+
+
+def test_event_files_are_uploaded_while_a_generation_trains(account: Account, tmp_path: Path) -> None:
+    context = real(account, tmp_path)
+    directory = write_results(context)
+    work, file = Results(context), directory / EVENT_FILE
+    work.upload_event_files()
+    work.follow("first", 2, 1)
+    work.upload_event_files()
+    assert uploaded(account) == {}, "no event file yet"
+    file.parent.mkdir()
+    file.write_bytes(b"first")
+    work.upload_event_files()
+    assert uploaded(account) == {EVENT_FILE: b"first"}
+    account.s3.delete_object(Bucket=account.checkpoints, Key=key(account, EVENT_FILE))
+    work.upload_event_files()
+    assert uploaded(account) == {}, "an unchanged file is not uploaded again"
+    file.write_bytes(b"first second")
+    work.upload_event_files()
+    assert uploaded(account) == {EVENT_FILE: b"first second"}
+    work.upload("first", 2, 1)
+    work.finish(LIMIT_SECONDS)
+    assert len(uploaded(account)) == 5
+    file.write_bytes(b"after the end")
+    work.upload_event_files()
+    assert uploaded(account)[EVENT_FILE] == b"first second", "the generation has ended"
+
+
+def test_a_large_event_file_is_uploaded_at_the_end_only(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "EVENT_FILE_LIMIT_BYTES", 10)
+    context = real(account, tmp_path)
+    file = write_results(context) / EVENT_FILE
+    file.parent.mkdir()
+    file.write_bytes(b"x" * 11)
+    work = Results(context)
+    work.follow("first", 2, 1)
+    work.upload_event_files()
+    assert uploaded(account) == {}
+    work.upload("first", 2, 1)
+    work.finish(LIMIT_SECONDS)
+    assert uploaded(account)[EVENT_FILE] == b"x" * 11
+
+
+def test_a_refused_event_file_is_tried_again(account: Account, tmp_path: Path) -> None:
+    context = real(account, tmp_path)
+    file = write_results(context) / EVENT_FILE
+    file.parent.mkdir()
+    file.write_bytes(b"first")
+    work = Results(context)
+    work.follow("first", 2, 1)
+    account.s3.delete_bucket(Bucket=account.checkpoints)
+    with pytest.raises(BootstrapError, match="tfevents.*cannot be uploaded"):
+        work.upload_event_files()
+    account.s3.create_bucket(Bucket=account.checkpoints)
+    work.upload_event_files()
+    assert uploaded(account) == {EVENT_FILE: b"first"}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from bootstrap.documents.desired_state import RUNNING
-from bootstrap.documents.object_keys import control_prefix
+from bootstrap.documents.object_keys import control_prefix, results_prefix
 from bootstrap.supervise.membership.records import to_text
 from localcloud.cloud import LocalCloud
 from localcloud.iam.identity import ROOT_ACCESS_KEY_ID
@@ -27,10 +28,12 @@ from tests.trainstack.test_status import REPORT, RUN
 from trainstack import desired
 from trainstack.account import NotDeployed, find, find_all, observe
 from trainstack.reader_policy import operator_policy, reader_policy
+from trainstack.tensorboard import Copied, Copy
 
 ROOT = Path(__file__).parents[2]
 REGION = "us-east-1"
 MAX_CALLS = 6
+EVENTS = "tensorboard/events.out.tfevents.1.node.2.0"
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,7 @@ def deploy(cloud: LocalCloud, name: str) -> None:
     bucket, parameter = f"{name}-control", f"/trainstack/{name}/run"
     s3, client = cloud.clients.client("s3"), cloud.clients.client
     s3.create_bucket(Bucket=bucket)
+    s3.create_bucket(Bucket=f"{name}-checkpoints")
     outputs = {"FleetId": "trainstack-" + name, "LogGroup": f"/trainstack/{name}", "RunParameter": parameter}
     log = {"Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": outputs["LogGroup"]}}}
     create_stack(client("cloudformation"), f"{name}-TrainingStack", outputs, log)
@@ -100,6 +104,33 @@ def test_runs_and_events(cloud: LocalCloud) -> None:
     assert "node_leaving       reason=notice" in done.stdout, done.stderr
 
 
+def test_metrics_and_tensorboard(cloud: LocalCloud, tmp_path: Path) -> None:
+    client, now = cloud.clients.client, time.time()
+    records = [{"record": "step", "step": step, "loss": 4.0 - step / 10, "tokens_per_second": 1e5} for step in (10, 20)]
+    events: list[dict[str, Any]] = [{"event": "trainer", "record": record} for record in records]
+    events.append({"event": "gpu_use", "gpu_utilization_percent": 91.5})
+    entries = [{"timestamp": int(now * 1000), "message": json.dumps({"unix_seconds": now, **each})} for each in events]
+    client("logs").put_log_events(logGroupName="/trainstack/demo", logStreamName="i-1", logEvents=entries)
+    done = run(cloud, "metrics", "demo", "--json")
+    found = json.loads(done.stdout)
+    assert [(one["step"], one["loss"]) for one in found["steps"]] == [(10, 3.0), (20, 2.0)], done.stderr
+    assert [use for _, use in found["gpu_use"]] == [91.5]
+    done = run(cloud, "metrics", "demo", "--plot")
+    assert "loss by step: 2" in done.stdout and "throughput by step: 100,000 tokens/s" in done.stdout, done.stderr
+    assert "2.0000" in run(cloud, "metrics", "demo").stdout
+    done = run(cloud, "metrics", "other")
+    assert done.returncode == 3 and "--since" in done.stderr
+
+    options = ("tensorboard", "other", "--no-follow", "--directory", str(tmp_path))
+    done = run(cloud, *options)
+    assert done.returncode == 3 and "observation.tensorboard: true" in done.stderr
+    key = f"{results_prefix('other', RUN.run)}gen-2/node-0/{EVENTS}"
+    client("s3").put_object(Bucket="other-checkpoints", Key=key, Body=b"events")
+    done = run(cloud, *options)
+    assert done.returncode == 0 and "event files: 1, new bytes: 6" in done.stderr, done.stderr
+    assert (tmp_path / "gen-2" / "node-0" / EVENTS).read_bytes() == b"events"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -131,6 +162,25 @@ def test_the_reader_policy_suffices_and_excludes_other_deployments(cloud: LocalC
         find(reader, "other")
     with pytest.raises(logs.exceptions.ClientError, match="AccessDenied|not authorized"):
         logs.filter_log_events(logGroupName="/trainstack/other")
+
+
+def test_the_reader_policy_allows_the_event_files_only(cloud: LocalCloud, tmp_path: Path) -> None:
+    client = cloud.clients.client
+    policy = reader_policy(find(client, "demo"), REGION, cloud.clients.account)
+    reader = partial(as_role, cloud, make_role(cloud, "event-reader", *policy["Statement"]))
+    for name in ("demo", "other"):
+        for key in (f"{results_prefix(name, 'read')}gen-1/node-0/{EVENTS}", f"runs/{name}/read/checkpoints/x"):
+            client("s3").put_object(Bucket=f"{name}-checkpoints", Key=key, Body=b"events")
+    copy = Copy(reader("s3"), "demo-checkpoints", results_prefix("demo", "read"), tmp_path)
+    assert copy.update() == Copied(1, 6)
+    assert (tmp_path / "gen-1" / "node-0" / EVENTS).read_bytes() == b"events"
+    for refused in (
+        replace(copy, prefix="runs/demo/read/checkpoints/").update,
+        replace(copy, bucket="other-checkpoints", prefix=results_prefix("other", "read")).update,
+        lambda: copy.s3.get_object(Bucket="demo-checkpoints", Key="runs/demo/read/checkpoints/x"),
+    ):
+        with pytest.raises(ClientError, match="AccessDenied|not authorized"):
+            refused()
 
 
 def test_the_operator_policy_suffices_for_one_deployment(cloud: LocalCloud) -> None:

@@ -17,6 +17,8 @@ SHOWN = {"step", "validation", "checkpoint", "ranks"}
 NOT_PLOTTED = {"step", "unix_seconds", "schema_version"}
 UNITS = {"_seconds": "Seconds", "_bytes": "Bytes", "_percent": "Percent", "_per_second": "Count/Second"}
 NAMESPACE = "Trainstack"
+FLUSH_SECONDS = 15
+"""Longest time for which events stay in memory. The supervisor uploads the files every 30 s."""
 MAX_METRICS = 100
 """Limit per object in the embedded metric format
 (https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html,
@@ -77,7 +79,7 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(folder), flush_secs=FLUSH_SECONDS)
 
     def take(self, record: Record) -> None:
         """Write a record's numbers at its step."""
