@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -33,7 +32,7 @@ from trainstack import (
     tensorboard,
     verbs,
     why,
-    zombies,
+    zombies_command,
 )
 from trainstack.reader_policy import operator_policy, reader_policy
 from trainstack.session import (
@@ -179,29 +178,6 @@ def open_shell(
     raise typer.Exit(subprocess.run(arguments).returncode)
 
 
-@app.command("zombies")
-def show_zombies(
-    region: Region = None,
-    all_regions: Annotated[bool, typer.Option(help="Search all regions enabled for the account.")] = False,
-    as_json: Json = False,
-) -> None:
-    """List billed resources that no run uses, and the command to delete each of them. Nothing is deleted."""
-    now, first = time.time(), Account(region)
-    names = [each["RegionName"] for each in first.client("ec2").describe_regions()["Regions"]] if all_regions else []
-    found: list[zombies.Zombie] = []
-    for name in names or [first.region]:
-        if names:
-            print(f"searching {name}", file=sys.stderr)
-        found += zombies.search(Account(name).prepare(*zombies.SERVICES).client, name, now)
-    if as_json:
-        print(json.dumps([dataclasses.asdict(each) for each in found]))
-        return
-    for each in found:
-        print(each)
-    known = sum(each.usd_per_month or 0.0 for each in found)
-    print(f"{len(found)} resources without a run, {known:,.2f} USD per month for those with a known price")
-
-
 @app.command("reader-policy")
 def print_reader_policy(
     name: Name,
@@ -267,6 +243,7 @@ verbs.add(app)
 cost_command.add(app)
 metrics.add(app)
 tensorboard.add(app)
+zombies_command.add(app)
 for program in PROGRAMS:
     _add_program(*program)
 

@@ -14,7 +14,17 @@ from stacks.delivery.review import MEANINGS
 from stacks.errors import ConfigError
 from stacks.loading import load
 from trainstack import account, desired, new_file, programs
-from trainstack.session import FAILED, INVALID, REFUSED, Account, CommandError, Json, observing, status_of
+from trainstack.session import (
+    FAILED,
+    INVALID,
+    REFUSED,
+    Account,
+    CommandError,
+    Json,
+    confirm,
+    observing,
+    status_of,
+)
 from trainstack.status import Status
 from trainstack.verbs import LIMITED, saved
 from trainstack.waiting import Look, wait
@@ -119,7 +129,7 @@ def down(
     options = ["--force"]
     if not yes:
         what = "the fleet, the network, the alarms AND ALL DATA" if data else "the fleet, the network and the alarms"
-        _confirm(f"Delete {what} of {config.name}?", "nothing was deleted", "--yes")
+        confirm(f"Delete {what} of {config.name}?", "nothing was deleted", "--yes")
     if data:
         options += ["--data", "--context", "allow-destroy=true"]
     _run("destroy", "deleting", str(file), *options)
@@ -164,14 +174,7 @@ def _approve(file: Path, code: int, approved: int) -> None:
     """
     if code <= max(approved, HARMLESS):
         return
-    _confirm(f"{file}: {MEANINGS[code]} (code {code}). Deploy?", "nothing was deployed", f"--approved {code}")
-
-
-def _confirm(question: str, otherwise: str, option: str) -> None:
-    if not sys.stdin.isatty():
-        raise CommandError(REFUSED, f"{question} {otherwise}; without a terminal, confirm with {option}")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise CommandError(REFUSED, otherwise)
+    confirm(f"{file}: {MEANINGS[code]} (code {code}). Deploy?", "nothing was deployed", f"--approved {code}")
 
 
 def _follow(opened: Account, deployment: account.Deployment) -> Status:

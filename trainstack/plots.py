@@ -25,7 +25,7 @@ def plot(
         unit: Unit of y, for the title.
         width: Width of the area in characters. Each column shows the mean of its points.
         height: Height of the area in characters.
-        is_ascii: Whether the terminal lacks Braille characters, which have two columns and four rows of dots each.
+        is_ascii: Whether to print no Braille characters, which have two columns and four rows of dots each.
     """
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if not finite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Annotated, Any
 
@@ -83,3 +84,20 @@ def span_seconds(span: str) -> float:
             INVALID, f"--since: {span!r}: must be a number with the unit s, m, h or d, such as 90m; correct it"
         )
     return seconds
+
+
+def confirm(question: str, otherwise: str, option: str) -> None:
+    """Ask a question on the terminal, and return if the answer is yes.
+
+    Args:
+        question: The question.
+        otherwise: The result of another answer.
+        option: The option that takes the place of the answer.
+
+    Raises:
+        CommandError: The answer is not yes, or there is no terminal.
+    """
+    if not sys.stdin.isatty():
+        raise CommandError(REFUSED, f"{question} {otherwise}; without a terminal, confirm with {option}")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise CommandError(REFUSED, otherwise)

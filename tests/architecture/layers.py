@@ -125,7 +125,7 @@ LAYERS: dict[str, list[str]] = {
         "account new_file node_events plots programs waiting",
         "cost desired reader_policy status zombies",
         "session why",
-        "cost_command metrics tensorboard verbs",
+        "cost_command metrics tensorboard verbs zombies_command",
         "deploying",
         "commands",
     ],

@@ -9,8 +9,9 @@ from typing import Any
 import boto3
 from moto import mock_aws
 
+from stacks.functions.zombie_watch.search import Search, _spot_requests
 from trainstack.account import DEPLOYMENT_TAG
-from trainstack.zombies import _Search, _spot_requests
+from trainstack.zombies import end
 
 REGION = "us-east-1"
 
@@ -31,6 +32,11 @@ def test_requests_of_a_deployment_without_a_training_stack_are_found() -> None:
         )
         ids[owner] = made["SpotInstanceRequests"][0]["SpotInstanceRequestId"]
     client("ec2").request_spot_instances(LaunchSpecification={"ImageId": image, "InstanceType": "g6.xlarge"})
-    (found,) = _spot_requests(_Search(client, REGION, {"live": frozenset({"TrainingStack"})}, time.time()))
+    stacks = {"live": frozenset({"TrainingStack"})}
+    (found,) = _spot_requests(Search(client, REGION, stacks, time.time(), lambda _: None, lambda *_: None))
     assert (found.id, found.deployment) == (ids["gone"], "gone")
     assert ids["gone"] in found.remedy
+    assert end(client, [found], [found]) == [(found, "")]
+    states = client("ec2").describe_spot_instance_requests()["SpotInstanceRequests"]
+    assert {each["State"] for each in states if each["SpotInstanceRequestId"] == ids["gone"]} <= {"cancelled"}
+    assert ids["live"] in {each["SpotInstanceRequestId"] for each in states}

@@ -5,6 +5,7 @@ The embedded cloud refuses RequestSpotInstances: `test_spot_requests` covers thi
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Iterator
@@ -16,10 +17,14 @@ import pytest
 from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG
 from bootstrap.documents.object_keys import heartbeat_key
 from localcloud.cloud import LocalCloud
+from stacks.functions.zombie_watch import handler as watching
+from stacks.functions.zombie_watch import search as searching
+from stacks.functions.zombie_watch.search import KINDS, Deletion, Zombie
 from tests.trainstack.stacks import create_stack
 from tests.trainstack.test_status import RUN
 from trainstack.account import DEPLOYMENT_TAG
-from trainstack.zombies import KINDS, Zombie, search
+from trainstack.commands import main
+from trainstack.zombies import can_end, end, search
 
 REGION = "us-east-1"
 HOUR = 3600.0
@@ -169,7 +174,7 @@ def test_a_network_without_training_is_found() -> None:
     network("idle")
     zombies = found()
     assert {each.kind for each in zombies.values()} == {"stack", "NAT gateway"}
-    assert all("make destroy" in each.remedy for each in zombies.values())
+    assert all("trainstack down FILE" in each.remedy for each in zombies.values())
 
 
 def test_instances_without_heartbeat_are_found_after_their_boot() -> None:
@@ -207,6 +212,156 @@ def test_fifty_resources_of_healthy_deployments_are_not_found() -> None:
     client("ec2").create_volume(Size=1, AvailabilityZone="us-east-1a")
     client("ec2").allocate_address(Domain="vpc")
     assert found() == {}, "resources without a deployment's tag are not Trainstack's"
+
+
+def test_the_commands_of_the_aws_cli_name_the_arguments() -> None:
+    call = Deletion("ec2", "cancel_spot_instance_requests", {"SpotInstanceRequestIds": ["sir-1", "sir-2"]})
+    expected = "aws ec2 cancel-spot-instance-requests --region us-east-1 --spot-instance-request-ids sir-1 sir-2"
+    assert call.command(REGION) == expected
+    assert Deletion("fsx", "delete_file_system", {"FileSystemId": "fs-1"}).command(REGION) == (
+        "aws fsx delete-file-system --region us-east-1 --file-system-id fs-1"
+    )
+
+
+def lose() -> dict[str, str]:
+    """Create each kind of resource that a call deletes, and return the names by kind."""
+    lost = {
+        "instance": instance("gone"),
+        "volume": volume("gone"),
+        "file system": file_system("gone"),
+        "capacity reservation": reservation("gone"),
+    }
+    lost["snapshot"] = snapshot(lost["volume"], "gone")
+    tagged_address = tagged("elastic-ip", "gone")
+    lost["Elastic IP address"] = client("ec2").allocate_address(Domain="vpc", TagSpecifications=tagged_address)[
+        "AllocationId"
+    ]
+    made = network("gone")
+    return {**lost, "VPC endpoint": made["endpoint"], "NAT gateway": made["gateway"]}
+
+
+def test_resources_without_data_are_deleted_and_the_others_only_with_data() -> None:
+    deploy("live")
+    kept, lost = instance("live"), lose()
+    zombies = found()
+    assert {each.kind: each.id for each in zombies.values() if each.has_data} == {
+        kind: lost[kind] for kind in ("volume", "snapshot", "file system")
+    }
+    first = [each for each in zombies.values() if can_end(each, data=False)]
+    assert end(client, first, zombies.values()) == [(each, "") for each in first]
+    # Releasing the gateway's address is possible only after the gateway's deletion.
+    left = found()
+    assert {each.kind for each in left.values()} <= {"volume", "snapshot", "file system", "Elastic IP address"}
+    second = [each for each in left.values() if can_end(each, data=True)]
+    assert [problem for _, problem in end(client, second, left.values()) if problem] == []
+    assert found() == {}
+    states = client("ec2").describe_instances(InstanceIds=[kept])["Reservations"][0]["Instances"][0]["State"]
+    assert states["Name"] in ("pending", "running")
+
+
+def test_a_resource_that_is_in_use_again_or_needs_another_remedy_remains() -> None:
+    lost = instance("gone")
+    stack("idle-NetworkStack")
+    chosen = list(found().values())
+    stack("gone-TrainingStack")
+    assert {each.id: problem for each, problem in end(client, chosen, found().values())} == {
+        lost: "it is in use again, or has ended",
+        "idle-NetworkStack": "trainstack down FILE, with the deployment file of idle",
+    }
+    assert not can_end(next(each for each in chosen if each.kind == "stack"), data=True)
+    states = client("ec2").describe_instances(InstanceIds=[lost])["Reservations"][0]["Instances"][0]["State"]
+    assert states["Name"] in ("pending", "running")
+
+
+def test_a_refused_deletion_is_reported() -> None:
+    lost = volume("gone")
+    (zombie,) = found().values()
+    client("ec2").delete_volume(VolumeId=lost)
+    ((_, problem),) = end(client, [zombie], [zombie])
+    assert "InvalidVolume.NotFound" in problem
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(("zombies", "--region", REGION, *arguments))
+    return int(ended.value.code or 0)
+
+
+def test_the_command_deletes_only_after_a_confirmation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("trainstack.session.Account.client", lambda self, service: client(service))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    lost, data = instance("gone"), volume("gone")
+    assert call() == 0 and set(found()) == {lost, data}
+    assert "2 resources without a run" in capsys.readouterr().out
+    assert call("--end") == 4 and set(found()) == {lost, data}
+    assert "Delete 1 resources? nothing was deleted; without a terminal, confirm with --yes" in capsys.readouterr().err
+    assert call("--end", "--yes") == 0 and set(found()) == {data}
+    assert f"instance {lost}: deleted" in capsys.readouterr().err
+    assert call("--end", "--yes") == 0 and set(found()) == {data}
+    assert "1 of 1 resources remain" in capsys.readouterr().err
+    assert call("--end", "--data", "--yes", "--json") == 0 and found() == {}
+    assert [each["id"] for each in json.loads(capsys.readouterr().out)] == [data]
+
+
+def test_the_tags_are_those_of_the_nodes_and_stacks() -> None:
+    assert (searching.SNAPSHOTS_TAG, searching.COPY_TAG) == (SNAPSHOTS_TAG, COPY_TAG)
+    assert searching.DEPLOYMENT_TAG == DEPLOYMENT_TAG
+
+
+class Watch:
+    """The daily function in this process, with the clients of the embedded cloud."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own: str) -> None:
+        self._capsys = capsys
+        monkeypatch.setattr(watching, "_client", client)
+        variables = {"DEPLOYMENT": own, "AWS_REGION": REGION, "CONTROL_BUCKET": f"{own}-control"}
+        for name, value in {**variables, "RUN_PARAMETER": f"/trainstack/{own}/run"}.items():
+            monkeypatch.setenv(name, value)
+
+    def look(self) -> dict[str, Any]:
+        self._capsys.readouterr()
+        watching.handler({}, None)
+        (line,) = self._capsys.readouterr().out.splitlines()
+        return dict(json.loads(line))
+
+
+def test_the_daily_search_counts_and_deletes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy("own")
+    deploy("other")
+    stack("other-ObservabilityStack")
+    watch = Watch(monkeypatch, capsys, "own")
+    silent, heard, theirs = instance("own"), instance("own"), instance("other")
+    assert watch.look() == {"event": "zombies", "deployment": "own", "found": 0, "resources": []}
+    lost, copy = volume("gone"), volume("other", copy_of="vol-1")
+    now = time.time
+    monkeypatch.setattr(watching.time, "time", lambda: now() + 2 * HOUR)
+    monkeypatch.setattr(watching, "_heartbeats", lambda own: {heard: now() + 2 * HOUR})
+    line = watch.look()
+    assert line["found"] == 2 and [name.split()[1] for name in line["resources"]] == [silent, lost], (theirs, copy)
+    monkeypatch.setattr(watching, "MAX_LISTED", 1)
+    line = watch.look()
+    assert (line["found"], len(line["resources"])) == (2, 1)
+
+
+def test_the_daily_search_reads_the_heartbeats_of_its_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy("own")
+    watch = Watch(monkeypatch, capsys, "own")
+    heartbeat("own", instance("own"))
+    monkeypatch.setattr(searching, "BOOT_SECONDS", -1.0)
+    assert watch.look()["found"] == 0
+    silent = instance("own")
+    assert silent in watch.look()["resources"][0]
+    client("ssm").put_parameter(Name="/trainstack/own/run", Value="{}", Overwrite=True)
+    with pytest.raises(ValueError, match="/trainstack/own/run: does not contain a run document"):
+        watch.look()
+    client("ssm").delete_parameter(Name="/trainstack/own/run")
+    assert watch.look()["found"] == 2
 
 
 def test_each_kind_is_covered() -> None:

@@ -1,0 +1,66 @@
+"""The Lambda handler of the daily search. It prints one JSON line for the alarm's metric filter, and deletes nothing.
+
+The function reports the zombies of its own deployment, and those of deployments without an ObservabilityStack, which
+have no such function.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from .search import Search, Zombie, deployments, heartbeats
+
+MAX_LISTED = 50
+_BOUNDED = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
+
+
+@cache
+def _client(service: str) -> Any:
+    return boto3.client(service, config=_BOUNDED)
+
+
+def handler(_: Mapping[str, Any], context: object) -> None:
+    """Search the function's region, and print the number of zombies and their names.
+
+    Raises:
+        botocore.exceptions.ClientError: AWS rejected a call. An alarm reports the failed invocation.
+        ValueError: The run parameter does not contain a run document.
+    """
+    own = os.environ["DEPLOYMENT"]
+    for service in ("cloudformation", "ec2", "fsx", "s3", "ssm"):  # boto3 creates clients in one thread only
+        _client(service)
+    stacks = deployments(_client)
+
+    def heard(deployment: str) -> Mapping[str, float] | None:
+        return _heartbeats(own) if deployment == own else None
+
+    search = Search(_client, os.environ["AWS_REGION"], stacks, time.time(), heard, lambda *_: None)
+    found = [each for each in search.run() if is_reported(each, own, stacks)]
+    names = [f"{each.kind} {each.id} of {each.deployment}: {each.reason}" for each in found[:MAX_LISTED]]
+    print(json.dumps({"event": "zombies", "deployment": own, "found": len(found), "resources": names}), flush=True)
+
+
+def is_reported(zombie: Zombie, own: str, stacks: Mapping[str, frozenset[str]]) -> bool:
+    """Return True if this deployment's function reports a zombie."""
+    return zombie.deployment == own or "ObservabilityStack" not in stacks.get(zombie.deployment, ())
+
+
+def _heartbeats(deployment: str) -> Mapping[str, float]:
+    """Return the times of the heartbeats of the current run's instances."""
+    answer = _client("ssm").get_parameters(Names=[os.environ["RUN_PARAMETER"]])
+    if not answer["Parameters"]:
+        return {}
+    try:
+        run = str(json.loads(answer["Parameters"][0]["Value"])["run"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        name = os.environ["RUN_PARAMETER"]
+        raise ValueError(f"{name}: does not contain a run document ({error!r}); deploy it again") from error
+    return heartbeats(_client("s3"), os.environ["CONTROL_BUCKET"], f"runs/{deployment}/{run}/control/")
