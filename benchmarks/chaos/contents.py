@@ -54,7 +54,7 @@ def steps_after(backend: Backend, step: int) -> set[int]:
 
 
 def newest_tensors(backend: Backend) -> dict[str, torch.Tensor]:
-    """Return all tensors in the newest checkpoint, including the ranks' random states."""
+    """Return all tensors in the newest checkpoint, including the ranks' RNG states."""
     manifest: Manifest = read_manifest(backend, next(checkpoint_entries(backend)))
     tensors: dict[str, torch.Tensor] = {}
     for part in manifest.parts:

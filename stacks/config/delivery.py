@@ -76,8 +76,8 @@ class GithubConfig(Section):
     )
     branch: Branch = setting("Branch that may deploy.", edit="changes the delivery", default="main")
     environments: list[EnvironmentName] = setting(
-        "GitHub environments whose jobs may deploy. The second environment requires reviewers, and deploys the "
-        "changes that the gate stops.",
+        "GitHub environments whose jobs may deploy. The second environment requires reviewers; changes that the "
+        "gate blocks wait there for approval.",
         edit="changes the delivery",
         default=["production", "production-approval"],
         min_length=1,

@@ -64,7 +64,7 @@ class Checkpointer:
         generation: number of this start of the run, if you number the starts. Once a later start has begun, processes
             from earlier starts can no longer commit. If two starts have the same number, the later one wins.
         retention: rules for the checkpoints to keep; by default, the newest two.
-        seed: seed for the random states if the world size has changed.
+        seed: seed for the RNG states if the world size has changed.
         compress: True to compress chunks where it saves space.
         verification: data that a new run writes to the store and reads back in :meth:`resume`. ``part``: the structure
             and one chunk. ``full``: all bytes of the model, which takes as long as a save plus a resume, and needs host
@@ -108,7 +108,7 @@ class Checkpointer:
         return self._is_local_only
 
     def resume(self) -> Resumption:
-        """Take over the store, and load the newest checkpoint into the model, optimizer, scaler and random states.
+        """Take over the store, and load the newest checkpoint into the model, optimizer, scaler and RNG states.
 
         Raises:
             ConfigurationError: The checkpoint belongs to another model; nothing was changed.

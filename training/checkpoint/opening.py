@@ -40,7 +40,7 @@ def open_store(
         state: the run's state. The newest checkpoint, if any, overwrites it, and the writer saves it.
         generation: the gang's generation; rejected if the log has a later one.
         retention: retention rules to apply after each save.
-        seed: seed for the random states if the world size has changed.
+        seed: seed for the RNG states if the world size has changed.
         subject: this run's model, dataset and tokenizer; None: do not compare.
         compress: True to compress chunks where it saves space.
         verification: data that a new run writes and reads back before its first step.

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 RESUMED_LOCALLY = "resumed from the local tier of this gang's nodes"
 """Logged when the newest checkpoint is not durable yet. The chaos benchmark searches for this text."""
 RANDOM = "rng/"
-"""Prefix of the names of random states. Each rank has its own states."""
+"""Name prefix of RNG states. Each rank has its own."""
 TRUSTED_ENTRIES = 2
 """Number of newest checkpoints that an earlier writer keeps, even before it detects that it was superseded."""
 
@@ -69,7 +69,7 @@ def resume(
         backend: the checkpoint store.
         state: state to overwrite.
         subject: this run's model, dataset and tokenizer; None: do not compare.
-        seed: seed for the random states if the world size has changed.
+        seed: seed for the RNG states if the world size has changed.
         max_step: ignore checkpoints after this step; None: consider all checkpoints.
 
     Returns:
@@ -105,7 +105,8 @@ def resume(
     if local is not None:
         # The state may be partly overwritten, so this process cannot start a new run.
         raise StoreError(
-            f"{backend.url}: has no checkpoint, and the local tier's checkpoint was damaged and deleted; start again"
+            f"{backend.url}: has no checkpoint, and the one in the local tier was corrupt and has been deleted; "
+            "start the process again"
         )
     if damaged:
         raise StoreError(
@@ -116,7 +117,7 @@ def resume(
 
 
 def own_tensors(gang: Gang, captured: Captured) -> dict[str, Tensor]:
-    """Return the tensors that only this rank saves, by name: its random states and, on rank 0, the buffers."""
+    """Return the tensors that only this rank saves, by name: its RNG states and, on rank 0, the buffers."""
     states = random_state(gang.device)
     random = {f"{_random_prefix(gang.rank)}{generator}": state for generator, state in states.items()}
     return random | captured.of_rank(gang.rank)
@@ -202,7 +203,7 @@ class _ReadBuffers:
     """The memory to read tensors into: the state itself if type and layout match, or else temporary tensors.
 
     Attributes:
-        random: this rank's random states, filled by reading its part.
+        random: this rank's RNG states, filled by reading its part.
     """
 
     def __init__(self, gang: Gang, manifest: Manifest, targets: dict[str, Tensor]) -> None:
@@ -271,12 +272,12 @@ def _restore_random(gang: Gang, manifest: Manifest, random: dict[str, Tensor], s
     if manifest.world_size != gang.world_size or not states:
         if gang.rank == 0 and states:
             logger.warning(
-                "the checkpoint has random states for %d processes, not for %d; deriving new states from seed, "
+                "the checkpoint has RNG states for %d processes, not for %d; deriving new states from seed, "
                 "rank and step; the global batches are unchanged",
                 manifest.world_size,
                 gang.world_size,
             )
-        # Imported weights do not include random states.
+        # Imported weights do not include RNG states.
         seed_random_state(seed, gang.rank, manifest.step)
         return
     restore_random_state(states, gang.device)

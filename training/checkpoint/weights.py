@@ -1,4 +1,4 @@
-"""Loads only a checkpoint's weights, without its optimizer, scaler, random states or data position.
+"""Loads only a checkpoint's weights, without its optimizer, scaler, RNG states or data position.
 
     load_weights("s3://bucket/runs/one#paper", model)    # the run's tag `paper`; without #, the newest checkpoint
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def paused_garbage_collection() -> Iterator[None]:
     """Do not collect garbage within the context.
 
-    Python counts new objects and collects after thousands of them. For a state with 100,000 tensors, collections take
+    Python runs a collection after every few thousand allocations. For a state with 100,000 tensors, collections take
     half of the time for which a save blocks the loop, and find no garbage.
     """
     was_enabled = gc.isenabled()

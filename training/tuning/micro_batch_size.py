@@ -1,4 +1,4 @@
-"""Finds the largest micro-batch size that fits on every rank. Weights and random state remain unchanged."""
+"""Finds the largest micro-batch size that fits on every rank. Weights and RNG state remain unchanged."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def seed_generators(seed: int) -> None:
 
 
 def seed_random_state(seed: int, rank: int, step: int) -> None:
-    """Seed a rank's generators if the checkpoint does not have its random state."""
+    """Seed a rank's generators if the checkpoint does not have its RNG state."""
     digest = hashlib.blake2b(f"{seed}/{rank}/{step}".encode(), digest_size=8).digest()
     seed_generators(int.from_bytes(digest, "little") >> 1)
 

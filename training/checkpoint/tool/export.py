@@ -219,7 +219,7 @@ def _new_run(subject: Subject | None) -> Manifest:
 
 
 def _shares(path: Path, tensors: Mapping[str, Tensor], world_size: int) -> list[dict[str, Tensor]]:
-    """Return one share per rank. Each contains its rank's random states; the first also contains everything else."""
+    """Return one share per rank. Each contains its rank's RNG states; the first also contains everything else."""
     shares: dict[int, dict[str, Tensor]] = {rank: {} for rank in range(world_size)}
     problems = []
     for name, tensor in tensors.items():
