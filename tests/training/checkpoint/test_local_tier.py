@@ -122,7 +122,7 @@ def test_fails_once_on_a_damaged_local_save_without_a_checkpoint(alone: Gang, ti
     LogWriter(tiers, 1)
     durable.delete([key for key in durable.keys("log/") if b'"checkpoint"' in durable.get(key)])
     durable.delete(durable.keys("chunks/"))
-    with pytest.raises(StoreError, match="the one in the local tier was corrupt and has been deleted; start the process again"):
+    with pytest.raises(StoreError, match="local tier was corrupt and has been deleted; start the process again"):
         resume(alone, tiers, new_state(), None, 0)
     assert resume(alone, tiers, new_state(), None, 0) is None
 
