@@ -36,6 +36,7 @@ class Status:
     Attributes:
         phase: The run controller's phase, or `starting` before its first step for this run.
         reason: The controller's reason for its phase.
+        zones: The zones that the controller has ranked, with the numbers, best first; empty with `choose: order`.
         cause: Why the run is not training, as in `stacks.functions.run_controller.causes`; empty if it should train.
         desired: The operator's desired state: `running` or `stopped`.
         progress: Share of the run's steps that are complete, from 0 to 1.
@@ -56,6 +57,7 @@ class Status:
     run_digest: str
     phase: str
     reason: str
+    zones: str
     cause: str
     desired: str
     generation: int | None
@@ -116,6 +118,7 @@ def status_of(seen: Observation, catalogue: Catalogue, region: str, now_unix_sec
         run_digest=digest,
         phase=phase if run is not None else "idle",
         reason=reason if run is not None else "no run document",
+        zones="" if controller is None else controller.choice,
         cause=cause if run is not None else "",
         desired=seen.desired.state,
         generation=None if report is None else report.generation,
@@ -188,6 +191,8 @@ def duration(seconds: float) -> str:
 def lines(status: Status) -> list[str]:
     """Return the status as aligned lines of text, with a line for each node."""
     rows = [("run", f"{status.run or '-'} of {status.name}: {status.phase}"), ("reason", status.reason)]
+    if status.zones:
+        rows.append(("zones", status.zones))
     if status.step is not None:
         percent = "" if status.progress is None else f" of {status.steps_total:,} ({status.progress:.1%})"
         left = "" if status.seconds_left is None else f", about {duration(status.seconds_left)} left"

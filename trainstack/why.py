@@ -150,7 +150,8 @@ def _controller(seen: Observation, status: Status) -> list[str]:
     if state is None or state.run_digest != status.run_digest:
         return [f"run controller: {status.reason}"]
     age = "" if status.controller_age_seconds is None else f" ({duration(status.controller_age_seconds)} ago)"
-    return [f"run controller: {state.reason}{age}", *([f"message: {state.problem}"] if state.problem else [])]
+    found = [f"run controller: {state.reason}{age}", *([f"message: {state.problem}"] if state.problem else [])]
+    return [*found, *([f"zones: {state.choice}"] if state.choice else [])]
 
 
 def _failure(seen: Observation, failure: Failure) -> list[str]:

@@ -146,6 +146,8 @@ KEYS_BY_PATH: tuple[tuple[str, tuple[str, ...]], ...] = (
     (f"{_SETTINGS}/GANG_TIMEOUT_SECONDS", ("capacity.gang_timeout_seconds",)),
     (f"{_SETTINGS}/BOOT_FAILURE_LIMIT", ("capacity.boot_failure_limit",)),
     (f"{_SETTINGS}/BOOT_TIMEOUT_SECONDS", ("node.boot_timeout_seconds",)),
+    (f"{_SETTINGS}/CHOOSE", ("capacity.choose",)),
+    (f"{_SETTINGS}/PLACES", ("capacity.choose", *ZONES)),
     (f"{_SETTINGS}/LIMIT_USD", ("limits.usd",)),
     (f"{_SETTINGS}/LIMIT_RUN_HOURS", ("limits.run_hours",)),
     (f"{_SETTINGS}/ON_DEMAND_USD_PER_HOUR", TYPES),

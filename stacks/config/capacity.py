@@ -8,6 +8,7 @@ from typing import Literal
 from stacks.config.setting import Section, ZoneLetter, setting
 from stacks.config.setting import section as optional_section
 from stacks.functions.run_controller.fleet_back_ends import Backend
+from stacks.functions.run_controller.placement import Choose
 
 Market = Literal["spot", "on_demand", "reserved", "capacity_block", "interruptible_reservation"]
 
@@ -190,6 +191,14 @@ class CapacityConfig(Section):
         "`any`.",
         edit="replaces nodes",
         default=None,
+    )
+    choose: Choose = setting(
+        "How to choose the zone of each attempt if each attempt uses one zone. `order`: one zone after another, as "
+        "listed. `cost`: the lowest expected spot price per hour of training. `availability`: the longest expected "
+        "training. `cost` and `availability` consider the launches and interruptions that the run controller has "
+        "observed, and try the next zone as soon as AWS refuses a launch.",
+        edit="in place",
+        default="order",
     )
     placement: Literal["cluster", "partition", "spread", "none"] = setting(
         "Placement strategy. `cluster`: instances close together in one zone, for fast networks. `partition`, "

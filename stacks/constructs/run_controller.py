@@ -20,7 +20,7 @@ from constructs import Construct
 from bootstrap.documents.object_keys import control_prefix
 from stacks.artifacts.bundles import BundleFile
 from stacks.capacity.catalogue import catalogue
-from stacks.capacity.plan import on_demand_base, one_zone_at_a_time
+from stacks.capacity.plan import on_demand_base, one_zone_at_a_time, zone_candidates
 from stacks.config import DeploymentConfig
 from stacks.constructs.fleet_resources import Fleet
 from stacks.constructs.lambda_function import lambda_function
@@ -109,6 +109,8 @@ class RunController(Construct):
                 "GANG_TIMEOUT_SECONDS": str(config.capacity.gang_timeout_seconds),
                 "BOOT_FAILURE_LIMIT": str(config.capacity.boot_failure_limit),
                 "BOOT_TIMEOUT_SECONDS": str(config.node.boot_timeout_seconds + LAUNCH_SECONDS),
+                "CHOOSE": config.capacity.choose,
+                "PLACES": _places(config),
                 "LIMIT_USD": _limit(config.limits.usd),
                 "LIMIT_RUN_HOURS": _limit(config.limits.run_hours),
                 "ON_DEMAND_USD_PER_HOUR": json.dumps(_on_demand_prices(config)),
@@ -279,6 +281,14 @@ def _object_created(bucket: s3.IBucket, key: str) -> events.EventPattern:
         detail_type=["Object Created"],
         detail={"bucket": {"name": [bucket.bucket_name]}, "object": {"key": [{"wildcard": key}]}},
     )
+
+
+def _places(config: DeploymentConfig) -> str:
+    """Return the zones of the candidate subnets, in the same order, and the instance types; "" without a choice."""
+    if config.capacity.choose == "order":
+        return ""
+    zones = [f"{config.region}{letter}" for letter in zone_candidates(config)]
+    return json.dumps({"region": config.region, "instance_types": config.capacity.instance_types, "zones": zones})
 
 
 def _limit(value: float | None) -> str:

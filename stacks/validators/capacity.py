@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import date
 
 from stacks.capacity.catalogue import PRICES_EXPIRE_AFTER_DAYS, catalogue
-from stacks.capacity.plan import known_types
+from stacks.capacity.plan import known_types, one_zone_at_a_time, zone_candidates
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
 
@@ -104,6 +104,24 @@ def zonal_storage(config: DeploymentConfig) -> Iterator[Problem]:
         yield Problem("capacity.zone_policy", "any", rule, "set one_at_a_time, or remove the key")
 
 
+def choice_of_zones(config: DeploymentConfig) -> Iterator[Problem]:
+    """The run controller ranks zones only if it chooses the zone of spot instances, and if no storage prefers one."""
+    chosen, storage = config.capacity.choose, config.storage
+    if chosen == "order":
+        return
+    path = "capacity.choose"
+    if config.capacity.market != "spot":
+        yield Problem(path, chosen, "applies only to market: spot", "remove it, or set market: spot")
+    if storage.checkpoint_volume is not None or storage.shared_volume is not None or storage.lustre is not None:
+        rule = "ignores the zone of storage.checkpoint_volume, storage.shared_volume or storage.lustre"
+        yield Problem(path, chosen, rule, "remove it, or the storage in one zone")
+    elif not one_zone_at_a_time(config):
+        rule = "applies only if each attempt uses one zone; otherwise capacity.allocation_strategy chooses the pools"
+        yield Problem(path, chosen, rule, "set capacity.zone_policy: one_at_a_time, or remove it")
+    elif len(zone_candidates(config)) < 2:
+        yield Problem(path, chosen, "has only one zone to choose from", "add zones to network.zones, or remove it")
+
+
 def gang(config: DeploymentConfig) -> Iterator[Problem]:
     """Neither the smallest gang nor the on-demand base exceeds the number of nodes."""
     capacity = config.capacity
@@ -133,7 +151,7 @@ def price(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem("capacity.max_price_usd", limit, rule, "raise it, remove it, or remove the type")
 
 
-RULES = (types_given_once, types_are_known, one_gpu_model, placement, zonal_storage, gang, price)
+RULES = (types_given_once, types_are_known, one_gpu_model, placement, zonal_storage, choice_of_zones, gang, price)
 
 
 def expired_prices(config: DeploymentConfig, today: date) -> Iterator[Problem]:

@@ -31,6 +31,7 @@ IN_PLACE: dict[str, Any] = {
     "storage.lustre.throughput_mib_per_second_per_tib": 500,
     "storage.lustre.compression": "NONE",
     "capacity.boot_failure_limit": 5,
+    "capacity.choose": "cost",
     "capacity.maintenance.max_lifetime_days": 30,
     "capacity.reservation.create.count": None,
     "capacity.reservation.create.end": None,
@@ -86,6 +87,11 @@ def _applies(config: Mapping[str, Any], path: str) -> bool:
     if path == "capacity.maintenance.max_lifetime_days":
         backend: str = config["capacity"].get("backend", "auto_scaling_group")
         return backend == "auto_scaling_group"
+    if path == "capacity.choose":
+        capacity, storage = config["capacity"], config.get("storage", {})
+        uses_one_zone = capacity.get("placement") == "cluster" or capacity.get("zone_policy") == "one_at_a_time"
+        has_zone = {"checkpoint_volume", "shared_volume", "lustre"} & set(storage) or "reservation" in capacity
+        return uses_one_zone and not has_zone and capacity.get("market", "spot") == "spot"
     for optional in OPTIONAL:
         if path.startswith(optional + "."):
             first, second = optional.split(".")

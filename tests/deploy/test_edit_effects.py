@@ -139,6 +139,7 @@ EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "capacity.allocation_strategy": (BASE, "capacity-optimized"),
     "capacity.max_price_usd": (BASE, 4.0),
     "capacity.zone_policy": (base(node={"fabric": "tcp"}), "one_at_a_time"),
+    "capacity.choose": (base(node={"fabric": "tcp"}, capacity={"zone_policy": "one_at_a_time"}), "cost"),
     "capacity.placement": (BASE, "cluster"),
     "capacity.partitions": (PARTITIONED, 3),
     "capacity.gang_timeout_seconds": (BASE, 600),

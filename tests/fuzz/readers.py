@@ -35,7 +35,7 @@ from bootstrap.supervise.membership.scope import RunScope
 from bootstrap.supervise.monitors import Board, ControlWatch
 from bootstrap.system import System
 from stacks.errors import ConfigError
-from stacks.functions.run_controller.handler import (
+from stacks.functions.run_controller.parameters import (
     UnreadableDesiredState,
     UnreadableRunDocument,
     read_run,

@@ -60,6 +60,14 @@ def status(**changes: Any) -> Any:
     return status_of(replace(SEEN, **changes), catalogue(), "us-east-1", NOW)
 
 
+def test_ranked_zones_are_shown() -> None:
+    choice = "by cost: us-east-1b 0.4000 USD/h"
+    found = status(controller=replace(SEEN.controller, choice=choice))
+    assert found.zones == choice
+    assert [line for line in lines(found) if line.startswith("zones")] == [f"zones               {choice}"]
+    assert not any(line.startswith("zones") for line in lines(status()))
+
+
 def test_a_training_run_has_progress_ranks_and_price() -> None:
     found = status()
     assert (found.phase, found.step, found.progress, found.seconds_left) == ("running", 250, 0.25, 1500.0)

@@ -183,6 +183,16 @@ def test_an_operators_stop_is_named_before_the_controller_follows(
     assert (found["phase"], found["cause"]) == ("stopping", "stopped")
 
 
+def test_ranked_zones_are_evidence(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.document()
+    world.step(1000.0)
+    state = json.loads(world.s3.get_object(Bucket="control", Key=STATE)["Body"].read())
+    assert not any(each.startswith("zones:") for each in why(capsys)["evidence"])
+    state["choice"] = "by cost: us-east-1b 0.4000 USD/h"
+    world.s3.put_object(Bucket="control", Key=STATE, Body=json.dumps(state).encode())
+    assert "zones: by cost: us-east-1b 0.4000 USD/h" in why(capsys)["evidence"]
+
+
 def test_a_run_with_all_its_nodes_has_no_cause(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.document()
     world.step(1000.0)

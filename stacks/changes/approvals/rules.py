@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -228,6 +229,20 @@ def known_types(change: Change) -> str | None:
         if text_of(name) not in catalogue().types:
             return f"names the type {text_of(name)}, which is not in the catalogue"
     return None
+
+
+def known_places(change: Change) -> str | None:
+    """Accept the places that the controller ranks, if all are zones of one region and all types are known."""
+    if change.after == "":
+        return None
+    try:
+        document = json.loads(change.after)
+        region, zones, kinds = document["region"], document["zones"], document["instance_types"]
+        is_known = all(re.fullmatch(f"{re.escape(region)}[a-z]", zone) for zone in zones)
+        is_known = is_known and set(document) == {"region", "zones", "instance_types"}
+        return None if is_known and set(kinds) <= set(catalogue().types) else "has an unknown zone or instance type"
+    except (TypeError, ValueError, KeyError, RecursionError):
+        return "cannot be read"
 
 
 def known_prices(change: Change) -> str | None:

@@ -13,6 +13,7 @@ from stacks.changes.approvals.rules import (
     bounded_growth,
     fleet_configs,
     interfaces,
+    known_places,
     known_prices,
     known_types,
     launch_template,
@@ -134,6 +135,8 @@ NODES: Mapping[str, Known] = {
             "Environment/Variables/GANG_TIMEOUT_SECONDS": bounded_growth,
             "Environment/Variables/BOOT_FAILURE_LIMIT": bounded_growth,
             "Environment/Variables/ONE_SUBNET_AT_A_TIME": any_of(True, False),
+            "Environment/Variables/CHOOSE": any_of("order", "cost", "availability"),
+            "Environment/Variables/PLACES": known_places,
             "Environment/Variables/SUBNET_IDS": own_list(SUBNET),
             "Environment/Variables/ON_DEMAND_USD_PER_HOUR": known_prices,
         }

@@ -11,6 +11,7 @@ from . import policy
 from .events import retry_command
 from .fleet_clients import FleetIdentity
 from .ledger.machines import OnDemandPrices
+from .places import Place
 from .spending import Limits
 
 
@@ -54,11 +55,22 @@ class Environment:
                 boot_failure_limit=int(variables["BOOT_FAILURE_LIMIT"]),
                 boot_timeout_seconds=float(variables["BOOT_TIMEOUT_SECONDS"]),
                 retry_command=retry_command(variables["DEPLOYMENT"]),
+                choose=variables["CHOOSE"],
+                places=_places(variables["PLACES"]),
                 limits=Limits(_limit(variables["LIMIT_USD"]), _limit(variables["LIMIT_RUN_HOURS"])),
             ),
             deployment=variables["DEPLOYMENT"],
             on_demand_prices=OnDemandPrices(json.loads(variables["ON_DEMAND_USD_PER_HOUR"])),
         )
+
+
+def _places(text: str) -> tuple[Place, ...]:
+    """Return the places: {region, instance_types, zones}, with one zone for each subnet; empty text: none."""
+    if not text:
+        return ()
+    document = json.loads(text)
+    kinds = ",".join(document["instance_types"])
+    return tuple(Place(document["region"], zone, kinds, "spot") for zone in document["zones"])
 
 
 def _limit(text: str) -> float | None:

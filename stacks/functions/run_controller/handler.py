@@ -15,7 +15,6 @@ and the step continues without it. `records` defines the rules.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import time
@@ -32,6 +31,8 @@ from .environment import Environment
 from .events import interrupted_instances, is_retry_requested
 from .fleet_clients import Fleet, connect
 from .ledger.keeper import Keeper, LedgerTaken
+from .parameters import read_run, read_stop
+from .prices import Prices, SpotPrices
 from .spending import Spending
 
 LAUNCH_FAILURE_SECONDS = 3600.0
@@ -61,14 +62,6 @@ class StateTaken(Exception):
     """Another invocation has written the state since this one read it."""
 
 
-class UnreadableRunDocument(ValueError):
-    """The run parameter does not contain a run document. The fleet stays unchanged."""
-
-
-class UnreadableDesiredState(ValueError):
-    """The parameter with the desired state is invalid. The fleet stays unchanged."""
-
-
 @dataclass(frozen=True)
 class StoredState:
     """The state that an invocation has read, with the object's ETag, or None if the object does not exist."""
@@ -80,13 +73,16 @@ class StoredState:
 class Controller:
     """Performs control steps: observe, decide and apply."""
 
-    def __init__(self, environment: Environment, *, fleet: Fleet, ssm: Any, s3: Any, ledger: Ledger) -> None:
+    def __init__(
+        self, environment: Environment, *, fleet: Fleet, ssm: Any, s3: Any, ledger: Ledger, prices: Prices
+    ) -> None:
         self._environment = environment
         self._bucket = environment.control_bucket
         self._fleet = fleet
         self._ssm = ssm
         self._s3 = s3
         self._ledger = ledger
+        self._prices = prices
         self._set_aside: list[dict[str, str]] = []
 
     def step(self, events: Sequence[Mapping[str, Any]], now_unix_seconds: float) -> dict[str, Any]:
@@ -107,7 +103,8 @@ class Controller:
         stored = self._load_state(run, fleet, now_unix_seconds)
         spending, problem = self._spending(events, run, now_unix_seconds)
         situation = self._situation(events, now_unix_seconds, run, fleet, stored.state, stop)
-        decision = policy.decide(dataclasses.replace(situation, spending=spending))
+        usd_per_hour, prices_problem = ({}, None) if fleet.instances else self._prices.now(now_unix_seconds)
+        decision = policy.decide(dataclasses.replace(situation, spending=spending, usd_per_hour=usd_per_hour))
         state = decision.state
         if run is not None and (decision.actions or state != stored.state):
             self._save_state(run, state, stored.etag)
@@ -126,6 +123,8 @@ class Controller:
             "spending": None if spending is None else dataclasses.asdict(spending),
             "ledger": "updated" if problem is None else "failed",
             "ledger_problem": problem,
+            "prices_problem": prices_problem,
+            "ranking": [dataclasses.asdict(each) for each in decision.ranking],
             "set_aside": self._set_aside,
             "actions": [{type(action).__name__: dataclasses.asdict(action)} for action in decision.actions],
         }
@@ -319,42 +318,6 @@ class Controller:
             raise
 
 
-def read_run(text: str) -> policy.Run:
-    """Return the run that a run document describes, with the document's digest.
-
-    Raises:
-        UnreadableRunDocument: The text is not JSON or not a run document.
-    """
-    try:
-        document = json.loads(text)
-        canonical = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-        return policy.Run(
-            name=document["run"],
-            digest=hashlib.sha256(canonical).hexdigest(),
-            nodes=int(document["nodes"]),
-            min_nodes=int(document["min_nodes"]),
-            dataset=None if document.get("prepare") else str(document["dataset"]),
-        )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise UnreadableRunDocument(
-            f"the run parameter does not contain a run document ({error!r}); deploy it again"
-        ) from error
-
-
-def read_stop(text: str) -> str:
-    """Return the reason why a desired state keeps the run stopped, or "".
-
-    Raises:
-        UnreadableDesiredState: The text is not a desired state.
-    """
-    try:
-        return records.stop_of(records.json_object(text.encode(errors="replace")))
-    except records.InvalidRecord as error:
-        raise UnreadableDesiredState(
-            f"the parameter with the desired state is invalid ({error}); replace it with `trainstack resume`"
-        ) from error
-
-
 def _client(service: str) -> Any:
     return boto3.client(service, config=_BOUNDED)
 
@@ -372,7 +335,8 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         client=_client,
     )
     fleet = connect(environment.fleet, _client)
-    controller = Controller(environment, fleet=fleet, ssm=_client("ssm"), s3=s3, ledger=ledger)
+    prices = SpotPrices(environment.settings, _client)
+    controller = Controller(environment, fleet=fleet, ssm=_client("ssm"), s3=s3, ledger=ledger, prices=prices)
     record = run_step(controller, [json.loads(record["body"]) for record in event["Records"]])
     # A metric filter parses this line, so it must bypass Lambda's logger, which would add a prefix to the JSON.
     print(json.dumps(record), flush=True)

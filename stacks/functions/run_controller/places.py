@@ -108,13 +108,18 @@ class Record:
             looked_unix_seconds=now_unix_seconds,
         )
 
-    def refused(self, cause: Cause, now_unix_seconds: float) -> Record:
-        """Return the record after a refused launch."""
+    def refused(self, cause: Cause, now_unix_seconds: float, shortest_hours: float = 0.0) -> Record:
+        """Return the record after a refused launch.
+
+        Args:
+            cause: The cause that AWS has reported.
+            now_unix_seconds: The current time.
+            shortest_hours: Time that requests in all other places take, so that they are tried first.
+        """
         seen = self._look(now_unix_seconds)
-        hours = min(
-            REFUSAL_HOURS.get(cause, REFUSAL_HOURS[Cause.UNKNOWN]) * 2.0 ** min(self.refusals, 16),
-            LONGEST_REFUSAL_HOURS.get(cause, LONGEST_REFUSAL_HOURS[Cause.UNKNOWN]),
-        )
+        first = max(shortest_hours, REFUSAL_HOURS.get(cause, REFUSAL_HOURS[Cause.UNKNOWN]))
+        longest = max(shortest_hours, LONGEST_REFUSAL_HOURS.get(cause, LONGEST_REFUSAL_HOURS[Cause.UNKNOWN]))
+        hours = min(first * 2.0 ** min(self.refusals, 16), longest)
         return replace(
             self.at(now_unix_seconds),
             unavailable_hours=self.at(now_unix_seconds).unavailable_hours + seen,

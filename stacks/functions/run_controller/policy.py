@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from . import zone_choice
 from .causes import REMEDIES, Cause
 from .current_cause import cause_of, is_gang
 from .situation import (
@@ -79,7 +80,7 @@ def decide(situation: Situation) -> Decision:
     completions = tuple(CompleteTermination(name) for name in situation.fleet.held_after_termination)
     state = replace(decision.state, cause=cause, problem=problem, spending=situation.spending)
     lifts = (LiftOutcome(),) if is_lifted else ()
-    return Decision((*lifts, *completions, *decision.actions), state)
+    return replace(decision, actions=(*lifts, *completions, *decision.actions), state=state)
 
 
 def _lifts_outcome(situation: Situation) -> bool:
@@ -94,7 +95,7 @@ def _decide(situation: Situation) -> Decision:
     run = situation.run
     if run is None:
         return _rest(situation, replace(situation.state, phase="idle", reason="no run document"))
-    state = _count_boot_failures(situation, _state_of_run(situation, run))
+    state = zone_choice.observed(situation, _count_boot_failures(situation, _state_of_run(situation, run)))
     outcome = situation.outcome
     if outcome is not None and outcome.run_digest == run.digest:
         return _rest(situation, replace(state, phase="ended", reason=f"the run ended: {outcome.outcome}"))
@@ -129,7 +130,8 @@ def _state_of_run(situation: Situation, run: Run) -> ControllerState:
     state, template = situation.state, situation.fleet.template
     if (state.run_digest, state.template) == (run.digest, template):
         return state
-    return ControllerState(run_digest=run.digest, template=template, subnets=state.subnets)
+    kept = ControllerState(run_digest=run.digest, template=template, subnets=state.subnets)
+    return replace(kept, places=state.places, in_place=state.in_place)
 
 
 def recovered_state(run: Run, fleet: FleetState, settings: Settings) -> ControllerState:
@@ -210,7 +212,8 @@ def _protect(situation: Situation, state: ControllerState) -> Decision:
 
 def _probe(situation: Situation, state: ControllerState) -> Decision:
     """Start one node. The phase ends with the node's first heartbeat, its termination, or the boot timeout."""
-    number, subnets = state.probes + 1, _first_subnets(situation, state)
+    number, chosen = state.probes + 1, zone_choice.first_subnets(situation, state)
+    subnets = chosen.subnets
     state = replace(
         state,
         phase="probing",
@@ -267,7 +270,7 @@ def _keep_gang(situation: Situation, run: Run, state: ControllerState) -> Decisi
     fleet, now = situation.fleet, situation.now_unix_seconds
     target = min(run.nodes, fleet.maximum)
     if fleet.desired == 0 and not fleet.instances:
-        return _start(situation, run, state, _first_subnets(situation, state))
+        return _start(situation, run, state, zone_choice.first_subnets(situation, state))
     lost = _lost(situation, state)
     actions = _replacements(fleet, lost, target)
     if _has_moved(situation, state):
@@ -285,11 +288,13 @@ def _keep_gang(situation: Situation, run: Run, state: ControllerState) -> Decisi
         reason = "no nodes yet: still requesting"
         state = replace(state, phase="running", since_unix_seconds=now, booting=(), reason=reason)
         return Decision(actions, state)
-    if since is not None and now - since >= situation.settings.gang_timeout_seconds:
+    is_refused = since is not None and zone_choice.is_refused(situation, since)
+    if since is not None and (is_refused or now - since >= situation.settings.gang_timeout_seconds):
         reason = f"fewer than {run.min_nodes} nodes for {now - since:.0f} s: abandoned attempt {state.attempt + 1}"
         state = replace(state, phase="giving_up", attempt=state.attempt + 1, since_unix_seconds=None, reason=reason)
         billed = state.had_instances or bool(fleet.instances)
-        return Decision((*actions, Resize(0)), replace(state, booting=(), had_instances=billed))
+        state = zone_choice.abandoned(situation, replace(state, booting=(), had_instances=billed))
+        return Decision((*actions, Resize(0)), state)
     booting = set(fleet.present()) - situation.heard_from - set(lost)
     reason = f"{len(serving)} of {run.nodes} nodes in service"
     state = replace(state, phase="running", since_unix_seconds=since, booting=tuple(sorted(booting)), reason=reason)
@@ -331,7 +336,7 @@ def _finish_giving_up(situation: Situation, run: Run, state: ControllerState) ->
         return Decision((), state)
     placements = _placements(situation)
     if state.attempt % placements or not state.had_instances:
-        return _start(situation, run, state, _next_subnets(situation, state))
+        return _start(situation, run, state, zone_choice.next_subnets(situation, state))
     rounds = state.attempt // placements
     wait_seconds = min(settings.gang_timeout_seconds * 2 ** min(rounds - 1, 16), LONGEST_WAIT_SECONDS)
     retry = situation.now_unix_seconds + wait_seconds
@@ -342,11 +347,11 @@ def _finish_giving_up(situation: Situation, run: Run, state: ControllerState) ->
 def _wait(situation: Situation, run: Run, state: ControllerState) -> Decision:
     if situation.now_unix_seconds < (state.retry_unix_seconds or 0.0) or situation.fleet.instances:
         return Decision(() if situation.fleet.desired == 0 else (Resize(0),), state)
-    return _start(situation, run, state, _next_subnets(situation, state))
+    return _start(situation, run, state, zone_choice.next_subnets(situation, state))
 
 
-def _start(situation: Situation, run: Run, state: ControllerState, subnets: tuple[str, ...]) -> Decision:
-    target = min(run.nodes, situation.fleet.maximum)
+def _start(situation: Situation, run: Run, state: ControllerState, chosen: zone_choice.Chosen) -> Decision:
+    target, subnets = min(run.nodes, situation.fleet.maximum), chosen.subnets
     state = replace(
         state,
         phase="running",
@@ -354,32 +359,12 @@ def _start(situation: Situation, run: Run, state: ControllerState, subnets: tupl
         since_unix_seconds=situation.now_unix_seconds,
         retry_unix_seconds=None,
         booting=(),
+        choice=chosen.reason,
         had_instances=state.had_instances and state.attempt % _placements(situation) != 0,
         reason=f"starting attempt {state.attempt + 1} with {target} nodes in {', '.join(subnets)}",
     )
-    return Decision((Resize(target, None if subnets == situation.fleet.subnets else subnets),), state)
-
-
-def _first_subnets(situation: Situation, state: ControllerState) -> tuple[str, ...]:
-    """Return the subnets for a run's first attempt: the current subnets if they are still candidates."""
-    settings, current = situation.settings, _current_subnets(situation, state)
-    if not settings.one_subnet_at_a_time:
-        return settings.subnets
-    return current if len(current) == 1 and current[0] in settings.subnets else settings.subnets[:1]
-
-
-def _next_subnets(situation: Situation, state: ControllerState) -> tuple[str, ...]:
-    """Return the subnets for the next attempt: the candidate after the current subnet."""
-    settings, current = situation.settings, _current_subnets(situation, state)
-    if not settings.one_subnet_at_a_time or len(current) != 1 or current[0] not in settings.subnets:
-        return _first_subnets(situation, state)
-    position = settings.subnets.index(current[0]) + 1
-    return (settings.subnets[position % len(settings.subnets)],)
-
-
-def _current_subnets(situation: Situation, state: ControllerState) -> tuple[str, ...]:
-    """Return the subnets of the latest attempt. A deploy may have moved an empty fleet to other subnets."""
-    return state.subnets or situation.fleet.subnets
+    resize = Resize(target, None if subnets == situation.fleet.subnets else subnets)
+    return Decision((resize,), state, chosen.ranking)
 
 
 def _has_moved(situation: Situation, state: ControllerState) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from .causes import Cause
+from .places import HOUR, LONGEST_REFUSAL_HOURS, Record
 from .policy import LONGEST_WAIT_SECONDS, PHASES, PROBE_WAITS_SECONDS, ControllerState, Outcome, utc
 from .spending import Spending
 
@@ -26,6 +27,7 @@ LATEST_UNIX_SECONDS = 253402300799.0
 MAX_INSTANCES = 10_000
 SUBNET_ID = re.compile(r"subnet-[0-9a-z-]{1,40}")
 MAX_AMOUNT = 10**12
+MAX_PLACES = 1000
 INSTANCE_ID = re.compile(r"i-[0-9a-z-]{1,40}")
 _OUTCOMES = ("finished", "failed", "bad_configuration")
 
@@ -90,6 +92,9 @@ def state_of(record: Mapping[str, Any], now_unix_seconds: float) -> ControllerSt
         "problem": _text,
         "reason": _text,
         "spending": _spending,
+        "places": lambda record, key: _places(record, key, now_unix_seconds),
+        "in_place": _flag,
+        "choice": _text,
     }
     values: dict[str, Any] = {key: read(record, key) for key, read in readers.items() if key in record}
     return ControllerState(**values)
@@ -103,6 +108,30 @@ def _spending(record: Mapping[str, Any], key: str) -> Spending | None:
     if not isinstance(value, dict) or not set(needed) <= set(value):
         raise InvalidRecord(f"{key}: must be null or an object with {', '.join(needed)}")
     return Spending(**{each.name: _amount(value, each.name) for each in fields(Spending) if each.name in value})
+
+
+def _places(record: Mapping[str, Any], key: str, now_unix_seconds: float) -> dict[str, Record]:
+    value = record[key]
+    if not isinstance(value, dict) or len(value) > MAX_PLACES or not all(map(SUBNET_ID.fullmatch, value)):
+        raise InvalidRecord(f"{key}: must be an object with at most {MAX_PLACES} subnet ids as keys")
+    return {subnet: _place(each, f"{key}.{subnet}", now_unix_seconds) for subnet, each in value.items()}
+
+
+def _place(value: Any, where: str, now_unix_seconds: float) -> Record:
+    if not isinstance(value, dict):
+        raise InvalidRecord(f"{where}: must be an object")
+    latest = now_unix_seconds + max(LONGEST_REFUSAL_HOURS.values()) * HOUR
+    readers = {
+        "available_hours": _amount,
+        "unavailable_hours": _amount,
+        "run_hours": _amount,
+        "interruptions": _amount,
+        "looked_unix_seconds": lambda record, key: _time(record, key, latest),
+        "refusals": _count,
+        "refused_until_unix_seconds": lambda record, key: _time(record, key, latest) or 0.0,
+        "cause": _cause,
+    }
+    return Record(**{key: read(value, key) for key, read in readers.items() if key in value})
 
 
 def _amount(record: Mapping[str, Any], key: str) -> float:

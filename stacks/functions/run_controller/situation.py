@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from .causes import REMEDIES, Cause
+from .placement import Choose, Estimate
+from .places import Place, Record
 from .spending import Limits, Spending
 
 Phase = Literal[
@@ -46,6 +48,8 @@ class Settings:
         boot_timeout_seconds: Maximum boot time. A probe without a heartbeat after this time has failed.
         retry_command: The command that requests a retry, for messages.
         limits: The limits at which a run is saved and stopped.
+        choose: How the candidate subnets are ranked; `order`: as listed.
+        places: The place of each candidate subnet; empty with `order`.
     """
 
     subnets: tuple[str, ...]
@@ -55,6 +59,8 @@ class Settings:
     boot_timeout_seconds: float = 1800.0
     retry_command: str = ""
     limits: Limits = Limits()
+    choose: Choose = "order"
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,10 +124,14 @@ class FleetState:
 
 @dataclass(frozen=True)
 class LaunchFailure:
-    """A launch that AWS reports as failed, with its message. `instance_id` is empty if no instance was launched."""
+    """A launch that AWS reports as failed, with its message. `instance_id` is empty if no instance was launched.
+
+    `unix_seconds` is the time of the launch.
+    """
 
     message: str
     instance_id: str = ""
+    unix_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,9 @@ class ControllerState:
     it is `excused` because AWS interrupted it. `probes` counts the probes of a protected fleet. `last_failure` is the
     report on the latest boot failure. `subnets` lists the subnets of the latest attempt. `cause` is the reason for
     too few nodes; it is empty if there are enough. `problem` is the message from which the cause was derived.
-    `spending` is the cost of the run so far, or None before the ledger has been read.
+    `spending` is the cost of the run so far, or None before the ledger has been read. If the controller ranks the
+    candidate subnets, `places` contains the record of each one, `in_place` is True while a gang is in service, and
+    `choice` contains the numbers of the latest ranking.
     """
 
     run_digest: str = ""
@@ -155,6 +167,9 @@ class ControllerState:
     problem: str = ""
     reason: str = ""
     spending: Spending | None = None
+    places: Mapping[str, Record] = field(default_factory=dict)
+    in_place: bool = False
+    choice: str = ""
 
     def explanation(self) -> str:
         """Return the reason, followed by the problem and its remedy, if any."""
@@ -172,7 +187,8 @@ class Situation:
     `launch_failures` lists the launches that failed since the last successful one, newest first. `missing_dataset` is
     the URL at which the run's dataset is missing, or empty. `retry_requested` is True if a user requested a retry.
     `stop` is the reason why an operator's request keeps the run stopped, or empty.
-    `spending` is the cost of the run so far, or None if it is unknown.
+    `spending` is the cost of the run so far, or None if it is unknown. `usd_per_hour` is the current price of one node
+    in each candidate subnet, as far as it is known.
     """
 
     now_unix_seconds: float
@@ -189,6 +205,7 @@ class Situation:
     retry_requested: bool = False
     stop: str = ""
     spending: Spending | None = None
+    usd_per_hour: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -231,7 +248,8 @@ Action = Resize | Detach | Surplus | CompleteTermination | LiftOutcome
 
 @dataclass(frozen=True)
 class Decision:
-    """The actions to apply, in order, and the state to store."""
+    """The actions to apply, in order, and the state to store. `ranking` contains the estimates for a new attempt."""
 
     actions: tuple[Action, ...]
     state: ControllerState
+    ranking: tuple[Estimate, ...] = ()

@@ -295,8 +295,9 @@ def test_launch_failures_of_a_group_end_at_the_last_successful_launch() -> None:
     with stub:
         found = AutoScalingGroups(GROUP, client, object()).launch_failures(NOON)
         recent = AutoScalingGroups(GROUP, client, object()).launch_failures(activities[1]["StartTime"].timestamp())
-    assert found == (LaunchFailure(NO_SPOT), LaunchFailure(key, "i-0aa"))
-    assert recent == (LaunchFailure(NO_SPOT),)
+    newest, earlier = (activities[index]["StartTime"].timestamp() for index in (0, 2))
+    assert found == (LaunchFailure(NO_SPOT, "", newest), LaunchFailure(key, "i-0aa", earlier))
+    assert recent == (LaunchFailure(NO_SPOT, "", newest),)
 
 
 @pytest.mark.parametrize("kind", ["ec2", "spot"])
@@ -321,7 +322,8 @@ def test_launch_failures_of_a_fleet_are_its_errors_since_the_last_launch(ec2: An
     stub.add_response(operation, {"HistoryRecords": second})
     with stub:
         found = fleet.launch_failures(when.timestamp())
-    assert found == (LaunchFailure("launchSpecUnusable: price too low"), LaunchFailure("iamFleetRoleInvalid"))
+    assert [each.message for each in found] == ["launchSpecUnusable: price too low", "iamFleetRoleInvalid"]
+    assert {each.unix_seconds for each in found} == {when.timestamp()}
     stub.assert_no_pending_responses()
 
 

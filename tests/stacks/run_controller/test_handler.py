@@ -21,15 +21,8 @@ from stacks.functions.run_controller import handler as handler_module
 from stacks.functions.run_controller.environment import Environment
 from stacks.functions.run_controller.events import INTERRUPTION, RETRY
 from stacks.functions.run_controller.fleet_clients.auto_scaling_group import AutoScalingGroups
-from stacks.functions.run_controller.handler import (
-    Controller,
-    StateTaken,
-    UnreadableDesiredState,
-    UnreadableRunDocument,
-    handler,
-    read_run,
-    run_step,
-)
+from stacks.functions.run_controller.handler import Controller, StateTaken, handler, run_step
+from stacks.functions.run_controller.parameters import UnreadableDesiredState, UnreadableRunDocument, read_run
 from stacks.functions.run_controller.records import InvalidRecord
 from stacks.functions.run_controller.spending import Spending
 
@@ -49,6 +42,8 @@ ENVIRONMENT = {
     "GANG_TIMEOUT_SECONDS": "600",
     "BOOT_FAILURE_LIMIT": "3",
     "BOOT_TIMEOUT_SECONDS": "1200",
+    "CHOOSE": "order",
+    "PLACES": "",
     "LIMIT_USD": "50",
     "LIMIT_RUN_HOURS": "",
     "ON_DEMAND_USD_PER_HOUR": '{"g5.xlarge": 1.006}',
@@ -129,8 +124,22 @@ class FakeLedger:
         return self.spent
 
 
-class World:
+class FakePrices:
+    """Fixed prices, and the number of calls."""
+
     def __init__(self) -> None:
+        self.usd_per_hour: dict[str, float] = {}
+        self.problem: str | None = None
+        self.calls = 0
+
+    def now(self, now_unix_seconds: float) -> tuple[Mapping[str, float], str | None]:
+        self.calls += 1
+        return self.usd_per_hour, self.problem
+
+
+class World:
+    def __init__(self, **variables: str) -> None:
+        self.prices = FakePrices()
         self.ledger = FakeLedger()
         self.s3 = boto3.client("s3", region_name="us-east-1")
         for bucket in ("control", "datasets"):
@@ -138,13 +147,14 @@ class World:
         self.s3.put_object(Bucket="datasets", Key=INDEX, Body=b"{}")
         self.ssm = boto3.client("ssm", region_name="us-east-1")
         self.autoscaling = FakeAutoScaling()
-        environment = Environment.of(ENVIRONMENT)
+        environment = Environment.of({**ENVIRONMENT, **variables})
         self.controller = Controller(
             environment,
             fleet=AutoScalingGroups(environment.fleet, self.autoscaling, self.autoscaling),
             ssm=self.ssm,
             s3=self.s3,
             ledger=self.ledger,
+            prices=self.prices,
         )
 
     def document(self, document: RunDocument = DOCUMENT) -> None:
@@ -632,3 +642,38 @@ def test_canonical_form_is_fixed() -> None:
     text = '{"b":1,"a":{"d":2.5,"c":"\\u00e9"}, "run":"r","dataset":"d","nodes":1,"min_nodes":1}'
     canonical = '{"a":{"c":"\\u00e9","d":2.5},"b":1,"dataset":"d","min_nodes":1,"nodes":1,"run":"r"}'
     assert read_run(text).digest == hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def places(*zones: str) -> str:
+    return json.dumps({"region": "us-east-1", "instance_types": ["g5.xlarge"], "zones": list(zones)})
+
+
+@pytest.fixture
+def choosing(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        yield World(CHOOSE="cost", PLACES=places("us-east-1a", "us-east-1b"))
+
+
+def test_group_of_the_cheaper_zone_starts_and_the_numbers_are_logged(choosing: World) -> None:
+    choosing.document()
+    choosing.prices.usd_per_hour = {"subnet-a": 0.6, "subnet-b": 0.4}
+    record = choosing.step(1000.0)
+    assert choosing.autoscaling.calls == [("resize", {**STARTED, "AutoScalingGroupName": "trainstack-x.b"})]
+    assert [(each["place"]["zone"], each["usd_per_hour"]) for each in record["ranking"]] == [
+        ("us-east-1b", 0.4),
+        ("us-east-1a", 0.6),
+    ]
+    json.dumps(record)
+    assert choosing.prices.calls == 1
+    assert choosing.step(1060.0)["ranking"] == []
+    assert choosing.prices.calls == 1  # a fleet with nodes stays where it is
+
+
+def test_missing_prices_are_logged_and_the_run_starts(choosing: World) -> None:
+    choosing.document()
+    choosing.prices.problem = "cannot read the spot prices"
+    record = choosing.step(1000.0)
+    assert record["prices_problem"] == "cannot read the spot prices"
+    assert choosing.autoscaling.calls == [("resize", STARTED)]

@@ -23,6 +23,13 @@ def test_refusal_doubles_up_to_the_longest() -> None:
     assert found == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.5, 0.5])  # the first is Karpenter's three minutes
 
 
+def test_refusal_lasts_until_the_other_places_have_been_tried() -> None:
+    first = Record().refused(Cause.CAPACITY, NOW, shortest_hours=0.3)
+    assert hours_refused(first, NOW) == pytest.approx(0.3)
+    assert hours_refused(first.refused(Cause.CAPACITY, NOW, shortest_hours=0.3), NOW) == pytest.approx(0.5)
+    assert hours_refused(first.refused(Cause.CAPACITY, NOW, shortest_hours=0.7), NOW) == pytest.approx(0.7)
+
+
 def test_many_refusals_do_not_overflow() -> None:
     record = Record(refusals=100_000)
     assert hours_refused(record.refused(Cause.QUOTA, NOW), NOW) == pytest.approx(6.0)

@@ -142,7 +142,8 @@ class AutoScalingGroups:
                 break
             message = activity.get("StatusMessage", "")
             if activity["StatusCode"] == "Failed" and OWN_SHUTDOWN not in message:
-                failures.append(policy.LaunchFailure(message, launch["instance"] or ""))
+                started = activity["StartTime"].timestamp()
+                failures.append(policy.LaunchFailure(message, launch["instance"] or "", started))
         return failures
 
 

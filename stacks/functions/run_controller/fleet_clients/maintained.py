@@ -93,7 +93,8 @@ class MaintainedFleet(ABC):
                 failures.clear()
             elif record["EventType"] not in CHANGES:
                 parts = (event.get("EventSubType"), event.get("EventDescription"))
-                failures.append(policy.LaunchFailure(": ".join(part for part in parts if part)))
+                message = ": ".join(part for part in parts if part)
+                failures.append(policy.LaunchFailure(message, unix_seconds=record["Timestamp"].timestamp()))
         return tuple(reversed(failures))
 
     @abstractmethod

@@ -1,0 +1,152 @@
+"""Chooses the subnet of each attempt, and keeps the record of each subnet's place.
+
+With `capacity.choose: order`, attempts use the subnets in turn. Otherwise `placement.decide` ranks their places by
+price or availability, with the refusals and interruptions that the controller has observed. Nodes move only between
+attempts, when the fleet has no nodes. This module imports only the standard library because it is part of the run
+controller's Lambda asset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from .causes import Cause, first_to_remove
+from .current_cause import is_gang
+from .placement import Estimate, Task, decide
+from .places import HOUR, LOOK_HOURS, Offer, Record
+from .situation import ControllerState, Settings, Situation
+
+RESTART_HOURS = 0.2
+"""Assumed time from a launch to the first step: 12 minutes, as in the traces' papers. It only ranks places."""
+REFUSED_SECONDS = 120.0
+"""Time after which an attempt without any instance ends if AWS has reported a failed launch. Requests are free."""
+PERIOD_SECONDS = 60.0
+"""Period of the controller's schedule. An attempt ends in one step, and the next one starts in another."""
+MAX_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The subnets of an attempt, with the estimates that determined them. Without a choice, both are empty."""
+
+    subnets: tuple[str, ...]
+    ranking: tuple[Estimate, ...] = ()
+    reason: str = ""
+
+
+def chooses(settings: Settings) -> bool:
+    """Return True if the controller ranks the candidate subnets."""
+    has_places = len(settings.places) == len(settings.subnets) > 1
+    return settings.choose != "order" and settings.one_subnet_at_a_time and has_places
+
+
+def first_subnets(situation: Situation, state: ControllerState) -> Chosen:
+    """Return the subnets for a run's first attempt. In turn, these are the current ones if they are candidates."""
+    settings, current = situation.settings, _current_subnets(situation, state)
+    if chooses(settings):
+        return _best(situation, state)
+    if not settings.one_subnet_at_a_time:
+        return Chosen(settings.subnets)
+    return Chosen(current if len(current) == 1 and current[0] in settings.subnets else settings.subnets[:1])
+
+
+def next_subnets(situation: Situation, state: ControllerState) -> Chosen:
+    """Return the subnets for the next attempt. In turn, this is the candidate after the current subnet."""
+    settings, current = situation.settings, _current_subnets(situation, state)
+    if chooses(settings) or not settings.one_subnet_at_a_time:
+        return first_subnets(situation, state)
+    if len(current) != 1 or current[0] not in settings.subnets:
+        return first_subnets(situation, state)
+    position = settings.subnets.index(current[0]) + 1
+    return Chosen((settings.subnets[position % len(settings.subnets)],))
+
+
+def _current_subnets(situation: Situation, state: ControllerState) -> tuple[str, ...]:
+    """Return the subnets of the latest attempt. A deploy can have moved a fleet without nodes to other subnets."""
+    return state.subnets or situation.fleet.subnets
+
+
+def _best(situation: Situation, state: ControllerState) -> Chosen:
+    """Return the subnet of the best place, or of the place whose refusal ends first if none may be asked."""
+    settings, now = situation.settings, situation.now_unix_seconds
+    subnet_of = dict(zip(settings.places, settings.subnets, strict=True))
+    offers = [
+        Offer(place, _usd_per_hour(situation, subnet), state.places.get(subnet, Record()))
+        for place, subnet in subnet_of.items()
+    ]
+    task = Task(
+        work_hours=1.0,
+        deadline_unix_seconds=None,
+        planned_share=0.5,
+        restart_hours=RESTART_HOURS,
+        period_hours=settings.gang_timeout_seconds / HOUR,
+        choose=settings.choose,
+    )
+    decision = decide(task, offers, None, now)
+    place = decision.place
+    if place is None:  # each refused for a cause that only the user removes; a request is free
+        place = min(offers, key=lambda each: each.record.refused_until_unix_seconds).place
+    ranked = [each for each in decision.ranking if each.place != place]
+    chosen = next(each for each in decision.ranking if each.place == place)
+    named = [_text(each) for each in (chosen, *ranked[: MAX_NAMED - 1])]
+    reason = f"by {settings.choose}: {'; '.join(named)}"
+    return Chosen((subnet_of[place],), (chosen, *ranked), reason)
+
+
+def _usd_per_hour(situation: Situation, subnet: str) -> float:
+    """Return a subnet's price. An unknown price is the highest known one, so that a known price is preferred."""
+    known = situation.usd_per_hour
+    return known.get(subnet, max(known.values(), default=1.0))
+
+
+def _text(each: Estimate) -> str:
+    refused = ", refused" if each.refused else ""
+    return (
+        f"{each.place.zone} {each.usd_per_hour:.4f} USD/h, {each.usd_per_work_hour:.4f} per hour of training, "
+        f"launches succeed {each.availability:.0%}, life {each.lifetime_hours:.1f} h{refused}"
+    )
+
+
+def observed(situation: Situation, state: ControllerState) -> ControllerState:
+    """Return the state with the record of the current place: launched, running, or interrupted."""
+    if not chooses(situation.settings) or len(state.subnets) != 1:
+        return state
+    subnet, now = state.subnets[0], situation.now_unix_seconds
+    record = state.places.get(subnet, Record())
+    serves = is_gang(situation, situation.fleet.in_service())
+    members = {item.instance_id for item in situation.fleet.instances}
+    if state.in_place and situation.interrupted & members:
+        return _with(state, subnet, record.interrupted(now), in_place=serves)
+    if serves and not state.in_place:
+        return _with(state, subnet, record.launched(now), in_place=True)
+    looked = record.looked_unix_seconds or 0.0
+    if state.in_place and (not serves or now - looked >= LOOK_HOURS * HOUR):
+        return _with(state, subnet, record.ran(now), in_place=serves)
+    return state
+
+
+def is_refused(situation: Situation, since_unix_seconds: float) -> bool:
+    """Return True if AWS has refused the attempt that began at a time, so that another place can be tried."""
+    if not chooses(situation.settings) or situation.fleet.instances:
+        return False
+    if situation.now_unix_seconds - since_unix_seconds < REFUSED_SECONDS:
+        return False
+    return any(failure.unix_seconds >= since_unix_seconds for failure in situation.launch_failures)
+
+
+def abandoned(situation: Situation, state: ControllerState) -> ControllerState:
+    """Return the state with the refusal of the current place, when an attempt is abandoned."""
+    if not chooses(situation.settings) or len(state.subnets) != 1:
+        return state
+    reported = first_to_remove(failure.message for failure in situation.launch_failures)
+    cause = reported[0] if reported is not None else Cause.GANG_INCOMPLETE
+    record = state.places.get(state.subnets[0], Record())
+    shortest_hours = len(situation.settings.subnets) * (REFUSED_SECONDS + 2.0 * PERIOD_SECONDS) / HOUR
+    refused = record.refused(cause, situation.now_unix_seconds, shortest_hours)
+    return _with(state, state.subnets[0], refused, in_place=False)
+
+
+def _with(state: ControllerState, subnet: str, record: Record, *, in_place: bool) -> ControllerState:
+    places: Mapping[str, Record] = {**state.places, subnet: record}
+    return replace(state, places=places, in_place=in_place)
