@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from botocore.exceptions import ClientError
+
 
 @dataclass(frozen=True)
 class Principal:
@@ -55,34 +57,44 @@ class ApiError(Exception):
         self.status = status
 
 
+def as_api_error(error: ClientError) -> ApiError:
+    """Convert the ClientError of an inner call to an ApiError for the outer caller."""
+    answer = error.response
+    return ApiError(
+        answer["Error"]["Code"], answer["Error"]["Message"], answer["ResponseMetadata"].get("HTTPStatusCode", 400)
+    )
+
+
 Handler = Callable[[Call], Mapping[str, Any]]
-"""Handles a call and returns its output in boto3's shape, which the gateway serializes. It may raise ApiError."""
+"""Handles a call and returns its output in boto3's shape, which the gateway serializes.
+
+It may raise ApiError, or the ClientError of an inner call.
+"""
 
 
 Observer = Callable[[Call, Mapping[str, Any]], None]
 """Receives a call that moto has completed, and the call's output (without Body for S3). It must not block or raise."""
 
 
-class Service(Protocol):
+class Service:
     """An AWS service. The embedded cloud implements some of its operations, and moto implements the rest."""
 
     name: str
 
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers, keyed by operation name."""
-        ...
+        return {}
 
     def observers(self) -> Mapping[tuple[str, str], Observer]:
         """Return the observers of moto's operations, keyed by service and operation."""
-        ...
+        return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Serve a control request to /_localcloud/<name>/<path>; return its status (404 if unknown) and body."""
-        ...
+        return 404, b""
 
     def close(self) -> None:
         """Stop the service's threads and processes."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from botocore.exceptions import ClientError
 from moto.core.request import Request
 
-from localcloud.api import ApiError, Call, Handler, Observer, Principal, Service
+from localcloud.api import ApiError, Call, Handler, Observer, Principal, Service, as_api_error
 from localcloud.clients import DIRECT_HEADER, LocalClients
 from localcloud.http.addressing import normalise
 from localcloud.http.chunked_body import decode_body
@@ -118,7 +119,8 @@ class Gateway:
             call = self._call(request, parsed, principal, signature)
             respond = self._respond_checked if self._check_models else self._respond
             return respond(environ, start_response, parsed, call, body)
-        except ApiError as error:
+        except (ApiError, ClientError) as raised:
+            error = as_api_error(raised) if isinstance(raised, ClientError) else raised
             answer = serialise_error(parsed, error) if parsed else error_without_operation(signing_name, error)
         except NotImplementedError:
             answer = self._not_implemented(request, signing_name, parsed)

@@ -5,32 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from localcloud.account.account_file import AccountDescription, VpcDescription
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
-from localcloud.compute.launch.resolver import as_api_error
+from localcloud.api import ApiError, Call, Clients, Handler, Service
 
 GATEWAY_SERVICES = ("s3", "dynamodb")
 
 
-class _Part:
-    """A service without observers, endpoints or threads (api.Service)."""
-
+class _Part(Service):
     def __init__(self, account: AccountDescription, clients: Clients) -> None:
         self._account = account
         self._clients = clients
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class AccountNetworks(_Part):
@@ -82,10 +66,7 @@ class AccountNetworks(_Part):
         return {"ServiceNames": [one["ServiceName"] for one in details], "ServiceDetails": details}
 
     def _moto(self, operation: str, asked: Mapping[str, Any]) -> Any:
-        try:
-            return getattr(self._clients.direct("ec2"), operation)(**asked)
-        except ClientError as error:
-            raise as_api_error(error) from error
+        return getattr(self._clients.direct("ec2"), operation)(**asked)
 
 
 class AccountConcurrency(_Part):

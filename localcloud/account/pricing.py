@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from localcloud.api import ApiError, Call, Handler, Observer
+from localcloud.api import ApiError, Call, Handler, Service
 from localcloud.compute.describe import page
 from localcloud.compute.launch.instance_types import InstanceTypes
 
@@ -23,7 +23,7 @@ _OFFERS = {"JRTCKXETXF": None, "4NA7Y494T4": ("1yr", 0.63), "BPH4J8HBKS": ("3yr"
 """Offer term codes. For reserved instances, also the lease and the fraction of the On-Demand price."""
 
 
-class Pricing:
+class Pricing(Service):
     """Price List (api.Service)."""
 
     name = "pricing"
@@ -35,17 +35,6 @@ class Pricing:
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers, keyed by operation."""
         return {"GetProducts": self.products, "DescribeServices": self.services}
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def services(self, call: Call) -> Mapping[str, Any]:
         """Handle DescribeServices."""

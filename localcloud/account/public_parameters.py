@@ -18,7 +18,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 
 from localcloud.account.account_file import ImageDescription
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, Handler, Service
 from localcloud.iam.identity import ACCOUNT
 
 # Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-public-parameters-ami.html and
@@ -62,7 +62,7 @@ def check_value(call: Call) -> None:
         )
 
 
-class PublicParameters:
+class PublicParameters(Service):
     """GetParameter and GetParameters (api.Service "ssm")."""
 
     name = "ssm"
@@ -75,17 +75,6 @@ class PublicParameters:
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers, keyed by operation."""
         return {"GetParameter": self._get_one, "GetParameters": self._get_many}
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _get_one(self, call: Call) -> Mapping[str, Any]:
         return {"Parameter": self._find(call, str(call.parameters["Name"]))}

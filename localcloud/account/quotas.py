@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from localcloud.api import ApiError, Call, Handler, Observer
+from localcloud.api import ApiError, Call, Handler, Service
 
 _ON_DEMAND, _SPOT = "Running On-Demand {} instances", "All {} Spot Instance Requests"
 QUOTAS: Mapping[str, str] = {
@@ -51,7 +51,7 @@ def _service_of(code: str) -> str:
     return next((service for service, codes in SERVICES.items() if code in codes), "ec2")
 
 
-class ServiceQuotas:
+class ServiceQuotas(Service):
     """Service Quotas (api.Service)."""
 
     name = "service-quotas"
@@ -66,10 +66,6 @@ class ServiceQuotas:
             "GetServiceQuota": self.get,
             "ListServiceQuotas": self.list,
         }
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Set a quota."""
@@ -87,9 +83,6 @@ class ServiceQuotas:
         with self._lock:
             self._applied[code] = value
         return 200, b"{}"
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def get(self, call: Call) -> Mapping[str, Any]:
         """Handle GetServiceQuota."""

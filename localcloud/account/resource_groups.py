@@ -11,12 +11,12 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, Handler, Observer, Service
 
 _RESERVATION_POOL = "AWS::EC2::CapacityReservationPool"
 
 
-class ResourceGroups:
+class ResourceGroups(Service):
     """Operations on group members (api.Service)."""
 
     name = "resource-groups"
@@ -33,13 +33,6 @@ class ResourceGroups:
     def observers(self) -> Mapping[tuple[str, str], Observer]:
         """Return the observer that handles deleted groups."""
         return {(self.name, "DeleteGroup"): self._forget}
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def members(self, group_arn: str) -> Sequence[str]:
         """Return the ARNs of a group's members, or an empty list for an unknown group."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 from urllib.parse import parse_qs
 
-from localcloud.api import ApiError, Handler, Observer
+from localcloud.api import ApiError, Service
 from localcloud.compute.capacity import CapacityPools, Market
 from localcloud.compute.errors import ProcessTreeError
 from localcloud.compute.machines.inventory import Inventory
@@ -17,7 +17,7 @@ _Order = Mapping[str, Any]
 _REQUIRED = object()
 
 
-class ComputeControl:
+class ComputeControl(Service):
     """api.Service "compute", which has only HTTP endpoints. Closing it terminates all instances and stops all threads.
 
     `GET instances`, `GET console?instance_id=`, `POST interrupt {instance_id, notice_seconds}`,
@@ -41,14 +41,6 @@ class ComputeControl:
             "interrupt": self._interrupt, "rebalance": self._rebalance, "capacity": self._capacity,
             "refuse": self._refuse, "freeze": self._freeze, "poweroff": self._power_off,
         }  # fmt: skip
-
-    def operations(self) -> Mapping[str, Handler]:
-        """Return no handlers: this is not an AWS service."""
-        return {}
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
 
     def close(self) -> None:
         """Terminate all instances and stop the compute threads."""

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError
 from moto.events.models import events_backends
 from moto.s3 import notifications as moto_s3_notifications
 
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, Handler, Observer, Service
 from localcloud.events.clock import ScheduleClock, ScheduledRule
 from localcloud.events.observed import ObjectEvents, ParameterEvents, ServiceEvent
 from localcloud.events.patterns import InvalidPattern, matches, parse_pattern
@@ -43,7 +43,7 @@ EVENT_FIELDS = {"id", "account", "source", "time", "region", "detail-type"}
 Job = Callable[[], None]
 
 
-class LocalEventBus:
+class LocalEventBus(Service):
     """EventBridge's buses. Services send events with `publish`, and users send them with PutEvents.
 
     Events from the same source are dispatched in the order in which they arrive.
@@ -95,10 +95,6 @@ class LocalEventBus:
         own = {("events", operation): rules_changed for operation in ("EnableRule", "DisableRule", "DeleteRule")}
         return {**own, **self._parameters.observers(), **self._objects.observers()}
 
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404. The event history is in records.jsonl."""
-        return 404, b""
-
     def close(self) -> None:
         """Stop the schedules and the workers, and drop queued events."""
         self._closed = True
@@ -146,10 +142,7 @@ class LocalEventBus:
         return {key: answer[key] for key in ("FailedEntryCount", "FailedEntries")}
 
     def _moto(self, operation: str, call: Call) -> Mapping[str, Any]:
-        try:
-            return dict(getattr(self._clients.direct("events"), operation)(**call.parameters))
-        except ClientError as error:
-            raise ApiError(error.response["Error"]["Code"], error.response["Error"]["Message"]) from error
+        return dict(getattr(self._clients.direct("events"), operation)(**call.parameters))
 
     def _put_events(self, call: Call) -> Mapping[str, Any]:
         entries = call.parameters["Entries"]

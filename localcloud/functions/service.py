@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localcloud.api import ApiError, Call, Clients, CredentialIssuer, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, CredentialIssuer, Handler, Observer, Service
 from localcloud.functions.asynchronous import (
     LOCAL_RETRY_DELAYS_SECONDS,
     MAXIMUM_RETRY_ATTEMPTS,
@@ -58,7 +58,7 @@ class InvocationResult:
     log_tail: str = ""
 
 
-class FunctionService:
+class FunctionService(Service):
     """Handles Lambda's Invoke by running processes under the functions' roles."""
 
     name = "lambda"

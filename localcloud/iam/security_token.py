@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from localcloud.api import ApiError, Call, Handler, Observer
+from localcloud.api import ApiError, Call, Handler, Service
 from localcloud.iam.identity import Identity, iam_backend
 from localcloud.iam.policy import Document
 from localcloud.iam.stored import document, managed_document
@@ -18,7 +18,7 @@ DEFAULT_SECONDS = 3600
 SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
 
 
-class SecurityTokenService:
+class SecurityTokenService(Service):
     """GetCallerIdentity and AssumeRole (api.Service); moto implements STS's other operations."""
 
     name = "sts"
@@ -29,17 +29,6 @@ class SecurityTokenService:
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers, keyed by operation."""
         return {"GetCallerIdentity": self._caller, "AssumeRole": self._assume}
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _caller(self, call: Call) -> Mapping[str, Any]:
         principal = call.principal

@@ -16,7 +16,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 from moto.cloudwatch.models import Alarm
 
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, Handler, Service
 from localcloud.control_loop import ControlLoop
 from localcloud.events.targets import TargetRefused, send_to_topic
 from localcloud.journal import RecordLog
@@ -28,7 +28,7 @@ EVALUATION_SECONDS = 60
 SERVICE = "cloudwatch.amazonaws.com"
 
 
-class AlarmService:
+class AlarmService(Service):
     """Updates the states and performs the actions of the alarms that moto stores."""
 
     name = "cloudwatch"
@@ -44,10 +44,6 @@ class AlarmService:
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers."""
         return {"PutMetricAlarm": self._put}
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return no observers."""
-        return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Handle `POST clock {ahead_seconds}`, which moves the alarms' clock forward and evaluates all alarms."""
@@ -70,10 +66,7 @@ class AlarmService:
         store = backend(self._clients.account, call.region)
         name = str(call.parameters["AlarmName"])
         before = store.alarms.get(name)
-        try:
-            self._clients.direct("cloudwatch", region=call.region).put_metric_alarm(**call.parameters)
-        except ClientError as error:
-            raise ApiError(error.response["Error"]["Code"], error.response["Error"]["Message"]) from error
+        self._clients.direct("cloudwatch", region=call.region).put_metric_alarm(**call.parameters)
         alarm = store.alarms[name]
         try:
             evaluation_of(alarm)

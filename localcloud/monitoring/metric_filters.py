@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from botocore.exceptions import ClientError
 from moto.logs.models import logs_backends
 
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, Handler, Observer, Service
 from localcloud.monitoring.filter_pattern import (
     Event,
     InvalidPattern,
@@ -34,7 +33,7 @@ DIMENSIONS = 3
 _parsed = lru_cache(maxsize=PARSED_PATTERNS)(parse_pattern)
 
 
-class MetricFilters:
+class MetricFilters(Service):
     """Validates filters, which moto stores, and publishes their metrics."""
 
     name = "logs"
@@ -50,26 +49,16 @@ class MetricFilters:
         """Return the observer of log events."""
         return {("logs", "PutLogEvents"): self._logged}
 
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
-
-    def close(self) -> None:
-        """Do nothing: the service has no threads."""
-
     def _put(self, call: Call) -> Mapping[str, Any]:
         _pattern_of(call)
         for transformation in call.parameters["metricTransformations"]:
             _check_transformation(transformation)
         logs = self._clients.direct("logs", region=call.region)
         name, group = call.parameters["filterName"], call.parameters["logGroupName"]
-        try:
-            logs.describe_log_streams(logGroupName=group, limit=1)
-            # moto would keep both filters; AWS replaces the filter with the same name.
-            logs.delete_metric_filter(filterName=name, logGroupName=group)
-            logs.put_metric_filter(**call.parameters)
-        except ClientError as error:
-            raise ApiError(error.response["Error"]["Code"], error.response["Error"]["Message"]) from error
+        logs.describe_log_streams(logGroupName=group, limit=1)
+        # moto would keep both filters; AWS replaces the filter with the same name.
+        logs.delete_metric_filter(filterName=name, logGroupName=group)
+        logs.put_metric_filter(**call.parameters)
         return {}
 
     def _test(self, call: Call) -> Mapping[str, Any]:

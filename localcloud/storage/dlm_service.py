@@ -17,7 +17,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, Handler, Service
 from localcloud.compute.describe import timestamp
 from localcloud.control_loop import ControlLoop
 from localcloud.events.schedules import parse_schedule
@@ -28,7 +28,7 @@ SCHEDULE_TAG = "aws:dlm:lifecycle-schedule-name"
 _POLL_SECONDS = 60.0
 
 
-class DlmService:
+class DlmService(Service):
     """api.Service for Data Lifecycle Manager. `loop`'s thread takes snapshots when they are due."""
 
     name = "dlm"
@@ -53,14 +53,6 @@ class DlmService:
             "UntagResource": self.untag,
             "ListTagsForResource": self.tags,
         }
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
 
     def close(self) -> None:
         """Stop taking snapshots."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, Handler, Service
 from localcloud.compute.describe import page, timestamp
 from localcloud.storage.lustre import (
     DEFAULT_VERSIONS,
@@ -33,7 +33,7 @@ _UPDATABLE = frozenset(
 )
 
 
-class FsxService:
+class FsxService(Service):
     """api.Service for FSx."""
 
     name = "fsx"
@@ -61,17 +61,6 @@ class FsxService:
             "UntagResource": self.untag,
             "ListTagsForResource": self.tags,
         }
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def create(self, call: Call) -> Mapping[str, Any]:
         """Handle CreateFileSystem."""

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from moto.s3.exceptions import MissingBucket
 from moto.s3.models import FakeBucket, FakeKey, FakeMultipart, s3_backends
 
-from localcloud.api import ApiError, Call, Handler, Observer
+from localcloud.api import ApiError, Call, Observer, Service
 from localcloud.http.chunked_body import checksum_of, require_algorithm
 
 WRITES = frozenset({"PutObject", "CopyObject", "CompleteMultipartUpload", "DeleteObject"})
@@ -50,7 +50,7 @@ class _Turn:
     users: int = 0
 
 
-class ObjectWrites:
+class ObjectWrites(Service):
     """Checks calls before moto handles them, and records which writes finished during an upload."""
 
     name = "s3"
@@ -63,10 +63,6 @@ class ObjectWrites:
         self._turns: dict[Name, _Turn] = {}
         self._lock = threading.Lock()
 
-    def operations(self) -> Mapping[str, Handler]:
-        """Return no handlers: moto handles all calls."""
-        return {}
-
     def observers(self) -> Mapping[tuple[str, str], Observer]:
         """Return the observers that record writes and uploads."""
         return {
@@ -74,13 +70,6 @@ class ObjectWrites:
             ("s3", "DeleteObjects"): self._deleted_several,
             ("s3", "CreateMultipartUpload"): self._began,
         }
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
-
-    def close(self) -> None:
-        """Do nothing: the service has no threads."""
 
     @contextmanager
     def guard(self, call: Call) -> Iterator[None]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import botocore.session
 
-from localcloud.api import ApiError, Call, Handler, Observer
+from localcloud.api import ApiError, Call, Handler, Service
 from localcloud.control_loop import ControlLoop
 
 
-class AutoScalingService:
+class AutoScalingService(Service):
     """Combines the handlers for all emulated operations."""
 
     name = "autoscaling"
@@ -26,14 +26,6 @@ class AutoScalingService:
     def operations(self) -> Mapping[str, Handler]:
         """Return a handler for every operation of the service."""
         return self._handlers
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404."""
-        return 404, b""
 
     def close(self) -> None:
         """Stop reconciling groups."""

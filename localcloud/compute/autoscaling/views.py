@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from localcloud.compute import describe
 from localcloud.compute.autoscaling.model import Group, Hook, LaunchPlan, Member, Refresh
 from localcloud.compute.describe import timestamp
 
-
-def page(items: Sequence[Any], parameters: Mapping[str, Any], name: str, limit: int = 100) -> dict[str, Any]:
-    """Return the page selected by NextToken and MaxRecords, under the key `name`.
-
-    Raises:
-        ApiError: InvalidNextToken if the token is invalid.
-    """
-    return describe.page(items, parameters, name, limit, size="MaxRecords")
+page = partial(describe.page, limit=100, size="MaxRecords")
 
 
 def tag_list(group: Group) -> list[dict[str, Any]]:

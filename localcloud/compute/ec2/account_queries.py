@@ -6,13 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from localcloud.api import ApiError, Call, Clients, Handler
 from localcloud.compute.capacity import CapacityPools
 from localcloud.compute.describe import matches, page, timestamp, unix_seconds
 from localcloud.compute.launch.instance_types import InstanceTypes
-from localcloud.compute.launch.resolver import as_api_error
 from localcloud.compute.launch.zones import Zones
 
 MAX_TYPES = 100
@@ -133,10 +130,7 @@ class AccountQueries:
 
     def _moto(self, operation: str, asked: Mapping[str, Any]) -> Any:
         passed = {name: value for name, value in asked.items() if name not in ("MaxResults", "NextToken")}
-        try:
-            return getattr(self._clients.direct("ec2"), operation)(**passed)
-        except ClientError as error:
-            raise as_api_error(error) from error
+        return getattr(self._clients.direct("ec2"), operation)(**passed)
 
 
 def _score(depth: float, target: int, types: int) -> int:

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from botocore.exceptions import ClientError
-
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, Handler, Observer, Service
 from localcloud.compute.describe import matches, timestamp
 from localcloud.compute.launch.moto_record import STATE_CODES, MotoRecord
 from localcloud.compute.launch.network_cards import with_cards
 from localcloud.compute.launch.placement import PlacementGroups
-from localcloud.compute.launch.resolver import LaunchResolver, as_api_error
+from localcloud.compute.launch.resolver import LaunchResolver
 from localcloud.compute.machines.instance import Instance
 from localcloud.compute.machines.inventory import Inventory
 
@@ -40,7 +38,7 @@ _REFUSED = {
 }
 
 
-class Ec2Service:
+class Ec2Service(Service):
     """api.Service for the emulated part of EC2."""
 
     name = "ec2"
@@ -85,13 +83,6 @@ class Ec2Service:
     def observers(self) -> Mapping[tuple[str, str], Observer]:
         """Return the observers for calls that moto handles."""
         return {("ec2", "ModifyInstanceMetadataOptions"): self._follow_metadata_options}
-
-    def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Return 404. The HTTP endpoints belong to the "compute" service."""
-        return 404, b""
-
-    def close(self) -> None:
-        """Do nothing. The inventory's owner closes it."""
 
     def run_instances(self, call: Call) -> Mapping[str, Any]:
         """Handle RunInstances: launch as many instances as possible between MinCount and MaxCount."""
@@ -167,10 +158,7 @@ class Ec2Service:
                 raise ApiError("InvalidParameterValue", f"Invalid value '{behavior}' for the shutdown behavior")
             self._record.set_shutdown_behavior(instance.id, behavior)
             return {}
-        try:
-            self._clients.direct("ec2").modify_instance_attribute(**parameters)
-        except ClientError as error:
-            raise as_api_error(error) from error
+        self._clients.direct("ec2").modify_instance_attribute(**parameters)
         return {}
 
     def get_console_output(self, call: Call) -> Mapping[str, Any]:
@@ -210,10 +198,7 @@ class Ec2Service:
         passed = {name: value for name, value in parameters.items() if name != "Filters"}
         if rest := [one for one in filters if one["Name"] not in _OWN_FILTERS]:
             passed["Filters"] = rest
-        try:
-            answer = self._clients.direct("ec2").describe_instances(**passed)
-        except ClientError as error:
-            raise as_api_error(error) from error
+        answer = self._clients.direct("ec2").describe_instances(**passed)
         reservations = []
         for reservation in answer["Reservations"]:
             shown_instances = [self._overlaid(one) for one in reservation["Instances"]]
