@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from moto.moto_api._internal.models import moto_api_backend
@@ -20,6 +21,7 @@ from localcloud.api import Service
 from localcloud.clients import LocalClients
 from localcloud.cloudformation.service import CloudFormationService
 from localcloud.compute.launch.instance_types import InstanceTypes
+from localcloud.compute.launch.user_data import check_template
 from localcloud.compute.services import ComputeServices
 from localcloud.events.bus import LocalEventBus
 from localcloud.functions.service import FunctionService
@@ -29,6 +31,7 @@ from localcloud.iam.authority import Authority
 from localcloud.iam.identity import Identity
 from localcloud.iam.policy_checks import check_bucket_policy, check_iam, check_kms
 from localcloud.iam.security_token import SecurityTokenService
+from localcloud.iam.volume_keys import may_encrypt
 from localcloud.monitoring.alarm_service import AlarmService
 from localcloud.monitoring.metric_data import Series, publish
 from localcloud.monitoring.metric_filters import MetricFilters
@@ -83,6 +86,7 @@ class LocalCloud:
             gateway.add(service)
         gateway.guard("s3", self._object_writes.guard)
         for checked, check in {
+            "ec2": check_template,
             "iam": check_iam,
             "kms": check_kms,
             "s3": check_bucket_policy,
@@ -101,7 +105,9 @@ class LocalCloud:
         functions = FunctionService(self.clients, self.identity, self.state_directory, invoked=self._function_invoked)
         bus = LocalEventBus(self.clients, functions)
         groups = ResourceGroups(self.clients)
-        compute = ComputeServices(self.clients, bus, self.identity, self.state_directory, groups.members)
+        compute = ComputeServices(
+            self.clients, bus, self.identity, self.state_directory, groups.members, partial(may_encrypt, self.region)
+        )
         account: list[Service] = [
             groups,
             ServiceQuotas(self.account.quotas),

@@ -52,12 +52,14 @@ class ComputeServices:
         credentials: Issues the instances' role sessions.
         state_directory: Directory that contains `instances/<id>/` and `records.jsonl`.
         reservations_of: Returns the ARNs of the capacity reservations in a resource group, which launches can target.
+        may_encrypt: Returns True if a service-linked role may encrypt volumes with a KMS key.
         clock: Returns Unix seconds for hooks, notices, tokens and credentials. Tests pass their own clock.
     """
 
     def __init__(
         self, clients: api.Clients, bus: api.EventBus, credentials: api.CredentialIssuer, state_directory: Path,
-        reservations_of: Callable[[str], Sequence[str]], clock: Callable[[], float] = time.time,
+        reservations_of: Callable[[str], Sequence[str]], may_encrypt: Callable[[str, str], bool],
+        clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         state_directory = state_directory.resolve()
         self._clients = clients
@@ -78,7 +80,17 @@ class ComputeServices:
         self._servers = MetadataServers(sources, clock)
         reservations = ReservationStore(reservations_of, clock)
         self.inventory = Inventory(
-            clients, bus, records, record, placement, pools, reservations, self._servers, state_directory, clock
+            clients,
+            bus,
+            records,
+            record,
+            placement,
+            pools,
+            reservations,
+            self._servers,
+            state_directory,
+            may_encrypt,
+            clock,
         )
         types = InstanceTypes()
         resolver = LaunchResolver(clients, types, placement)

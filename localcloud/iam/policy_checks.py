@@ -16,6 +16,8 @@ from localcloud.api import ApiError, Call
 from localcloud.iam.identity import ACCOUNT, find_role, iam_backend
 from localcloud.iam.stored import bucket
 
+ROLE_NAME_CHARACTERS = 64
+"""Source: RoleName of CreateRole in botocore's model (1.44)."""
 TRUST_CHARACTERS, INLINE_CHARACTERS, MANAGED_CHARACTERS, MANAGED_POLICIES = 2_048, 10_240, 6_144, 10
 ROOT = f"arn:aws:iam::{ACCOUNT}:root"
 ROLE = re.compile(rf"arn:aws:iam::{ACCOUNT}:(role|user)/(?:.*/)?([\w+=,.@-]+)")
@@ -24,12 +26,21 @@ FIXED_CONDITIONS = ("aws:principalorgid", "aws:sourceaccount", "aws:sourcearn", 
 
 
 def check_iam(call: Call) -> None:
-    """Check the policy that an IAM call stores.
+    """Check the name and tags of a role, and the policy that an IAM call stores.
 
     Raises:
-        ApiError: LimitExceeded, or MalformedPolicyDocument for a principal that does not exist.
+        ApiError: ValidationError, InvalidInput, LimitExceeded, or MalformedPolicyDocument for a principal that does not
+            exist.
     """
     p = call.parameters
+    if any(str(tag["Key"]).lower().startswith("aws:") for tag in p.get("Tags", [])):
+        raise ApiError("InvalidInput", "aws: prefixed tag key names are not allowed for external use.")
+    if call.operation == "CreateRole" and len(str(p["RoleName"])) > ROLE_NAME_CHARACTERS:
+        raise ApiError(
+            "ValidationError",
+            f"1 validation error detected: Value '{p['RoleName']}' at 'roleName' failed to satisfy constraint: Member "
+            f"must have length less than or equal to {ROLE_NAME_CHARACTERS}",
+        )
     if call.operation in ("CreateRole", "UpdateAssumeRolePolicy"):
         text = str(p.get("AssumeRolePolicyDocument") or p.get("PolicyDocument"))
         if not _statements(text):
@@ -93,6 +104,8 @@ def check_bucket_policy(call: Call) -> None:
     if call.operation != "PutBucketPolicy":
         return
     text, name = str(call.parameters["Policy"]), str(call.parameters["Bucket"])
+    if not text.startswith("{") or not _is_json(text):
+        raise ApiError("MalformedPolicy", "Policies must be valid JSON and the first byte must be '{'")
     if next(_unknown_principals(text), None) is not None:
         raise ApiError("MalformedPolicy", "Invalid principal in policy")
     for statement in _statements(text):
@@ -120,6 +133,14 @@ def _blocks_public_policies(name: str) -> bool:
     found = bucket(name)
     block = getattr(found, "public_access_block", None)
     return block is not None and str(getattr(block, "block_public_policy", False)).lower() == "true"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _statements(text: str) -> list[Mapping[str, Any]]:

@@ -68,8 +68,9 @@ def _reservation(config: Config, workplace: Workplace) -> None:
     )
     reservation = capacity["reservation"]["id"] = made["CapacityReservation"]["CapacityReservationId"]
     # Other instances use the reservation: the test checks the deployment without booting nodes.
-    workplace.cloud.client("ec2").run_instances(
-        ImageId="ami-0123456789abcdef0",
+    ec2 = workplace.cloud.client("ec2")
+    ec2.run_instances(
+        ImageId=ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],
         InstanceType=capacity["instance_types"][0],
         MinCount=capacity["nodes"],
         MaxCount=capacity["nodes"],

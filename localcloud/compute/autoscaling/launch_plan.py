@@ -49,6 +49,14 @@ def _mixed(policy: Mapping[str, Any], resolver: LaunchResolver) -> LaunchPlan:
     reference, version = _reference(part["LaunchTemplateSpecification"], resolver)
     _refuse_spot_options(version)
     overrides = [_override(one, resolver) for one in part.get("Overrides", [])]
+    types = [one.instance_type for one in overrides if one.instance_type]
+    if repeated := sorted({one for one in types if types.count(one) > 1}):
+        # Source: https://github.com/terraform-aws-modules/terraform-aws-eks/issues/368
+        raise ApiError(
+            "ValidationError",
+            "Cannot add same instance type override more than once. Remove these duplicates from the request and try "
+            f"again: [{', '.join(repeated)}]",
+        )
     if not overrides and not version.data.get("InstanceType"):
         raise ApiError(
             "ValidationError", "You must specify an instance type in the launch template or in the overrides"

@@ -20,6 +20,7 @@ from localcloud.compute.machines.instance import Instance
 from localcloud.compute.machines.inventory import Inventory
 from localcloud.control_loop import retry_seconds
 
+_ROLE = "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
 _NO_CAPACITY = ("InsufficientInstanceCapacity", "ReservationCapacityExceeded")
 _UNFULFILLABLE = (
     "UnfulfillableCapacity - Unable to fulfill capacity due to your request configuration. Please adjust your request "
@@ -77,7 +78,7 @@ class GroupLauncher:
             for reservation in reservation_attempts(group, attempt.market):
                 try:
                     specification = self._specification(group, attempt, override, reservation)
-                    (instance,) = self._inventory.launch(specification, 1, group=group.name)
+                    (instance,) = self._inventory.launch(specification, 1, group=group.name, by=_ROLE)
                     return instance, override
                 except ApiError as error:
                     refusal = error

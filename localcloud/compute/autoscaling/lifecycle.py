@@ -141,8 +141,11 @@ class Lifecycle:
     def _fail_launch(self, group: Group, member: Member) -> None:
         instance = self._inventory.get(member.instance_id)
         assert member.activity is not None
-        text = instance.reason.message if instance.reason else "The instance was terminated"
-        self._activities.launch_failed(group, member.activity, f"{text}. Launching EC2 instance failed.")
+        # Source: https://github.com/hashicorp/terraform-provider-aws/issues/39904
+        message = "Instance became unhealthy while waiting for instance to be in InService state."
+        if instance.reason:
+            message += f" Termination Reason: {instance.reason.message}"
+        self._activities.launch_failed(group, member.activity, message)
         del group.members[member.instance_id]
 
     def _leave(self, group: Group, member: Member) -> None:

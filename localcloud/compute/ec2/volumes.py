@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from localcloud.api import ApiError, Call, Clients, Handler
 from localcloud.compute.describe import matches, page, timestamp
 from localcloud.compute.launch.instance_types import InstanceTypes
-from localcloud.compute.launch.resolver import as_api_error
+from localcloud.compute.launch.volumes import check_volume
 from localcloud.compute.machines.inventory import Inventory
 
 MAX_MODIFICATIONS, MODIFICATION_WINDOW_SECONDS = 4, 24 * 3600.0
@@ -102,6 +100,7 @@ class VolumeOperations:
                 raise ApiError(
                     "InvalidParameterValue", f"VolumeInitializationRate {rate} must be from {minimum} to {maximum}"
                 )
+        check_volume(asked, asked.get("Size"))
         made: dict[str, Any] = self._moto("create_volume", **asked)
         made.pop("ResponseMetadata", None)
         if asked.get("SnapshotId"):
@@ -208,6 +207,8 @@ class VolumeOperations:
             since = self._clock() - MODIFICATION_WINDOW_SECONDS
             recent = [at for at in self._modified.get(volume_id, []) if at > since]
             _check_modification(volume, asked, len(recent))
+            keeps_type = asked.get("VolumeType") in (None, volume["VolumeType"])
+            check_volume({**(volume if keeps_type else {}), **asked}, int(asked.get("Size") or volume["Size"]))
             answer: dict[str, Any] = self._moto("modify_volume", **asked)
             self._modified[volume_id] = [*recent, self._clock()]
         answer.pop("ResponseMetadata", None)
@@ -296,10 +297,7 @@ class VolumeOperations:
         return None
 
     def _moto(self, operation: str, **parameters: Any) -> Any:
-        try:
-            return getattr(self._clients.direct("ec2"), operation)(**parameters)
-        except ClientError as error:
-            raise as_api_error(error) from error
+        return getattr(self._clients.direct("ec2"), operation)(**parameters)
 
 
 def _check_modification(volume: Mapping[str, Any], asked: Mapping[str, Any], recent: int) -> None:

@@ -18,6 +18,10 @@ from localcloud.compute.machines.inventory import Inventory
 from localcloud.control_loop import retry_seconds
 
 FLEET_TAGS: dict[Kind, str] = {"ec2": "aws:ec2:fleet-id", "spot": "aws:ec2spot:fleet-request-id"}
+_ROLES: dict[Kind, str] = {
+    "ec2": "ec2fleet.amazonaws.com/AWSServiceRoleForEC2Fleet",
+    "spot": "spotfleet.amazonaws.com/AWSServiceRoleForEC2SpotFleet",
+}
 _ALL_PRICED_OUT = "The maximum total price of the fleet is reached."
 
 
@@ -69,7 +73,7 @@ class FleetLauncher:
                 if not within_total_price(fleet, market, pool, self.price):
                     raise ApiError("MaxSpotFleetRequestPriceExceeded", _ALL_PRICED_OUT)
             specification = self._resolver.resolve(launch_parameters(pool, market, tags))
-            (instance,) = self._inventory.launch(specification, 1, group=fleet.fleet_id)
+            (instance,) = self._inventory.launch(specification, 1, group=fleet.fleet_id, by=_ROLES[fleet.plan.kind])
         except ApiError as error:
             with self._store.lock:
                 self._history.refused(fleet, pool, market, error)

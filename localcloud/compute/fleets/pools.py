@@ -48,11 +48,18 @@ def _read(
                 f"Launch template {version.template_id} requests Spot Instances (InstanceMarketOptions). In a fleet, "
                 "the target capacity determines the market. Remove the option from the launch template.",
             )
+        places: set[tuple[Any, ...]] = set()
         for override in config.get("Overrides") or [{}]:
             if unknown := sorted(set(override) - _OVERRIDES[kind]):
                 raise ApiError(code, f"Overrides: {', '.join(unknown)} is not emulated; use InstanceType and SubnetId")
             for subnet_id in _subnets(override):
-                yield _pool(template, version, override, subnet_id, code, resolver, max_price)
+                pool = _pool(template, version, override, subnet_id, code, resolver, max_price)
+                place = pool.instance_type, pool.zone, override.get("ImageId")
+                if kind == "ec2" and place in places:
+                    # Source: https://github.com/github-aws-runners/terraform-aws-github-runner/issues/5297
+                    raise ApiError(code, "The fleet configuration contains duplicate instance pools.")
+                places.add(place)
+                yield pool
 
 
 def _subnets(override: Mapping[str, Any]) -> list[str | None]:

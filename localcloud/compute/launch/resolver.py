@@ -5,16 +5,14 @@ Resolving has no side effects. The inventory launches the instances.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from botocore.exceptions import ClientError
 
-from localcloud.api import ApiError, Clients
+from localcloud.api import ApiError, Clients, as_api_error
 from localcloud.compute.capacity import Market
 from localcloud.compute.errors import UserDataError
 from localcloud.compute.launch import user_data
@@ -22,9 +20,13 @@ from localcloud.compute.launch.instance_types import InstanceTypes
 from localcloud.compute.launch.network_cards import check_interfaces, numbered, primary_address
 from localcloud.compute.launch.placement import PlacementGroups
 from localcloud.compute.launch.purchase import PurchaseOptions, read_purchase
+from localcloud.compute.launch.volumes import check_volume
 
 _SSM_PREFIX = "resolve:ssm:"
 _PASSED_ON = ("KeyName", "EbsOptimized", "DisableApiTermination", "DisableApiStop", "HibernationOptions")
+_METADATA_TAG_KEY = r"[0-9a-zA-Z\-_+=,.@:]{1,255}"
+"""Keys of tags in instance metadata. Source: https://github.com/seek-oss/aec/pull/411."""
+_RESERVED_TAG_KEYS = (".", "..", "_index")
 _DEFAULT_METADATA_OPTIONS = {
     "HttpTokens": "optional", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled",
     "HttpProtocolIpv6": "disabled", "InstanceMetadataTags": "disabled",
@@ -167,6 +169,13 @@ class LaunchResolver:
         if placement_group is not None:
             self._placement.check_type(placement_group, instance_type, self.types.facts(instance_type))
         data = _user_data(merged.get("UserData"))
+        for mapping in merged.get("BlockDeviceMappings", []):
+            volume = mapping.get("Ebs") or {}
+            check_volume(volume, volume.get("VolumeSize"))
+        metadata_options = _DEFAULT_METADATA_OPTIONS | dict(merged.get("MetadataOptions", {}))
+        instance_tags = _tags(merged, "instance")
+        if metadata_options["InstanceMetadataTags"] == "enabled":
+            check_tag_keys(instance_tags)
         return LaunchSpecification(
             image_id=self._image(merged["ImageId"]),
             instance_type=instance_type,
@@ -178,11 +187,11 @@ class LaunchResolver:
             security_group_ids=self._security_groups(merged, interfaces, subnet["VpcId"]),
             profile=self._profile(merged.get("IamInstanceProfile")),
             user_data=data,
-            metadata_options=_DEFAULT_METADATA_OPTIONS | dict(merged.get("MetadataOptions", {})),
+            metadata_options=metadata_options,
             shutdown_behavior=merged.get("InstanceInitiatedShutdownBehavior") or "stop",
             placement_group=placement_group,
             purchase=purchase,
-            instance_tags=_tags(merged, "instance")
+            instance_tags=instance_tags
             | (
                 {
                     "aws:ec2launchtemplate:id": template.template_id,
@@ -247,6 +256,8 @@ class LaunchResolver:
                 ) from error
         if not re.fullmatch(r"ami-([0-9a-f]{8}|[0-9a-f]{17})", reference):
             raise ApiError("InvalidAMIID.Malformed", f'Invalid id: "{reference}" (expecting "ami-...")')
+        if not self._ask("ec2", "describe_images", Filters=[{"Name": "image-id", "Values": [reference]}])["Images"]:
+            raise ApiError("InvalidAMIID.NotFound", f"The image id '[{reference}]' does not exist")
         return reference
 
     def _security_groups(
@@ -301,12 +312,19 @@ class LaunchResolver:
             raise as_api_error(error) from error
 
 
-def as_api_error(error: ClientError) -> ApiError:
-    """Convert an inner call's ClientError to an ApiError for the outer caller."""
-    answer = error.response
-    return ApiError(
-        answer["Error"]["Code"], answer["Error"]["Message"], answer["ResponseMetadata"].get("HTTPStatusCode", 400)
-    )
+def check_tag_keys(keys: Iterable[str]) -> None:
+    """Check the tags of an instance whose metadata includes them.
+
+    Raises:
+        ApiError: InvalidParameterValue for the first key that is not allowed in a metadata path.
+    """
+    for key in keys:
+        if not re.fullmatch(_METADATA_TAG_KEY, key) or key in _RESERVED_TAG_KEYS:
+            raise ApiError(
+                "InvalidParameterValue",
+                f"'{key}' is not a valid tag key. Tag keys must match pattern ([0-9a-zA-Z\\\\-_+=,.@:]{{1,255}}), and "
+                "must not be a reserved name ('.', '..', '_index')",
+            )
 
 
 def _merge(template: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -336,13 +354,9 @@ def _interfaces(merged: Mapping[str, Any], subnet_id: str) -> list[dict[str, Any
 
 
 def _user_data(encoded: str | None) -> bytes:
-    if not encoded:
-        return b""
+    data = user_data.decode(encoded)
     try:
-        data = base64.b64decode(encoded, validate=True)
         user_data.check_runnable(data)
-    except binascii.Error as error:
-        raise ApiError("InvalidParameterValue", "Invalid BASE64 encoding of user data.") from error
     except UserDataError as error:
         raise ApiError("InvalidUserData.Malformed", str(error)) from error
     return data

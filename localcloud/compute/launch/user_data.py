@@ -1,10 +1,17 @@
-"""Decodes and validates user data. The instance's init process runs it."""
+"""Decodes and validates user data. The instance's init process runs it.
+
+Sources of the errors: https://github.com/github-aws-runners/terraform-aws-github-runner/issues/3700 (launch templates),
+https://github.com/supergiant/capacity/issues/148 (RunInstances).
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import gzip
 import zlib
 
+from localcloud.api import ApiError, Call
 from localcloud.compute.errors import UserDataError
 
 MAXIMUM_BYTES = 16 * 1024
@@ -20,6 +27,34 @@ _REFUSED = {
     b"content-type: multipart": "a MIME multi-part archive",
     b"mime-version:": "a MIME archive",
 }
+
+
+def decode(encoded: str | None, code: str = "InvalidParameterValue") -> bytes:
+    """Return decoded user data.
+
+    Args:
+        code: Code of the errors.
+
+    Raises:
+        ApiError: The user data is not in base64, or exceeds 16 KiB.
+    """
+    try:
+        user_data = base64.b64decode(encoded or "", validate=True)
+    except binascii.Error as error:
+        raise ApiError(code, "Invalid BASE64 encoding of user data.") from error
+    if len(user_data) > MAXIMUM_BYTES:
+        raise ApiError(code, f"User data is limited to {MAXIMUM_BYTES} bytes")
+    return user_data
+
+
+def check_template(call: Call) -> None:
+    """Check the user data of a new launch template or version.
+
+    Raises:
+        ApiError: InvalidUserData.Malformed.
+    """
+    if call.operation in ("CreateLaunchTemplate", "CreateLaunchTemplateVersion"):
+        decode((call.parameters.get("LaunchTemplateData") or {}).get("UserData"), "InvalidUserData.Malformed")
 
 
 def plain(user_data: bytes) -> bytes:
@@ -40,10 +75,8 @@ def check_runnable(user_data: bytes) -> None:
     """Reject user data that requires a complete cloud-init.
 
     Raises:
-        UserDataError: The user data exceeds 16 KiB, is a corrupt gzip stream, or is neither a script nor plain data.
+        UserDataError: The user data is a corrupt gzip stream, or is neither a script nor plain data.
     """
-    if len(user_data) > MAXIMUM_BYTES:
-        raise UserDataError(f"User data is limited to {MAXIMUM_BYTES} bytes, got {len(user_data)}")
     head = plain(user_data)[:64].lstrip().lower()
     for prefix, kind in _REFUSED.items():
         if head.startswith(prefix):

@@ -30,9 +30,20 @@ SPOT_TERMINATION = Reason("Server.SpotInstanceTermination", "Server.SpotInstance
 INTERNAL_ERROR = Reason("Server.InternalError", "Server.InternalError: Internal error on launch or while running")
 
 
+INVALID_KEY = Reason(
+    "Client.InvalidKMSKey.InvalidState",
+    "Client.InvalidKMSKey.InvalidState: The KMS key provided is in an incorrect state",
+)
+"""Source: https://github.com/hashicorp/terraform-provider-aws/issues/39904."""
+
+
 @dataclass
 class Instance:
-    """An instance. Only `Inventory` changes it, under the inventory's lock."""
+    """An instance. Only `Inventory` changes it, under the inventory's lock.
+
+    Attributes:
+        launched_by: Service-linked role that launched the instance, with its path below aws-service-role/, or None.
+    """
 
     id: str
     specification: LaunchSpecification
@@ -53,6 +64,7 @@ class Instance:
     target_lifecycle_state: str | None = None
     capacity_reservation_id: str | None = None
     partition: int | None = None
+    launched_by: str | None = None
 
     @property
     def market(self) -> Market:

@@ -13,17 +13,18 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from localcloud.api import ApiError, Clients, EventBus
+from localcloud.api import ApiError, Clients, EventBus, as_api_error
 from localcloud.compute.capacity import CapacityPools
 from localcloud.compute.errors import AddressesExhausted, ProcessTreeError
 from localcloud.compute.launch.addresses import AddressBook
 from localcloud.compute.launch.moto_record import MotoRecord
 from localcloud.compute.launch.placement import PlacementGroups
 from localcloud.compute.launch.reservations import Demand, ReservationStore
-from localcloud.compute.launch.resolver import LaunchSpecification, as_api_error
+from localcloud.compute.launch.resolver import LaunchSpecification
 from localcloud.compute.machines.instance import (
     INSTANCE_INITIATED,
     INTERNAL_ERROR,
+    INVALID_KEY,
     USER_INITIATED,
     Instance,
     Reason,
@@ -47,8 +48,9 @@ class Inventory:
     def __init__(
         self, clients: Clients, bus: EventBus, records: RecordLog, record: MotoRecord, placement: PlacementGroups,
         pools: CapacityPools, reservations: ReservationStore, servers: MetadataServers, state_directory: Path,
-        clock: Callable[[], float] = time.time,
+        may_encrypt: Callable[[str, str], bool], clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
+        self._may_encrypt = may_encrypt
         self._clients = clients
         self._bus = bus
         self._records = records
@@ -85,8 +87,13 @@ class Inventory:
                 raise ApiError("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
             return self._instances[instance_id]
 
-    def launch(self, specification: LaunchSpecification, count: int, *, group: str | None = None) -> list[Instance]:
+    def launch(
+        self, specification: LaunchSpecification, count: int, *, group: str | None = None, by: str | None = None
+    ) -> list[Instance]:
         """Launch all instances in one reservation, or none. The instances are pending when this method returns.
+
+        Args:
+            by: Service-linked role that launches the instances, with its path below aws-service-role/.
 
         Raises:
             ApiError: There is not enough capacity or free addresses, or the placement group rejects the launch.
@@ -104,6 +111,7 @@ class Inventory:
         self._record.join_reservation([instance.id for instance in launched])
         for instance in launched:
             instance.reservation_id = launched[0].reservation_id
+            instance.launched_by = by
             with self._lock:
                 self._instances[instance.id] = instance
             shown = instance.as_json()
@@ -277,7 +285,16 @@ class Inventory:
         self._placement.leave(instance.id)
         self._addresses.release(instance.specification.subnet_id, instance.private_address)
 
+    def _has_keys(self, instance: Instance) -> bool:
+        volumes = [one.get("Ebs") or {} for one in instance.specification.block_device_mappings]
+        keys = {volume["KmsKeyId"] for volume in volumes if volume.get("KmsKeyId")}
+        by = instance.launched_by
+        return by is None or all(self._may_encrypt(by, key) for key in keys)
+
     def _boot(self, instance: Instance) -> None:
+        if not self._has_keys(instance):
+            self.terminate([instance.id], INVALID_KEY)
+            return
         machine = instance.machine
         machine.on_crash = lambda: self.terminate([instance.id], INTERNAL_ERROR)
         try:

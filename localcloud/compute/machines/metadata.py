@@ -160,6 +160,7 @@ def _interface(instance: Instance, sources: MetadataSources, hostname: str) -> N
         "local-hostname": hostname,
         "local-ipv4s": instance.private_address,
         "mac": instance.mac,
+        "network-card-index": "0",
         "owner-id": sources.account,
         "security-group-ids": "\n".join(specification.security_group_ids),
         "security-groups": "\n".join(sources.record.security_group_names(instance.id)),

@@ -9,10 +9,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.amis import Ami
 
 from localcloud.account.pricing import Pricing
 from localcloud.account.public_parameters import PublicParameters
@@ -24,6 +27,7 @@ from localcloud.cloudformation.service import CloudFormationService
 from localcloud.compute.launch.instance_types import InstanceTypes
 from localcloud.compute.services import ComputeServices
 from localcloud.iam.security_token import SecurityTokenService
+from localcloud.iam.volume_keys import may_encrypt
 from localcloud.storage.dlm_service import DlmService
 from localcloud.storage.fsx_service import FsxService
 from localcloud.storage.object_writes import ObjectWrites
@@ -34,6 +38,7 @@ DEADLINE_SECONDS = 90.0
 REGION = "eu-west-1"
 ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
 IMAGE = "ami-0123456789abcdef0"
+OTHER_IMAGE = "ami-0fedcba9876543210"
 
 
 class RecordingBus:
@@ -69,12 +74,21 @@ class ComputeCloud(LocalCloud):
         self.bus = RecordingBus()
         self.ahead_seconds = 0.0
         super().__init__(state, region=REGION)
+        backend = ec2_backends[self.clients.account][REGION]
+        for image in (IMAGE, OTHER_IMAGE):
+            backend.amis[image] = Ami(backend, image, name=image, region_name=f"{REGION}a")
 
     def _build_services(self) -> list[Service]:
         self._object_writes = ObjectWrites(self.clients.account)
         groups = ResourceGroups(self.clients)
         self.compute = ComputeServices(
-            self.clients, self.bus, self.identity, self.state_directory, groups.members, self.clock
+            self.clients,
+            self.bus,
+            self.identity,
+            self.state_directory,
+            groups.members,
+            partial(may_encrypt, REGION),
+            self.clock,
         )
         others: list[Service] = [SecurityTokenService(self.identity), PublicParameters(self.clients), groups]
         others += [ServiceQuotas(), Pricing(InstanceTypes(), REGION)]

@@ -23,8 +23,10 @@ cloud = LocalCloud(Path(sys.argv[1]), region="eu-west-1")
 cloud.start()
 lines = "(setsid sh -c 'setsid sleep 1000 & sleep 1000' &)", "sh -c 'trap : TERM; sleep 1000; sleep 1000' &", "echo up"
 script = "\\n".join(["#!/bin/sh", *lines, ""])
-cloud.clients.client("ec2").run_instances(
-    ImageId="ami-0123456789abcdef0", InstanceType="m5.large", MinCount=2, MaxCount=2, UserData=script
+ec2 = cloud.clients.client("ec2")
+image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+ec2.run_instances(
+    ImageId=image, InstanceType="m5.large", MinCount=2, MaxCount=2, UserData=script
 )
 sys.stdin.readline()
 cloud.close()

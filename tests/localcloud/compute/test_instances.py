@@ -207,6 +207,7 @@ def test_missing_resources_are_refused_without_a_launch(cloud):
         "InvalidSubnetID.NotFound": {"SubnetId": "subnet-00000000000000000"},
         "InvalidGroup.NotFound": {"SecurityGroupIds": ["sg-00000000000000000"]},
         "InvalidAMIID.Malformed": {"ImageId": "image"},
+        "InvalidAMIID.NotFound": {"ImageId": "ami-00000000000000000"},
         "InvalidPlacementGroup.Unknown": {"Placement": {"GroupName": "none"}},
         "InvalidLaunchTemplateId.VersionNotFound": {"LaunchTemplate": {"LaunchTemplateId": template, "Version": "7"}},
     }
