@@ -109,9 +109,10 @@ def create_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name:
         tags={t["Key"]: t["Value"] for t in p["Tags"]} if "Tags" in p else old.tags,
         capabilities=tuple(p.get("Capabilities", [])),
     )
-    maker = stacks.resolver_maker(call.region, configuration, set())
+    notes: list[str] = []
+    maker = stacks.resolver_maker(call.region, configuration, set(), notes)
     changed = frozenset(name for name, value in raw.items() if old.raw_parameters.get(name) != value)
-    plan = Plan(template, stack.resources, maker, changed, old.template)
+    plan = Plan(template, stack.resources, maker, changed, old.template, notes)
     plan.require_rules()
     changes = plan.changes(tags_changed=configuration.tags != old.tags)
     change_set = ChangeSet(
@@ -121,6 +122,7 @@ def create_change_set(stacks: Stacks, call: Call, kind: str, stack: Stack, name:
         configuration=configuration,
         role_arn=p.get("RoleARN") or stack.role_arn,
         changes=changes,
+        warnings=plan.warnings,
         description=p.get("Description"),
         on_failure=p.get("OnStackFailure") or p.get("OnFailure"),
         deployment_config=p.get("DeploymentConfig", {}),

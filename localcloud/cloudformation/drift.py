@@ -128,25 +128,29 @@ def _detect(worker: Worker, resource: Resource, known_ids: frozenset[str]) -> Re
         return ResourceDrift("NOT_CHECKED")
     actual = provider.read_properties(context, resource.physical_id, expected, known_ids)
     found = differences(resource.type_name, expected, actual)
-    return ResourceDrift("MODIFIED" if found else "IN_SYNC", found, {**expected, **actual})
+    shown = {name: actual.get(name, value) for name, value in expected.items()}
+    return ResourceDrift("MODIFIED" if found else "IN_SYNC", found, shown)
 
 
 def _view(stack: Stack, resource: Resource) -> dict[str, Any]:
-    expected = json.dumps(resource.properties, sort_keys=True, default=str)
     found = stack.drift[resource.logical_id]
     view: dict[str, Any] = {
         "StackId": stack.stack_id,
         "LogicalResourceId": resource.logical_id,
         "PhysicalResourceId": resource.physical_id,
         "ResourceType": resource.type_name,
-        "ExpectedProperties": expected,
+        "ExpectedProperties": _written(resource, resource.properties),
         "PropertyDifferences": [_difference_view(one) for one in found.differences],
         "StackResourceDriftStatus": found.status,
         "Timestamp": stack.drift_checked,
     }
     if found.status == "DELETED":
         return view
-    return {**view, "ActualProperties": json.dumps(found.actual, sort_keys=True, default=str)}
+    return {**view, "ActualProperties": _written(resource, found.actual)}
+
+
+def _written(resource: Resource, properties: Mapping[str, Any]) -> str:
+    return json.dumps(_readable(resource.type_name, properties), sort_keys=True, default=str)
 
 
 def _difference_view(difference: PropertyDifference) -> dict[str, str]:
@@ -163,9 +167,20 @@ def differences(
     type_name: str, expected: Mapping[str, Any], actual: Mapping[str, Any]
 ) -> tuple[PropertyDifference, ...]:
     """Return the differences between a resource and its template."""
-    unread = {path[0] for path in paths(type_name, "writeOnlyProperties") if len(path) == 1}
-    compared = [name for name in expected if name in actual and name not in unread]
-    return tuple(one for name in compared for one in _between(f"/{name}", expected[name], actual[name]))
+    compared = {name: value for name, value in _readable(type_name, expected).items() if name in actual}
+    found = [one for name, value in compared.items() for one in _between(f"/{name}", value, actual[name])]
+    return tuple(sorted(found, key=lambda one: one.path))
+
+
+def _readable(type_name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties that the resource's read handler returns."""
+    unread = set(paths(type_name, "writeOnlyProperties"))
+    found = {}
+    for name, value in properties.items():
+        inner = value if isinstance(value, Mapping) else {}
+        if (name,) not in unread and not (inner and all((name, key) in unread for key in inner)):
+            found[name] = value
+    return found
 
 
 def _between(path: str, expected: Any, actual: Any) -> Iterator[PropertyDifference]:

@@ -35,6 +35,7 @@ NO_STACK = {
     ),
     "DescribeStackResource": "Stack '{name}' does not exist",
 }
+INCOMPLETE = "[WARN] --include-property-values option can return incomplete ChangeSet data because: "
 
 
 class Queries:
@@ -221,7 +222,10 @@ class Queries:
         with_values = bool(call.parameters.get("IncludePropertyValues"))
         changes = change_views(stack, change_set, with_values=with_values)
         shown, more = page(changes, call.parameters.get("NextToken"))
-        return {**change_set_view(stack, change_set), "Changes": shown, **more}
+        view = change_set_view(stack, change_set)
+        if with_values and change_set.warnings:
+            view["StatusReason"] = INCOMPLETE + ", ".join(change_set.warnings)
+        return {**view, "Changes": shown, **more}
 
     def _list_change_sets(self, call: Call) -> Output:
         stack = self.stack(call)

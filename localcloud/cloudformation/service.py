@@ -12,7 +12,7 @@ from typing import Any
 
 import botocore.session
 
-from localcloud.api import ApiError, Call, Clients, Handler, Observer
+from localcloud.api import ApiError, Call, Clients, Handler, Service
 from localcloud.cloudformation.change_sets import create_change_set, reject_parameters, require_updatable, stack_for
 from localcloud.cloudformation.drift import Drift
 from localcloud.cloudformation.engine.operations import Stacks
@@ -26,7 +26,7 @@ Output = Mapping[str, Any]
 DIRECT = "direct"
 
 
-class CloudFormationService:
+class CloudFormationService(Service):
     """CloudFormation (api.Service)."""
 
     name = "cloudformation"
@@ -60,10 +60,6 @@ class CloudFormationService:
             "UpdateStack": self._update_stack,
             "UpdateTerminationProtection": self._update_termination_protection,
         }
-
-    def observers(self) -> Mapping[tuple[str, str], Observer]:
-        """Return an empty mapping."""
-        return {}
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """Receive the responses from the functions behind custom resources."""
@@ -145,6 +141,7 @@ class CloudFormationService:
         stack.retain_except_on_create = bool(p.get("RetainExceptOnCreate"))
         stack.deployment_config = change_set.deployment_config
         stack.termination_protection = bool(p.get("EnableTerminationProtection", stack.termination_protection))
+        stack.change_set_id = None
         if change_set.name != DIRECT:
             stack.change_set_id, stack.updated = change_set.change_set_id, now()
         for other in stack.change_sets:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
-
-from botocore.exceptions import ClientError
 
 from localcloud.api import ApiError, Call, Clients, Handler
 from localcloud.functions.definition import FunctionDefinition, FunctionRegistry, check_runnable, check_variables
@@ -124,15 +124,16 @@ class ConfigurationOperations:
     def _with_settings(self, name: str, configuration: Mapping[str, Any]) -> dict[str, Any]:
         with self._lock:
             given = self._logging.get(name, {})
-        return {**configuration, "LoggingConfig": {"LogFormat": "Text", "LogGroup": f"/aws/lambda/{name}", **given}}
+        # As on AWS, empty settings are not shown, except the description.
+        shown = {
+            key: value for key, value in configuration.items() if value not in ([], {}, "") or key == "Description"
+        }
+        logging = {"LogFormat": "Text", "LogGroup": f"/aws/lambda/{name}", **given}
+        runtime = hashlib.sha256(str(shown.get("Runtime")).encode()).hexdigest()
+        version = {"RuntimeVersionArn": f"arn:aws:lambda:{shown['FunctionArn'].split(':')[3]}::runtime:{runtime}"}
+        revision = str(uuid.uuid5(uuid.NAMESPACE_OID, repr((shown, logging))))
+        return {**shown, "LoggingConfig": logging, "RevisionId": revision, "RuntimeVersionConfig": version}
 
     def _moto(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            answer = getattr(self._clients.direct("lambda"), operation)(**parameters)
-        except ClientError as error:
-            raise ApiError(
-                error.response["Error"]["Code"],
-                error.response["Error"]["Message"],
-                error.response["ResponseMetadata"]["HTTPStatusCode"],
-            ) from error
+        answer = getattr(self._clients.direct("lambda"), operation)(**parameters)
         return {key: value for key, value in answer.items() if key != "ResponseMetadata"}

@@ -282,6 +282,7 @@ class EventSourceMappings:
             "EventSourceArn": mapped.queue_arn,
             "EventSourceMappingArn": f"{self._arn_prefix}:event-source-mapping:{mapped.uuid}",
             "FunctionArn": f"{self._arn_prefix}:function:{mapped.function}",
+            "FunctionResponseTypes": [],
             "LastModified": mapped.changed_unix_seconds,
             "State": "Enabled" if mapped.is_enabled else "Disabled",
             "StateTransitionReason": "USER_INITIATED",

@@ -22,7 +22,7 @@ from localcloud.cloudformation.engine.work import Worker
 from localcloud.cloudformation.errors import InvalidRequest, NoSuchStack, TemplateError
 from localcloud.cloudformation.provider import Provider, ResourceFailure
 from localcloud.cloudformation.templates.definition import evaluate_output
-from localcloud.cloudformation.templates.intrinsics import MakeResolver, Resolver
+from localcloud.cloudformation.templates.intrinsics import MakeResolver, Resolver, Unknown, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -67,15 +67,25 @@ class Stacks:
                 return stack
         raise NoSuchStack(name_or_id)
 
-    def resolver_maker(self, region: str, configuration: Configuration, imports: set[str]) -> MakeResolver:
-        """Return a resolver factory for a configuration. Resolvers add the names of imported exports to `imports`."""
+    def resolver_maker(
+        self, region: str, configuration: Configuration, imports: set[str], notes: list[str] | None = None
+    ) -> MakeResolver:
+        """Return a resolver factory for a configuration.
+
+        Args:
+            imports: Receives the names of imported exports.
+            notes: Receives the reasons for unknown values, for a change set. None: a missing export is an error.
+        """
 
         def import_value(name: str) -> Any:
             for stack in self.all(region):
                 if stack.exists and name in stack.exports():
                     imports.add(name)
                     return stack.exports()[name]
-            raise TemplateError(f"No export named {name} found.")
+            if notes is None:
+                raise TemplateError(f"No export named {name} found.")
+            notes.append(f"No export named {name}")
+            return Unknown(name)
 
         def dynamic(service: str, rest: str) -> str:
             if service != "ssm":
@@ -102,6 +112,7 @@ class Stacks:
                 dynamic=dynamic,
                 zones=zones,
                 stack_output=stack_output,
+                note=lambda reason: None if notes is None else notes.append(reason),
             )
 
         return make
@@ -252,7 +263,7 @@ class Stacks:
         for name, item in configuration.template.get("Outputs", {}).items():
             if not resolver.includes(item):
                 continue
-            outputs.append({key: _text(value) for key, value in evaluate_output(resolver, name, item).items()})
+            outputs.append({key: text_of(value) for key, value in evaluate_output(resolver, name, item).items()})
         new = {o["ExportName"]: o["OutputValue"] for o in outputs if "ExportName" in o}
         for other in self.all(stack.region):
             if other is stack or not other.exists:
@@ -307,9 +318,3 @@ class Stacks:
             threads = list(self._threads)
         for thread in threads:
             thread.join(timeout=CLOSING_SECONDS / len(threads))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

@@ -23,7 +23,14 @@ STABLE_SUFFIXES = ("Arn", "ARN", "Id", "Name")
 
 
 class Plan:
-    """The changes that a template makes to a stack's resources, in dependency order."""
+    """The changes that a template makes to a stack's resources, in dependency order.
+
+    Args:
+        notes: List to which the resolvers add the reasons for unknown values.
+
+    Attributes:
+        warnings: Resources whose values are unknown for one of these reasons, in CloudFormation's words.
+    """
 
     def __init__(
         self,
@@ -32,7 +39,10 @@ class Plan:
         make_resolver: MakeResolver,
         changed_parameters: frozenset[str] = frozenset(),
         old_template: Mapping[str, Any] | None = None,
+        notes: list[str] | None = None,
     ) -> None:
+        self._notes = [] if notes is None else notes
+        self.warnings: list[str] = []
         self._template = template
         self._changed_parameters = changed_parameters
         self._old_template = old_template or {}
@@ -79,7 +89,9 @@ class Plan:
         return [{"Type": "Resource", "ResourceChange": change} for change in changes]
 
     def _change(self, logical_id: str, definition: Mapping[str, Any], tags_changed: bool) -> dict[str, Any] | None:
+        self._notes.clear()
         after = evaluate(self._resolver, definition)
+        self.warnings += [f"ChangeSet creation failed for resource [{logical_id}] because: {n}" for n in self._notes]
         before = self._resources.get(logical_id)
         head = {"LogicalResourceId": logical_id, "ResourceType": definition["Type"]}
         if before is None or before.status == "CREATE_FAILED":
@@ -97,9 +109,11 @@ class Plan:
         details += self._possible(logical_id, before, {change.path[0] for change in properties})
         attributes = changed_attributes(before.definition, after)
         scope = (["Properties"] if details else []) + attributes
-        details += [_plain_detail(name) for name in attributes]
+        declared = self._template["Resources"][logical_id]
+        for name in attributes:
+            details += self._caused(_plain_target(name), declared.get(name))
         if tags_changed and is_taggable(before.type_name):
-            details.append(_plain_detail("Tags"))
+            details += self._caused(_plain_target("Tags"), None)
             scope.append("Tags")
         if not details:
             return None
@@ -126,11 +140,7 @@ class Plan:
         return change
 
     def _details(self, logical_id: str, change: PropertyChange) -> Iterator[dict[str, Any]]:
-        """Yield a changed property's details: the references that cause the change, and the change itself.
-
-        Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_ResourceChangeDetail.html
-        (2026-11).
-        """
+        """Yield a changed property's details."""
         kind = "Add" if change.before is None else "Remove" if change.after is None else "Modify"
         target = {
             "Attribute": "Properties",
@@ -143,12 +153,21 @@ class Plan:
             target["BeforeValue"] = _shown(change.before)
         if change.after is not None:
             target["AfterValue"] = _shown(change.after)
-        causes = list(self._causes(self._template["Resources"][logical_id].get("Properties", {}).get(change.path[0])))
+        raw = self._template["Resources"][logical_id].get("Properties", {}).get(change.path[0])
+        return self._caused(target, raw, change.is_static)
+
+    def _caused(self, target: Mapping[str, Any], raw: Any, is_static: bool = True) -> Iterator[dict[str, Any]]:
+        """Yield the details of a change: the references that cause it, and the change itself.
+
+        Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_ResourceChangeDetail.html
+        (2026-11).
+        """
+        causes = list(self._causes(raw))
         for source, entity in causes:
             # An attribute of a resource that is updated in place may keep its value.
             evaluation = "Dynamic" if entity.partition(".")[0] in self._changed else "Static"
             yield {"Target": target, "Evaluation": evaluation, "ChangeSource": source, "CausingEntity": entity}
-        evaluation = "Dynamic" if causes or not change.is_static else "Static"
+        evaluation = "Dynamic" if causes or not is_static else "Static"
         yield {"Target": target, "Evaluation": evaluation, "ChangeSource": "DirectModification"}
 
     def _possible(self, logical_id: str, before: Resource, changed: set[str]) -> Iterator[dict[str, Any]]:
@@ -245,12 +264,8 @@ def _without_references(value: Any, declared: Any) -> Any:
     return value
 
 
-def _plain_detail(attribute: str) -> dict[str, Any]:
-    return {
-        "Target": {"Attribute": attribute, "RequiresRecreation": "Never"},
-        "Evaluation": "Static",
-        "ChangeSource": "DirectModification",
-    }
+def _plain_target(attribute: str) -> dict[str, Any]:
+    return {"Attribute": attribute, "RequiresRecreation": "Never"}
 
 
 def _context(definition: Mapping[str, Any]) -> str:

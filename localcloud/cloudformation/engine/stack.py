@@ -94,6 +94,7 @@ class ChangeSet:
     configuration: Configuration
     role_arn: str | None
     changes: list[dict[str, Any]]
+    warnings: list[str] = field(default_factory=list)
     description: str | None = None
     status: str = "CREATE_COMPLETE"
     reason: str | None = None

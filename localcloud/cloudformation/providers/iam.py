@@ -48,6 +48,10 @@ class Role(IamResource):
     name_property = "RoleName"
     tag_calls = TagCalls(identity="RoleName", add="tag_role", remove="untag_role")
 
+    def arguments(self, api: ResourceApi, properties: Properties) -> dict[str, Any]:
+        """Return the arguments. A role without a description has an empty one."""
+        return {"Description": "", **super().arguments(api, properties)}
+
     def configure(self, api: ResourceApi, physical_id: str, old: Properties, new: Properties) -> None:
         """Update the changed settings and policies."""
         if changed(old, new, "AssumeRolePolicyDocument"):
@@ -144,7 +148,9 @@ class InlinePolicy(IamResource):
         if not any(properties.get(name) for name in _PRINCIPALS):
             raise ResourceFailure(f"{self.type_name}: at least one of {', '.join(_PRINCIPALS)} is required")
         self._put(api, properties)
-        return api.context.generated_name(maximum_length=128)
+        # Source: test_cfn_lambda_sqs_source in
+        # https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation/resources.
+        return api.context.generated_name(maximum_length=23)
 
     @staticmethod
     def _put(api: ResourceApi, properties: Properties) -> None:

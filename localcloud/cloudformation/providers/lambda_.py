@@ -6,7 +6,7 @@ import io
 import zipfile
 from typing import Any
 
-from localcloud.cloudformation.provider import ResourceFailure
+from localcloud.cloudformation.provider import ResourceContext, ResourceFailure
 from localcloud.cloudformation.providers.base.resource import (
     Create,
     Delete,
@@ -21,6 +21,10 @@ from localcloud.cloudformation.providers.base.tagging import TagCalls
 from localcloud.cloudformation.providers.base.waiting import wait_for
 
 _NOT_FOUND = error_codes("ResourceNotFoundException")
+_SHOWN = (
+    *("Architectures", "Description", "Environment", "EphemeralStorage", "Handler", "MemorySize", "Role", "Runtime"),
+    *("Timeout", "TracingConfig"),
+)
 
 
 class Function(Resource):
@@ -100,6 +104,13 @@ class Function(Resource):
     def tag_identity(self, api: ResourceApi, physical_id: str, properties: Properties) -> str:
         """Return the ARN."""
         return api.arn("lambda", f"function:{physical_id}")
+
+    def read_properties(
+        self, context: ResourceContext, physical_id: str, properties: Properties, known_ids: frozenset[str]
+    ) -> Properties:
+        """Return the settings that Lambda shows in the template's form."""
+        found = self.find(self.api(context), physical_id, {}) or {}
+        return {name: found.get(name, self.defaults.get(name)) for name in _SHOWN}
 
 
 def packed(properties: Properties) -> dict[str, Any]:

@@ -71,7 +71,11 @@ class Topic(Resource):
 
     def arguments(self, api: ResourceApi, properties: Properties) -> dict[str, Any]:
         """Return the name and the attributes."""
-        return {"Name": properties["TopicName"], "Attributes": as_attributes(properties, _TOPIC_ATTRIBUTES)}
+        # CloudFormation converts the numbers of an archive policy to strings. Source: test_sns_topic_with_attributes in
+        # https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation/resources.
+        archive = {key: text(value) for key, value in (properties.get("ArchivePolicy") or {}).items()}
+        settings = {**properties, "ArchivePolicy": archive} if archive else properties
+        return {"Name": properties["TopicName"], "Attributes": as_attributes(settings, _TOPIC_ATTRIBUTES)}
 
     def configure(self, api: ResourceApi, physical_id: str, old: Properties, new: Properties) -> None:
         """Set the changed attributes, one per call, and update the subscriptions."""

@@ -19,6 +19,10 @@ PLACEHOLDER = re.compile(r"\$\{([^!}][^}]*)\}")
 MARK = re.compile(r"\$\{(!?)([^}]+)\}")
 DYNAMIC = re.compile(r"\{\{resolve:(ssm|ssm-secure|secretsmanager):([^}]+)\}\}")
 NO_VALUE = object()
+JOIN_SHAPE = (
+    "every Fn::Join object requires two parameters, (1) a string delimiter and (2) a list of strings to be joined or a "
+    "function that returns a list of strings (such as Fn::GetAZs) to be joined."
+)
 
 
 class Unknown:
@@ -57,6 +61,7 @@ class Resolver:
         dynamic: Returns a dynamic reference's value, by service and the rest of the reference.
         zones: Returns a region's Availability Zones.
         stack_output: Returns another stack's output, by stack name, output name and region.
+        note: Receives the reasons why a value is unknown, apart from references to resources.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Resolver:
         dynamic: Callable[[str, str], str],
         zones: Callable[[str], list[str]],
         stack_output: Callable[[str, str, str], Any],
+        note: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._template = template
         self._parameters = parameters
@@ -79,6 +85,7 @@ class Resolver:
         self._dynamic = dynamic
         self._zones = zones
         self._stack_output = stack_output
+        self._note = note
         self._conditions: dict[str, bool] = {}
 
     def condition(self, name: str, where: str = "") -> bool:
@@ -153,7 +160,7 @@ class Resolver:
                 return not self._truth(argument[0])
             if name == "Fn::Equals":
                 left, right = self._value(argument)
-                return _text(left) == _text(right)
+                return text_of(left) == text_of(right)
         if isinstance(value, bool):
             return value
         raise TemplateError(f"Template error: not a condition: {json.dumps(value, default=str)}")
@@ -202,7 +209,7 @@ class Resolver:
             found = local[name] if name in local else resolve(name)
             if isinstance(found, Unknown):
                 unknown.append(found.what)
-            return _text(found)
+            return text_of(found)
 
         done = MARK.sub(value, text)
         return Unknown(f"{done} {unknown}") if unknown else done
@@ -211,8 +218,9 @@ class Resolver:
         delimiter, items = argument
         parts = self._value(items)
         if isinstance(parts, Unknown):
+            self._note(f"Template error: {JOIN_SHAPE}")
             return parts
-        joined = delimiter.join(_text(part) for part in parts)
+        joined = delimiter.join(text_of(part) for part in parts)
         unknown = [part.what for part in parts if isinstance(part, Unknown)]
         return Unknown(f"{joined} {unknown}") if unknown else joined
 
@@ -293,7 +301,8 @@ MakeResolver = Callable[[Callable[[str], Any], Callable[[str, str], Any]], Resol
 """Returns a Resolver with the given `ref` and `get_att`."""
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a scalar as CloudFormation writes it: truth values in lower case."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

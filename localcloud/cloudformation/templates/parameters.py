@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localcloud.cloudformation.errors import TemplateError
+from localcloud.cloudformation.templates.intrinsics import text_of
 
 SSM_VALUE = re.compile(r"^AWS::SSM::Parameter::Value<(.+)>$")
 
@@ -50,7 +51,7 @@ def resolve_parameters(
         else:
             value = None
         if value is None and "Default" in definition:
-            value = _text(definition["Default"])
+            value = text_of(definition["Default"])
         if value is None:
             problems.append(f"Parameters: [{name}] must have values")
             continue
@@ -58,20 +59,21 @@ def resolve_parameters(
         raw[name] = value
     if problems:
         raise TemplateError("; ".join(problems))
-    return raw, {name: _value(raw[name], declared[name]["Type"], read_ssm) for name in raw}
+    return raw, {name: _value(name, raw[name], declared[name]["Type"], read_ssm) for name in raw}
 
 
-def _value(text: str, kind: str, read_ssm: Callable[[str], str]) -> Any:
+def _value(name: str, text: str, kind: str, read_ssm: Callable[[str], str]) -> Any:
     reference = SSM_VALUE.match(kind)
     if reference:
-        text, kind = read_ssm(text), reference.group(1)
+        try:
+            text, kind = read_ssm(text), reference.group(1)
+        except TemplateError as error:
+            # Source: test_resolve_ssm_missing_parameter in
+            # https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation.
+            raise TemplateError(f"Parameter {name} should either have input value or default value") from error
     if kind == "CommaDelimitedList" or kind.startswith("List<"):
         return [part.strip() for part in text.split(",")] if text else []
     return text
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _numbers(value: str, kind: str) -> list[float] | None:
@@ -87,7 +89,7 @@ def _violations(name: str, value: str, definition: Mapping[str, Any]) -> list[st
     where = f"Parameter '{name}'"
     found = []
     allowed = definition.get("AllowedValues")
-    if allowed is not None and value not in [_text(item) for item in allowed]:
+    if allowed is not None and value not in [text_of(item) for item in allowed]:
         found.append(f"{where} must be one of AllowedValues")
     pattern = definition.get("AllowedPattern")
     if pattern is not None and re.fullmatch(pattern, value) is None:

@@ -40,6 +40,10 @@ NAMED_SECTIONS = {"Resources": "Resource", "Parameters": "Parameter", "Outputs":
 NAME = re.compile(r"[a-zA-Z0-9]+")
 # Source: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html (2026-11).
 MAX_RESOURCES = 500
+# As AWS does, accept a comma after the last item of a JSON object or array. The first group matches a string.
+# Source: test_lambda_cfn_dead_letter_config_async_invocation in
+# https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation/resources.
+LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
 
 
 class _Loader(yaml.SafeLoader):
@@ -83,7 +87,8 @@ def load_template(body: str) -> dict[str, Any]:
             sections are combined.
     """
     try:
-        loaded = json.loads(body) if body.lstrip().startswith("{") else yaml.load(body, _Loader)  # noqa: S506
+        is_json = body.lstrip().startswith("{")
+        loaded = json.loads(_without_last_commas(body)) if is_json else yaml.load(body, _Loader)  # noqa: S506
     except json.JSONDecodeError as error:
         where = f"(line {error.lineno}, column {error.colno + 1})"
         raise TemplateError(f"Template format error: JSON not well-formed. {where}") from error
@@ -98,6 +103,11 @@ def load_template(body: str) -> dict[str, Any]:
     if problems:
         raise TemplateError("; ".join(problems))
     return loaded
+
+
+def _without_last_commas(body: str) -> str:
+    # A space keeps the columns of errors.
+    return LAST_COMMA.sub(lambda found: found[1] or " ", body)
 
 
 def _section_problems(template: Mapping[str, Any]) -> Iterator[str]:
