@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from localcloud.cloud import LocalCloud
+from localcloud.iam.volume_keys import may_encrypt
 
 from .conftest import Assembly, Synthesis
 from .test_training_stack import STACK, controller_role, launch, node_role
@@ -83,6 +88,36 @@ def test_service_linked_roles_may_use_the_key_and_are_optional(
     policy = str(assembly.one("StorageStack", "AWS::KMS::Key")["Properties"]["KeyPolicy"])
     for service in roles or {"autoscaling.amazonaws.com"}:
         assert f"role/aws-service-role/{service}/" in policy
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("demo", "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"),
+        ("ec2-fleet", "ec2fleet.amazonaws.com/AWSServiceRoleForEC2Fleet"),
+        ("spot-fleet", "spotfleet.amazonaws.com/AWSServiceRoleForEC2SpotFleet"),
+    ],
+)
+def test_service_linked_role_may_encrypt_the_volumes(
+    synthesis: Synthesis, tmp_path: Path, name: str, role: str
+) -> None:
+    """The embedded cloud evaluates the key's policy with the conditions of EC2's calls."""
+    key = synthesis.of(name).one("StorageStack", "AWS::KMS::Key")
+    properties = {"KeyPolicy": key["Properties"]["KeyPolicy"]}
+    cloud = LocalCloud(tmp_path)
+    cloud.start()
+    try:
+        cloudformation = cloud.clients.client("cloudformation")
+        template = {"Resources": {"Key": {"Type": "AWS::KMS::Key", "Properties": properties}}}
+        cloudformation.create_stack(StackName="key", TemplateBody=json.dumps(template))
+        cloudformation.get_waiter("stack_create_complete").wait(
+            StackName="key", WaiterConfig={"Delay": 0.1, "MaxAttempts": 300}
+        )
+        (made,) = cloudformation.describe_stack_resources(StackName="key")["StackResources"]
+        assert may_encrypt(cloud.region, role, made["PhysicalResourceId"])
+        assert not may_encrypt(cloud.region, "other.amazonaws.com/AWSServiceRoleForOther", made["PhysicalResourceId"])
+    finally:
+        cloud.close()
 
 
 @pytest.mark.parametrize(
