@@ -1,6 +1,6 @@
 """Checks whether a deployment can run in an account, using read-only calls and launch dry runs.
 
-`questions` contains the table of questions. The preflight asks them concurrently.
+`questions` contains the table of checks. The preflight runs them concurrently.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def account_problems(
     questions: tuple[Question, ...] = QUESTIONS,
     progress_seconds: float = PROGRESS_SECONDS,
 ) -> list[Problem]:
-    """Return the problems that would prevent a deploy to the account. An unanswered question is a warning.
+    """Return the problems that would prevent a deploy to the account. A check that cannot be completed is a warning.
 
     Args:
         config: The deployment.
-        templates: Function that synthesises the deployment.
-        progress: Function that receives a line of text for each answer, and periodically while waiting.
+        templates: Function that synthesizes the deployment.
+        progress: Function that receives a line of text for each result, and periodically while waiting.
         client_of: Function that creates the client for a service. The default uses the environment's credentials.
-        questions: The questions to ask. Questions that do not apply to the deployment are skipped.
+        questions: The checks to run. Checks that do not apply to the deployment are skipped.
         progress_seconds: Maximum time between two lines of text, in seconds.
     """
     clients = client_of or _clients(config.region)
@@ -66,7 +66,7 @@ def account_problems(
 
 
 def synthesised(path: Path) -> Templates:
-    """Return the templates of a deployment file, synthesised in the same way as for a deploy."""
+    """Return the templates of a deployment file, synthesized in the same way as for a deploy."""
     return launch.synthesise(path)
 
 
@@ -77,7 +77,7 @@ def _clients(region: str) -> ClientOf:
 
 
 def _account(config: DeploymentConfig, clients: ClientOf) -> Problem | None:
-    """Return a problem that blocks all questions, or None."""
+    """Return a problem that blocks all checks, or None."""
     try:
         account = clients("sts").get_caller_identity()["Account"]
     except (NoCredentialsError, PartialCredentialsError) as error:
@@ -106,7 +106,7 @@ def _answer(question: Question, account: Account) -> list[Problem]:
     except ClientError as error:
         code = error.response["Error"]["Code"]
         if code in PERMISSION_ERRORS:
-            called = f"{error.operation_name}; the question calls {', '.join(question.calls)}"
+            called = f"{error.operation_name}; the check calls {', '.join(question.calls)}"
             rule, remedy = f"{question.title}: missing permission for {called}", "grant it, or use other credentials"
         else:
             rule, remedy = f"{question.title}: the call failed: {error}", "see the message"

@@ -19,7 +19,7 @@ Templates = Mapping[str, Mapping[str, Any]]
 
 @dataclass
 class Account:
-    """Caches the answers to calls that several questions need. The methods are thread-safe."""
+    """Caches the responses to calls that several checks need. The methods are thread-safe."""
 
     config: DeploymentConfig
     clients: ClientOf

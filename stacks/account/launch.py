@@ -1,4 +1,4 @@
-"""Dry runs of RunInstances with the synthesised stack's launch template data, one for each instance type.
+"""Dry runs of RunInstances with the synthesized stack's launch template data, one for each instance type.
 
 References to the deployment's resources are resolved from the deployed stacks. Before the first deploy, they are
 omitted with a warning.
@@ -59,7 +59,7 @@ def synthesise(path: Path) -> Templates:
         )
         if done.returncode:
             tail = done.stderr.strip().splitlines()[-1:] or ["no message"]
-            problem = Problem("the file", str(path), f"cannot be synthesised: {tail[0]}", "see `make synth`")
+            problem = Problem("the file", str(path), f"cannot be synthesized: {tail[0]}", "see `make synth`")
             raise ConfigError(str(path), [problem])
         found = sorted(Path(out).glob("*.template.json"))
         return {one.name.removesuffix(".template.json"): json.loads(one.read_text(encoding="utf-8")) for one in found}

@@ -1,4 +1,4 @@
-"""Questions about zones, endpoint services, and an existing VPC."""
+"""Checks of zones, endpoint services, and an existing VPC."""
 
 from __future__ import annotations
 

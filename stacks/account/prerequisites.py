@@ -1,4 +1,4 @@
-"""Questions about a deployment file's prerequisites: CDK bootstrap, image, snapshots, policies, identity providers."""
+"""Checks of a deployment file's prerequisites: CDK bootstrap, image, snapshots, policies, identity providers."""
 
 from __future__ import annotations
 

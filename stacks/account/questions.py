@@ -1,6 +1,6 @@
-"""The preflight: one read-only question for each assumption about the account, region, network, image and quotas.
+"""The preflight: one read-only check for each assumption about the account, region, network, image and quotas.
 
-`check --aws` asks all questions that apply, and docs/preflight.md contains this table. To add a question, add a row.
+`check --aws` runs all checks that apply, and docs/preflight.md contains this table. To add a check, add a row.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from stacks.errors import Problem
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
 ALWAYS_CALLED = ("sts:GetCallerIdentity", "cloudformation:DescribeStackResources")
-"""Calls that all questions share. The first does not need a permission, and the second finds the stacks."""
+"""Calls that all checks share. The first does not need a permission, and the second finds the stacks."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question to AWS.
+    """One check of the account.
 
     Attributes:
-        title: Name of the question in messages.
-        assumption: The assumption that the question checks.
+        title: Name of the check in messages.
+        assumption: The assumption to check.
         made_by: The files whose templates, boot steps or handlers make the assumption.
         failure: The consequence of a wrong assumption without the preflight.
-        calls: IAM actions that the question needs.
+        calls: IAM actions that the check needs.
         applies: Whether a deployment makes the assumption.
-        ask: Function that returns the problems.
+        ask: Function that runs the check and yields the problems.
     """
 
     title: str
@@ -241,7 +241,7 @@ QUESTIONS: tuple[Question, ...] = (
         lambda account: launch.dry_runs(account),
     ),
 )
-"""All questions, in the order of a deploy."""
+"""All checks, in the order of a deploy."""
 
 
 def permissions() -> dict[str, object]:
@@ -256,12 +256,12 @@ def page() -> str:
     lines = [
         "# Preflight",
         "",
-        "`python -m stacks check FILE --aws` asks AWS the following questions before the first deploy. Each question",
-        "checks one assumption of the templates, boot steps or handlers. It changes nothing: the launch is a dry run.",
-        "The exit code is 2 if there are errors. An unanswered question is a warning.",
+        "`python -m stacks check FILE --aws` runs the following checks before the first deploy. Each verifies one",
+        "assumption of the templates, boot steps or handlers. No check changes anything: the launch is a dry run. The",
+        "exit code is 2 if there are errors. A check that cannot be completed is a warning.",
         "`python -m stacks preflight > docs/preflight.md` writes this page.",
         "",
-        "| question | assumption | made by | otherwise | permissions |",
+        "| check | assumption | made by | otherwise | permissions |",
         "|---|---|---|---|---|",
     ]
     for one in QUESTIONS:
@@ -269,8 +269,8 @@ def page() -> str:
         lines.append(f"| {one.title} | {one.assumption} | {made_by} | {one.failure} | {calls} |")
     policy = json.dumps(permissions(), indent=2)
     not_asked = [
-        "The check does not cover security group rules of existing endpoints, network ACLs, organization policies that",
+        "The checks do not cover security group rules of existing endpoints, network ACLs, organization policies that",
         "deny the deploy's calls, or the confirmation of the delivery connection.",
     ]
-    intro = "This IAM policy contains the permissions for all questions:"
+    intro = "This IAM policy contains the permissions for all checks:"
     return "\n".join([*lines, "", *not_asked, "", intro, "", "```json", policy, "```", ""])

@@ -28,7 +28,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--aws",
         action="store_true",
-        help="also ask AWS whether the deployment can run in the account (docs/preflight.md), and dry-run a launch",
+        help="also check whether the deployment can run in the account (docs/preflight.md), and dry-run a launch",
     )
     parser.set_defaults(run=run)
 

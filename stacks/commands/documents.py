@@ -1,4 +1,4 @@
-"""`docs`, `schema` and `preflight`: print the key reference, the JSON schema, and the table of questions to AWS."""
+"""`docs`, `schema` and `preflight`: print the key reference, the JSON schema, and the table of preflight checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     docs.set_defaults(run=_docs)
     schema = commands.add_parser("schema", help="print docs/deployment.schema.json, the schema for editors")
     schema.set_defaults(run=_schema)
-    preflight = commands.add_parser("preflight", help="print docs/preflight.md: the questions of `check --aws`")
+    preflight = commands.add_parser("preflight", help="print docs/preflight.md: the checks of `check --aws`")
     preflight.set_defaults(run=_preflight)
 
 

@@ -1,4 +1,4 @@
-"""The questions of `check --aws`, each asked about an account where the answer is bad (`localcloud up --account`)."""
+"""The checks of `check --aws`, each run against an account with a defect (`localcloud up --account`)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ BOOTSTRAP: Templates = {
 
 @dataclass
 class Case:
-    """A deployment, and parts of the problems that a question must report. `VPC`, `SUBNET_A` etc. become ids."""
+    """A deployment, and parts of the problems that a check must report. `VPC`, `SUBNET_A` etc. become ids."""
 
     question: str
     expected: list[str]
@@ -293,7 +293,7 @@ def deployment(path: Path, capacity: Mapping[str, Any], sections: Mapping[str, A
     file = path / "x.yaml"
     document = {"name": "x", "capacity": dict(capacity), "training": {"dataset": "d"}, **sections}
     file.write_text(yaml.safe_dump(document))
-    return resolve(read(file), file)[0]  # some answers concern deployments that `check` rejects
+    return resolve(read(file), file)[0]  # some checks concern deployments that `check` rejects
 
 
 def ask(
@@ -360,7 +360,7 @@ def test_table_names_existing_files() -> None:
 
 
 def test_questions_are_asked_at_the_same_time_with_progress(cloud: LocalCloud, tmp_path: Path) -> None:
-    """The first question waits for the second one, and the second one for a line of progress."""
+    """The first check waits for the second one, and the second one for a line of progress."""
     second_asked, reported = threading.Event(), threading.Event()
 
     def first(account: Account) -> Iterator[Problem]:
