@@ -1,4 +1,4 @@
-"""The CDK app, which synthesises a deployment's stacks: `cdk deploy TrainingStack -c config=config/demo.yaml`.
+"""The CDK app, which synthesizes a deployment's stacks: `cdk deploy TrainingStack -c config=config/demo.yaml`.
 
 The CDK's template validation, which takes longer than everything else here, is off unless `CDK_VALIDATION=true`. The
 policy gate always runs it (docs/adr/0007-template-validation-in-the-gate.md).

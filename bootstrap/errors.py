@@ -106,7 +106,7 @@ class NotReadyError(StepError):
         )
 
     def after(self, waited_seconds: float) -> Self:
-        """Add the time that the step has waited to the message, and return the failure."""
+        """Append the step's waiting time to the message, and return the failure."""
         self.message = f"{self.message} (after waiting {waited_seconds:g} seconds)"
         self.args = (self.message,)
         return self

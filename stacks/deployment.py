@@ -22,7 +22,7 @@ from stacks.validators import warnings
 
 
 def synthesise(app: cdk.App) -> None:
-    """Synthesise the stacks for the deployment file that the context key `config` names.
+    """Synthesize the stacks for the deployment file that the context key `config` names.
 
     Raises:
         ConfigError: The file is invalid.

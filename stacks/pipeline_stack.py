@@ -150,7 +150,7 @@ class PipelineStack(Stack):
         )
         ended = (
             f"Pipeline {name}: run {execution} failed. A failed stage is rolled back to its last successful run; the "
-            "stages before it keep the change. Correct the cause and merge again, or revert the merge."
+            "stages before it keep the change. Fix the cause and merge again, or revert the merge."
         )
         waits = (
             f"Pipeline {name}: {step} waits for approval. Read the review in the log of the preceding gate, then "

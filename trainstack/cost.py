@@ -66,7 +66,7 @@ class Efficiency:
     """Training progress relative to the current run's costs. None: the trainer has not reported enough data yet.
 
     Attributes:
-        goodput: Share of the billed time that all steps so far would take at the latest speed.
+        goodput: Share of the billed time that all steps so far would take at the most recent speed.
     """
 
     usd_per_million_tokens: float | None

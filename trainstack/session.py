@@ -87,12 +87,12 @@ def span_seconds(span: str) -> float:
 
 
 def confirm(question: str, otherwise: str, option: str) -> None:
-    """Ask a question on the terminal, and return if the answer is yes.
+    """Ask for confirmation on the terminal. Return only if the answer is yes.
 
     Args:
-        question: The question.
-        otherwise: The result of another answer.
-        option: The option that takes the place of the answer.
+        question: The prompt.
+        otherwise: The consequence of any other answer.
+        option: The command-line option that replaces the answer.
 
     Raises:
         CommandError: The answer is not yes, or there is no terminal.

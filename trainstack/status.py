@@ -40,7 +40,7 @@ class Status:
         cause: Why the run is not training, as in `stacks.functions.run_controller.causes`; empty if it should train.
         desired: The operator's desired state: `running` or `stopped`.
         progress: Share of the run's steps that are complete, from 0 to 1.
-        seconds_left: Time for the remaining steps at the latest speed, without pauses.
+        seconds_left: Time for the remaining steps at the most recent speed, without pauses.
         checkpoint_step: Step of the newest durable checkpoint.
         checkpoint_age_seconds: Age of that checkpoint. None also means that an earlier generation saved it.
         usd_per_hour: Hourly cost of the live instances, from the ledger or, until it contains them, from the catalogue.

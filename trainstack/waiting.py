@@ -27,7 +27,7 @@ def wait(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Check the run until the wait is over. Return False if the time limit passes first.
+    """Poll the run until the wait is over. Return False if the time limit passes first.
 
     Each new text is printed at once. An unchanged text is printed again, with the elapsed time, before 5 s pass.
     """

@@ -62,7 +62,7 @@ def _search(accounts: dict[str, Account]) -> dict[str, list[Zombie]]:
 
 
 def _end(accounts: dict[str, Account], found: dict[str, list[Zombie]], *, data: bool, yes: bool) -> None:
-    """Delete resources after a question and a second search.
+    """Delete resources after a confirmation and a second search.
 
     Raises:
         CommandError: The user did not agree, or a resource was not deleted.

@@ -166,7 +166,7 @@ class Experiment:
         self._started = time.monotonic()
 
     def run(self, until_monotonic: float) -> None:
-        """Run campaigns until time or cycles are used up, in parallel with the supervised part, which mostly waits."""
+        """Run campaigns up to the time or cycle limit, in parallel with the supervised part, which mostly waits."""
         with ThreadPoolExecutor(1, thread_name_prefix="supervised") as pool:
             if not self._options.supervised_cycles:
                 self._campaigns(until_monotonic)

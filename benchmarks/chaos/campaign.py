@@ -213,7 +213,7 @@ class Campaign:
         losses = gang.losses()
         for step, loss in losses.items():
             if self.reference.losses[step] != loss:
-                note("wrong", f"the loss of step {step} is {loss!r}, expected {self.reference.losses[step]!r}")
+                note("wrong", f"the loss at step {step} is {loss!r}, expected {self.reference.losses[step]!r}")
                 break
         newest = next(checkpoints(self.backend), None)
         if newest is not None and result.damaged:

@@ -124,7 +124,7 @@ class SupervisedRun:
         seed: seed for all choices.
         restart_seconds: times from a fault to the first step of the next generation.
         aborted: event to set to end the run early, without comparing it.
-        garbage_objects: number of objects to add to the run's records during training; afterwards, the number added.
+        garbage_objects: number of objects to add to the run's records during training; afterward, the number added.
     """
 
     folder: Path
@@ -214,7 +214,7 @@ class SupervisedRun:
         for record in self._records(generation, "step"):
             expected = self.reference.losses[record["step"]]
             if record["loss"] != expected:
-                problem = f"the loss of step {record['step']} is {record['loss']!r}, expected {expected!r}"
+                problem = f"the loss at step {record['step']} is {record['loss']!r}, expected {expected!r}"
                 self.report.note(name, "wrong", f"supervised, generation {generation}: {problem}")
                 return
 

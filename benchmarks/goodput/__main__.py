@@ -119,8 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         "--drop",
         choices=("auto", "notice", "reclaim"),
         default="auto",
-        help="what a drop in a trace stands for: the notice, or the termination of an instance that saves and stops "
-        "shortly before. auto: reclaim for files with `preemption` in their path, which recorded running instances, "
+        help="meaning of a drop in a trace: the notice, or the termination of an instance that saves and stops "
+        "shortly before. auto: reclaim for files with `preemption` in their path, which record running instances, "
         "and notice for launch probes",
     )
     parser.add_argument("--bound", type=float, default=0.95, help="minimum share for the worst trace (default 0.95)")

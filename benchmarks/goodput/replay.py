@@ -1,8 +1,8 @@
 """Replays a gang on a fleet's instances, and accounts for its time.
 
 The gang follows the supervisors' rules. It forms when all nodes are ready, or from the nodes that are ready after the
-gang timeout. A loss ends the generation, and the survivors resume immediately. They restart to grow only if the gang
-becomes complete.
+gang timeout. A loss ends the generation, and the survivors resume immediately. They restart to add nodes only if the
+gang becomes complete.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class _Gang:
         return int(elapsed // self.interval_seconds) if math.isfinite(self.interval_seconds) else 0
 
     def _end(self, now: float, orderly: bool, notice_saves: int = 0) -> None:
-        """End a generation. If ``orderly``, save its last step; otherwise fall back to the newest durable save."""
+        """End a generation. If ``orderly``, save the last step; otherwise, fall back to the newest durable save."""
         elapsed = max(0.0, now - self.stepping_since)
         saving = (self._saves_begun(elapsed) + notice_saves) * self.saves.blocked_seconds
         redone = 0.0

@@ -57,7 +57,7 @@ def prepare(source: Path, folder: Path) -> None:
 
 
 def observe(folder: Path) -> None:
-    """Run nanoGPT's script in its folder, and write what it computed."""
+    """Run nanoGPT's script in its folder, and write the results."""
     os.chdir(folder / "nanogpt")
     sys.path.insert(0, str(Path.cwd()))
     kind: Any = import_module("model").GPT

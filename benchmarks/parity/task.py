@@ -30,7 +30,7 @@ SEED = 5
 
 @dataclass(frozen=True)
 class Result:
-    """What a trainer computed.
+    """The results of a trainer.
 
     Attributes:
         losses: mean loss of each step's global batch.

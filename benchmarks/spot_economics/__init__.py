@@ -1,1 +1,1 @@
-"""Spot economics: what a run costs under several policies for places, by replaying recorded prices and capacity."""
+"""Spot economics: compares the cost of a run under several policies by replaying recorded prices and capacity."""

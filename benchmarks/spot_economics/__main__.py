@@ -1,10 +1,10 @@
-"""Replay recorded spot capacity and prices, and compare what a run costs under several policies.
+"""Replay recorded spot capacity and prices, and compare the cost of a run under several policies.
 
 Each window is replayed in all zones together, in each region, and in each zone. The cost is compared with the least
-cost in hindsight, which dynamic programming determines between two bounds. Exits with 1 if a requirement is not met.
+cost in hindsight, which dynamic programming bounds on both sides. Exits with 1 if a requirement is not met.
 
 Limitations: in all zones together, a move to another region costs a restart, but no transfer. All policies know the
-remaining training time and the restart time exactly. On-Demand Instances are always available. One instance stands for
+remaining training time and the restart time exactly. On-Demand Instances are always available. One instance represents
 all nodes. Each tick's capacity is that of a launch probe. The traces cover V100 instances in spring 2023.
 """
 
@@ -73,7 +73,7 @@ def policies() -> dict[str, Policy]:
         "uniform progress": UniformProgress(),
         "eager failover": UniformProgress("eager"),
         "controller": Controller(),
-        "randomised": Randomised(),
+        "randomized": Randomised(),
     }
 
 
@@ -193,7 +193,7 @@ def _print_group(group: Group) -> None:
 
 
 def _print_adversarial(adversarial: Sequence[Worst]) -> None:
-    print("\nadversarial courses of capacity, deadline at the limit of the warm-up, no restart time:")
+    print("\nadversarial patterns of capacity, deadline at the limit of the warm-up, no restart time:")
     for worst in adversarial:
         bound = "no bound" if worst.bound is None else f"bound {worst.bound:.3f}"
         print(f"  K = {worst.price_ratio:g}  {worst.policy:28} largest ratio {worst.ratio:.3f}, {bound}")

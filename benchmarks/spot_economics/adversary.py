@@ -1,4 +1,4 @@
-"""Courses of spot capacity that are chosen against a policy, and the ratio of its cost to the least cost in hindsight.
+"""Patterns of spot capacity chosen against a policy, and the ratio of its cost to the least cost in hindsight.
 
 Restarts take no time, so the least cost is known exactly: the run uses all capacity before its deadline, up to its
 work, and buys the rest on demand. The spot price is 1, and the On-Demand price is K.
@@ -22,14 +22,14 @@ TICKS = 96
 WORK_HOURS = 48.0
 PRICE_RATIOS = (2.0, 4.0, 9.0)
 DRAWS = 8
-"""Schedules per course, evenly spaced instead of random."""
+"""Draws per pattern, evenly spaced instead of random."""
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Worst:
-    """The largest ratio of a policy over all courses.
+    """The largest ratio of a policy over all patterns of capacity.
 
     Attributes:
         bound: Bound that the ratio must not exceed, or None if the policy has none.
@@ -44,7 +44,7 @@ class Worst:
 
 
 class _Drawn(Randomised):
-    """A randomised schedule with a chosen draw."""
+    """A randomized schedule with a chosen draw."""
 
     def __init__(self, uniform: float) -> None:
         super().__init__()
@@ -57,11 +57,11 @@ class _Drawn(Randomised):
 
 
 def courses(deadline: float) -> Iterator[tuple[Interval, ...]]:
-    """Yield courses of capacity for a unit of work and a deadline, as intervals with capacity.
+    """Yield patterns of capacity for a unit of work and a deadline, as intervals with capacity.
 
-    The slack is the deadline minus the work. Capacity that starts when the slack is used up is the worst case of a
-    policy that waits, and capacity that ends early that of a policy that buys early. The course with two intervals
-    that together contain the work lets a schedule with an injection wait in vain before the second one.
+    The slack is the deadline minus the work. Capacity that starts when no slack remains is the worst case for a policy
+    that waits, and capacity that ends early is the worst case for a policy that buys early. With two intervals that
+    together contain the work, a schedule with an injection waits unnecessarily before the second one.
     """
     slack = deadline - 1.0
     yield ()
@@ -71,14 +71,14 @@ def courses(deadline: float) -> Iterator[tuple[Interval, ...]]:
         yield ((0.0, share),)
         yield ((0.0, share / 2), (deadline - share / 2, deadline))
         yield ((0.5 - share / 4, 0.5 + share / 4), (deadline - 1.0 + share / 2, deadline))
-    generator = random.Random(25)  # noqa: S311 - reproducible courses, not a secret
+    generator = random.Random(25)  # noqa: S311 - reproducible patterns, not a secret
     for _ in range(8):
         points = sorted(generator.uniform(0.0, deadline) for _ in range(2 * generator.randint(1, 8)))
         yield tuple(zip(points[::2], points[1::2], strict=True))
 
 
 def window_of(course: Sequence[Interval], deadline: float) -> Window:
-    """Return a window of one zone with the course's capacity and the price 1."""
+    """Return a window of one zone with the pattern's capacity and a price of 1."""
     ticks = round(deadline * TICKS)
     available = tuple(any(start <= (tick + 0.5) / TICKS < end for start, end in course) for tick in range(ticks))
     return Window("adversary", WORK_HOURS / TICKS, (Zone("xx-test-1a", "xx-test-1", available, (1.0,) * ticks),))
@@ -110,8 +110,8 @@ def worst_ratios(price_ratio: float) -> list[Worst]:
         return Worst(name, price_ratio, ratio, limit, course)
 
     return [
-        worst("randomised", draws, conditions, bound),
-        worst("randomised, stays on demand", draws, committed, None),
+        worst("randomized", draws, conditions, bound),
+        worst("randomized, stays on demand", draws, committed, None),
         worst("uniform progress", [UniformProgress()], committed, None),
         worst("controller", [Controller()], committed, None),
     ]

@@ -1,6 +1,6 @@
 """Policies for comparison: on demand, the controller's list order, Uniform Progress, and eager failover.
 
-The policies of the papers see the capacity of every place at no cost, as in the papers' simulators. The list order
+The papers' policies see the capacity of every place at no cost, as in the papers' simulators. The list order
 sends one request per tick.
 """
 
@@ -45,7 +45,7 @@ class OnDemand(_Base):
 class ListOrder(_Base):
     """Requests one place after another in the order of the file, each for the gang timeout, with the safety net.
 
-    This is the run controller with `capacity.choose: order`, and with the safety net that it does not have.
+    This is the run controller with `capacity.choose: order`, plus a safety net, which that setting does not have.
     """
 
     def start(self, places: tuple[Place, ...], conditions: Conditions, deadline_hours: float, gap_hours: float) -> None:

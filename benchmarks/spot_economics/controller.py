@@ -16,7 +16,7 @@ REQUESTS_PER_TICK = 3
 
 
 class Controller:
-    """Decides with `placement.decide`. It sees only the answers to its own requests.
+    """Decides with `placement.decide`. It sees only the responses to its own requests.
 
     Attributes:
         decisions: Number of decisions.
@@ -38,7 +38,7 @@ class Controller:
             self._records[place] = self._records[place].interrupted(hours * HOUR)
 
     def choose(self, view: View) -> Place | None:
-        """Decide until a request is granted, or until the tick has no time for another request."""
+        """Decide until a request is granted, or until the rest of the tick is too short for another request."""
         current, now, asked = view.current, view.hours * HOUR, set[Place]()
         if current in self._records:
             self._records[current] = self._records[current].ran(now)

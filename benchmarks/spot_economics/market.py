@@ -20,11 +20,11 @@ EPSILON_HOURS = 1e-9
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a run needs, and what it costs on demand.
+    """The requirements of a run, and its price on demand.
 
     Attributes:
         work_hours: Training time.
-        deadline_hours: Time in which the run has to end. The end of a window is an earlier deadline.
+        deadline_hours: Time within which the run must end. If a window is shorter, its end is the deadline.
         restart_hours: Time from a launch to the first step.
         on_demand_usd_per_hour: Price of an On-Demand Instance.
         request_hours: Time that a refused request takes, for policies that cannot see capacity.
@@ -62,7 +62,7 @@ class View:
     spent_hours: float = 0.0
 
     def is_available(self, place: Place) -> bool:
-        """Return True if the place has capacity. Only the policies of the papers use it."""
+        """Return True if the place has capacity. Only the papers' policies use it."""
         return self.capacity[place]
 
     def request(self, place: Place) -> bool:

@@ -141,7 +141,7 @@ def _reset_gpus(context: Context) -> None:
     """Reset all GPUs. No program uses them yet.
 
     The image's nvidia-persistenced keeps each GPU open, and the driver does not reset an open GPU. Turning off
-    persistence mode closes it. The `machine_settings` step turns it on again.
+    persistence mode closes the GPU. The `machine_settings` step turns the mode on again.
     Source (2026-11): https://github.com/NVIDIA/NVSentinel/issues/1690.
     """
     for option in ("--persistence-mode=0", "--gpu-reset"):

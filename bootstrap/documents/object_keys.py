@@ -13,17 +13,17 @@ from __future__ import annotations
 
 
 def run_prefix(fleet: str, run: str) -> str:
-    """Return the prefix of a run's objects, without a slash at its end."""
+    """Return the prefix of a run's objects, without a trailing slash."""
     return f"runs/{fleet}/{run}"
 
 
 def control_prefix(fleet: str, run: str) -> str:
-    """Return the prefix of a run's control records in the control bucket, with a slash at its end."""
+    """Return the prefix of a run's control records in the control bucket, with a trailing slash."""
     return f"{run_prefix(fleet, run)}/control/"
 
 
 def results_prefix(fleet: str, run: str) -> str:
-    """Return the prefix of the results of a run's generations in the checkpoint bucket, with a slash at its end."""
+    """Return the prefix of the results of a run's generations in the checkpoint bucket, with a trailing slash."""
     return f"{run_prefix(fleet, run)}/results/"
 
 
@@ -45,5 +45,5 @@ def heartbeat_key(fleet: str, run: str, user: str) -> str:
 
 
 def report_prefix(user: str) -> str:
-    """Return the prefix of an instance's failure reports in the control bucket, with a slash at its end."""
+    """Return the prefix of an instance's failure reports in the control bucket, with a trailing slash."""
     return f"nodes/{user}/"

@@ -19,7 +19,7 @@ class Progress:
         self._started_seconds = self._reported_seconds = context.system.monotonic_seconds()
 
     def add(self, count: int, *, received: bool = False) -> None:
-        """Count bytes on disk. Only newly `received` bytes count towards the rate."""
+        """Count bytes on disk. Only newly `received` bytes count toward the rate."""
         self._done_bytes += count
         self._received_bytes += count if received else 0
         now = self._context.system.monotonic_seconds()

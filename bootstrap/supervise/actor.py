@@ -1,4 +1,4 @@
-"""Carries out the actions from `decide`, and holds the node's generation, trainers and judgement."""
+"""Carries out the actions from `decide`, and holds the node's generation, trainers and conclusion."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Actor:
         self.last_result, self.last_generation, self.judgement = None, 0, None
 
     def forget_judgement(self) -> None:
-        """Clear the judgement once the outcome has been recorded, so that deleting the record restarts the run."""
+        """Clear the conclusion once the outcome has been recorded, so that deleting the record restarts the run."""
         if self.judgement is not None:
             self.judgement = None
             self.state = self.state.without_failures()

@@ -67,10 +67,10 @@ class _Source:
 class StatusWriter:
     """Writes the status of the generation whose first member is this node. A failed write is retried later.
 
-    After the generation has ended, its status is written once more. It then contains the last save.
+    After the generation has ended, its status is written one last time, with the last save.
 
     Args:
-        unix_seconds: The clock for the time of the status.
+        unix_seconds: Function that returns the current Unix time.
     """
 
     def __init__(self, unix_seconds: Callable[[], float]) -> None:

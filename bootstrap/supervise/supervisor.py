@@ -233,7 +233,7 @@ class Supervisor:
         self._records.hurry()
 
     def _follow(self) -> None:
-        """Update this node's state: its trainers, its judgement, and the time when it became ready."""
+        """Update this node's state: its trainers, its conclusion, and the time when it became ready."""
         run, scope, actor = self._board.run, self._board.scope, self._actor
         if run is None or scope is None:
             return

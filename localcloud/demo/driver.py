@@ -104,7 +104,7 @@ class Demo:
         return self._start("tokenize", arguments, {})
 
     def _app(self, *, synthesise: bool = False) -> list[str]:
-        """Return the CDK options: for synthesis, the configuration and the output; afterwards, the cloud assembly."""
+        """Return the CDK options: for synthesis, the configuration and the output; afterward, the cloud assembly."""
         assembly = str(self.build / "cdk.out")
         if synthesise:
             return ["--context", f"config={self.config}", "--output", assembly]

@@ -11,7 +11,7 @@ from moto.cloudwatch.models import CloudWatchBackend, Dimension, MetricDatum, cl
 
 STATISTICS = ("Average", "Maximum", "Minimum", "SampleCount", "Sum")
 Points = dict[int, float]
-"""Values by period number, counted backwards: 0 is the last complete period."""
+"""Values by period number, counted backward: 0 is the last complete period."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ GATE_FILES = (
     "bootstrap/__init__.py", "bootstrap/errors.py", "cdk.json", "requirements.lock", "training/__init__.py",
     "training/errors.py",
 )  # fmt: skip
-"""The packages and files that a review of synthesised templates imports and reads."""
+"""The packages and files that a review of synthesized templates imports and reads."""
 TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can store
 MODE = 0o644 << 16
 EXCLUDED = {"__pycache__", ".git", ".venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"}

@@ -47,14 +47,14 @@ def compare(
         against: "deployed", a synthesis output folder, or a git revision.
         context: Context values for the CDK app, such as allow-destroy.
         progress: Function that receives a message before each step.
-        templates: The file's cloud assembly; None to synthesise it.
+        templates: The file's cloud assembly; None to synthesize it.
         only: The stack to review; None for all stacks.
 
     Raises:
         ConfigError: The file is invalid, or the other side is not available, or neither side has the stack.
     """
     resolved = load(path)
-    progress(f"synthesising {path}" if templates is None else f"reading {templates}")
+    progress(f"synthesizing {path}" if templates is None else f"reading {templates}")
     with ThreadPoolExecutor(max_workers=1) as pool:
         synthesis = pool.submit(
             lambda: _only(synthesise(path, context) if templates is None else read_cloud_assembly(templates), only)
@@ -105,8 +105,8 @@ def _revision(path: Path, revision: str, context: Mapping[str, str], progress: P
         root = tree.root
         if not all((root / name).is_file() for name in ("app.py", "cdk.json")):
             root = ROOT
-            notes.append(f"{revision} does not contain a CDK app; the current app synthesised its deployment file")
-        progress(f"synthesising {revision} ({tree.commit[:12]})")
+            notes.append(f"{revision} does not contain a CDK app; the current app synthesized its deployment file")
+        progress(f"synthesizing {revision} ({tree.commit[:12]})")
         templates = synthesise(tree.config, context, root)
         try:
             return _Side(templates, read(tree.config), load(tree.config), notes)

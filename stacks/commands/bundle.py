@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _build_locked(path: Path) -> int:
-    """Build the archives that synthesising a file requires. Do nothing if there is no lock."""
+    """Build the archives that synthesizing a file requires. Do nothing if there is no lock."""
     pipeline = read(path).delivery.pipeline
     locks = [
         one for one in (path, *map(Path, pipeline.stages if pipeline else ())) if one.with_name(LOCK_NAME).exists()

@@ -15,7 +15,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "diff",
         help="describe how a deploy affects resources, nodes, data, permissions, network and costs",
-        description="Synthesises a deployment file and compares it with the deployed stacks, a git revision, or "
+        description="Synthesizes a deployment file and compares it with the deployed stacks, a git revision, or "
         "templates in a folder. The exit code is the highest that applies: 0 no changes, 10 safe, 20 nodes are "
         "replaced, 30 needs approval (permissions or network access broadened, or a change that the review does "
         "not recognize as safe), 40 data at risk. It is 2 for invalid input. The command "
@@ -33,7 +33,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--templates",
         type=Path,
         metavar="FOLDER",
-        help="cloud assembly of the deployment file, to use instead of synthesising it; its code is not executed",
+        help="cloud assembly of the deployment file, to use instead of synthesizing it; its code is not executed",
     )
     parser.add_argument("--stack", metavar="NAME", help="review only this stack, such as PipelineStack")
     parser.add_argument(

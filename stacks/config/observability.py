@@ -26,7 +26,9 @@ class AlarmsConfig(Section):
         ge=0,
         le=100,
     )
-    gpu_idle_minutes: int = setting("Idle minutes that trigger the alarm.", edit="in place", default=30, ge=5, le=1440)
+    gpu_idle_minutes: int = setting(
+        "Minutes of idleness that trigger the alarm.", edit="in place", default=30, ge=5, le=1440
+    )
     too_few_nodes_minutes: int = setting(
         "Minutes with too few nodes, from the same cause, that trigger the cause's alarm; a multiple of 5.",
         edit="in place",

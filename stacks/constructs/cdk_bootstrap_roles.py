@@ -35,7 +35,7 @@ def asset_bucket(qualifier: str, *, account: str, region: str) -> str:
 
 
 def qualifier_of(scope: Construct) -> str:
-    """Return the qualifier with which the CDK synthesises the stack that contains a construct."""
+    """Return the qualifier with which the CDK synthesizes the stack that contains a construct."""
     # Imported here so that the commands that only need names start faster without the CDK.
     from aws_cdk import Stack
 

@@ -25,7 +25,7 @@ from stacks.errors import DeployError
 BILLED = ("ObservabilityStack", "TrainingStack", "NetworkStack")
 """The stacks that are deleted, in this order: each uses exports of the stacks after it."""
 IDLE_NETWORK = "idle-network"
-"""The context key that synthesises NetworkStack without endpoints, NAT gateway and flow logs."""
+"""The context key that synthesizes NetworkStack without endpoints, NAT gateway and flow logs."""
 POLL_SECONDS = 5.0
 DEADLINE_SECONDS = 3600.0
 

@@ -57,7 +57,7 @@ def review(
         against: `deployed`, a git revision, or a folder.
         form: The output format: terminal or comment.
         environment: Additional environment variables, such as read-only credentials.
-        templates: The file's cloud assembly; None to synthesise it.
+        templates: The file's cloud assembly; None to synthesize it.
         stack: The stack to review; None for all stacks.
 
     Raises:

@@ -12,7 +12,7 @@ from stacks.config import DeploymentConfig
 from stacks.constructs.cdk_bootstrap_roles import DEFAULT_QUALIFIER
 from stacks.execution_policy.scopes import ADDITIONAL_SCOPES, NAME, QUALIFIER, SCOPES, Scope, condition
 
-# White space does not count towards these limits.
+# White space does not count toward these limits.
 # Source (2026-11): https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 MAX_CHARACTERS = 6144
 MAX_DOCUMENTS = 10

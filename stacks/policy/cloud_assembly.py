@@ -16,7 +16,7 @@ from stacks.deployment import synthesise
 
 @dataclass(frozen=True)
 class CheckedApp:
-    """A synthesised app. `label` is the deployment file's name without its extension."""
+    """A synthesized app. `label` is the deployment file's name without its extension."""
 
     label: str
     app: cdk.App
@@ -45,7 +45,7 @@ class CheckedApp:
 
 
 def synthesise_for_check(config: Path, directory: Path) -> CheckedApp:
-    """Synthesise a deployment file as `cdk synth` would.
+    """Synthesize a deployment file as `cdk synth` would.
 
     Raises:
         ConfigError: The file is invalid.

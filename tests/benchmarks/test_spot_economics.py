@@ -28,7 +28,7 @@ CONDITIONS = Conditions(work_hours=4.0, deadline_hours=6.0, restart_hours=0.5, o
 
 
 def window(*courses: str, prices: Sequence[float] = (1.0, 1.0), gap_hours: float = 0.5) -> Window:
-    """Return a window: each course has a character per tick, `x` with capacity."""
+    """Return a window: each pattern has a character per tick, `x` with capacity."""
     zones = [
         Zone(f"us-east-{index}a", f"us-east-{index}", tuple(each == "x" for each in course), (price,) * len(course))
         for index, (course, price) in enumerate(zip(courses, prices, strict=False), start=1)
@@ -206,11 +206,11 @@ def test_randomised_schedule_keeps_its_bound(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(adversary, "TICKS", 48)
     monkeypatch.setattr(adversary, "DRAWS", 4)
     found = {worst.policy: worst for worst in adversary.worst_ratios(4.0)}
-    kept = found["randomised"]
+    kept = found["randomized"]
     assert kept.bound is not None
     assert kept.ratio <= kept.bound + 4.0 * 3.0 / 48
     # Without the return to spot capacity, the bound does not hold, as the module documents.
-    assert found["randomised, stays on demand"].ratio > kept.bound + 4.0 * 3.0 / 48
+    assert found["randomized, stays on demand"].ratio > kept.bound + 4.0 * 3.0 / 48
 
 
 def test_simulation_runs_the_function_of_the_controller() -> None:
@@ -292,7 +292,7 @@ def test_unmet_requirements_are_listed() -> None:
         others = (result("uniform progress", 12.0), result("on demand", 30.0))
         return command.Group(name, command.Bounds(10.0, 10.0), (own, *others))
 
-    bad = adversary.Worst("randomised", 4.0, 2.5, 2.0, ())
+    bad = adversary.Worst("randomized", 4.0, 2.5, 2.0, ())
     assert command.unmet([group(command.ALL_ZONES, result("controller", 10.9))], []) == []
     assert len(command.unmet([group(command.ALL_ZONES, result("controller", 11.1))], [])) == 1
     assert command.unmet([group("us-east-1", result("controller", 11.9))], []) == []

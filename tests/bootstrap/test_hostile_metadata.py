@@ -1,4 +1,4 @@
-"""Answers of the metadata address that are cut, slow, huge or not HTTP.
+"""Responses of the metadata service that are truncated, slow, huge or not HTTP.
 
 Source: RFC 9112, section 8 (2022-06): a message whose Content-Length exceeds the received bytes is incomplete, and a
 client must not take it for complete. A socket timeout applies to each receive call:

@@ -1,4 +1,4 @@
-"""Pings between supervisors: real sockets on the loop-back interface."""
+"""Pings between supervisors: real sockets on the loopback interface."""
 
 from __future__ import annotations
 

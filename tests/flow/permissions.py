@@ -40,12 +40,12 @@ UNEXERCISED: dict[Permission, str] = {
         "itself off"
     ),
     ("controller", "ListDatasets", "s3:ListBucket"): (
-        "this run's dataset exists before the deploy; with this permission S3 answers 404 instead of 403 for a missing "
+        "this run's dataset exists before the deploy; with this permission S3 returns 404 instead of 403 for a missing "
         "index (tests/stacks/run_controller/test_handler.py)"
     ),
     ("node", "ListDataset", "s3:ListBucket"): (
         "a run that prepares its data lists its sources (tests/bootstrap/test_prepared.py); with this permission S3 "
-        "answers 404 instead of 403 for a missing index, which separates a wrong name from a missing permission"
+        "returns 404 instead of 403 for a missing index, which separates a wrong name from a missing permission"
     ),
 }
 """The permissions not needed by a run on the embedded cloud, and their purpose."""

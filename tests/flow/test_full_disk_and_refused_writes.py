@@ -24,7 +24,7 @@ CHUNK_BYTES = 250_000
 
 
 def test_checkpoints_on_a_full_disk(dataset: Path, tmp_path: Path) -> None:
-    """The checkpoint process cannot write any more after the first checkpoint."""
+    """The checkpoint process can no longer write after the first checkpoint."""
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text(json.dumps({**TINY, "steps": 1_000_000, "checkpoint": {"interval_steps": 5}}))

@@ -245,7 +245,7 @@ def metadata_readers() -> Iterator[list[Reader]]:
 def control_readers() -> Iterator[list[Reader]]:
     """Objects under the control prefix, next to valid records, for a supervisor's watch and for the run controller.
 
-    Reading raises an error if the supervisor no longer finds its peer, or the controller no longer answers.
+    Reading raises an error if the supervisor no longer finds its peer, or the controller no longer responds.
     """
     names = (
         "heartbeats/AROA1:i-9.json",

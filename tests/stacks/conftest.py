@@ -1,4 +1,4 @@
-"""Templates of every deployment in config/, each synthesised once, since the CDK starts slowly."""
+"""Templates of every deployment in config/, each synthesized once, since the CDK starts slowly."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Assembly:
 
 
 class Synthesis:
-    """Synthesises deployments like app.py, and caches the results."""
+    """Synthesizes deployments like app.py, and caches the results."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

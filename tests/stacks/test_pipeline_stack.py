@@ -189,7 +189,7 @@ def test_each_notification_is_a_sentence_with_a_place_and_a_remedy(delivered: As
     for part, path in (
         ("waits for approval", "$.detail.stage"),
         ("failed: ", "$.detail.execution-result.external-execution-summary"),
-        ("Correct the cause and merge again", "$.detail.execution-id"),
+        ("Fix the cause and merge again", "$.detail.execution-id"),
     ):
         (paths,) = [paths for text, paths in texts.items() if part in text]
         assert path in paths.values()

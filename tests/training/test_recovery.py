@@ -156,7 +156,7 @@ def test_postponed_save_begins_after_a_spike(tmp_path: Path, monkeypatch: Any) -
 def test_rollback_skips_the_checkpoint_of_the_step_before_the_spike(tmp_path: Path) -> None:
     with loop_of(tmp_path, recovery=ROLLS_BACK, checkpoint={"interval_steps": 20}) as loop:
         train_to(loop, 59)
-        corrupt(loop)  # visible in the loss of step 60, whose weights are not saved
+        corrupt(loop)  # visible in the loss at step 60, whose weights are not saved
         assert advance_until_rollback(loop) == 40
     with loop_of(tmp_path / "alone", recovery=ROLLS_BACK, checkpoint={"interval_steps": 60}) as loop:
         train_to(loop, 60)

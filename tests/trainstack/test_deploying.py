@@ -1,4 +1,4 @@
-"""`init`, and the order and the questions of `up` and `down`, without the programs that they start."""
+"""`init`, and the order and the prompts of `up` and `down`, without the programs that they start."""
 
 from __future__ import annotations
 

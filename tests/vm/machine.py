@@ -1,6 +1,6 @@
 """An instance of the embedded cloud as a QEMU guest, with EC2's firmware strings, disks and data source.
 
-The guest's network has one other host, 169.254.169.254, which QEMU forwards to the loop-back interface of this machine:
+The guest's network has one other host, 169.254.169.254, which QEMU forwards to the loopback interface of this machine:
 port 80 to the metadata service, and the cloud's port to its gateway.
 """
 

@@ -237,7 +237,7 @@ def parse_record(content: bytes, source: str) -> DatasetRecord:
 
 
 def open_dataset(directory: Path) -> Dataset:
-    """Open a dataset, and make all checks that do not read the shards.
+    """Open a dataset, and run all checks that do not read the shards.
 
     Raises:
         DatasetError: Files are missing or truncated, or the record is inconsistent; the message lists all problems.

@@ -70,7 +70,7 @@ def build_dataset(path: str, options: Mapping[str, Any], split: str, directory: 
 
 
 class _Seeded(Dataset[Any]):
-    """Seeds the random number generators for each sample, and restores their states afterwards."""
+    """Seeds the random number generators for each sample, and restores their states afterward."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset

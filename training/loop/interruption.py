@@ -113,7 +113,7 @@ class Interruption:
         return remaining_seconds
 
     def _stop_document(self) -> dict[str, object] | None:
-        """Return the stop file's content; None if there is no file. Read it again only after a change."""
+        """Return the stop file's content; None if there is no file. The file is reread only after a change."""
         if self._stop_file is None:
             return None
         try:

@@ -59,7 +59,7 @@ def open_sinks(settings: ObservationConfig, run_directory: Path, rank: int) -> l
 
 
 def numbers_of(record: Record) -> dict[str, float]:
-    """Return a record's numbers for plotting, without step, time and unknown values."""
+    """Return a record's numbers for plotting, without the step, the time and unknown values."""
     if record["record"] not in SHOWN:
         return {}
     return {

@@ -2,7 +2,7 @@
 
 An observation requires one listing, plus one GET for each object whose ETag has changed. Every node can write here
 (heartbeats only under its own name), so an invalid object must not make an observation fail. It is set aside and
-reported once. The numbers of listing pages, records and bytes are limited. Only S3 errors are raised.
+reported once. Listing pages, records and bytes have limits. Only S3 errors are raised.
 
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html (2026-11): a conditional write
 fails with 412 if the object exists, and with 409 if another conditional write to the object is in progress.

@@ -146,7 +146,7 @@ class Member:
 
     @property
     def counts(self) -> bool:
-        """Whether the instance counts towards the group's capacity."""
+        """Whether the instance counts toward the group's capacity."""
         return not self.is_ending or self.holds_place_while_ending
 
     @property
@@ -209,7 +209,7 @@ class Group:
 
     @property
     def capacity(self) -> int:
-        """The total weight of the instances that count towards the capacity."""
+        """The total weight of the instances that count toward the capacity."""
         return sum(member.weight for member in self.members.values() if member.counts)
 
     @property

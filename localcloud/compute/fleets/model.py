@@ -140,11 +140,11 @@ class Fleet:
         return [one for one in self.members.values() if not one.has_ended and market in (None, one.market)]
 
     def counted(self, market: Market) -> list[FleetMember]:
-        """Return the instances that count towards the target."""
+        """Return the instances that count toward the target."""
         return [one for one in self.live(market) if not one.is_superseded]
 
     def fulfilled(self, market: Market) -> float:
-        """Return the capacity that counts towards the target."""
+        """Return the capacity that counts toward the target."""
         return sum(one.pool.weight for one in self.counted(market))
 
 

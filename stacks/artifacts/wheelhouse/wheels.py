@@ -35,7 +35,7 @@ class Wheel:
 
 
 Wheels = dict[str, dict[str, Wheel]]
-"""Wheels by Python version ("3.12") and normalised distribution name."""
+"""Wheels by Python version ("3.12") and normalized distribution name."""
 
 
 def is_of_image(name: str) -> bool:

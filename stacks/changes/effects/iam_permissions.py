@@ -102,7 +102,7 @@ def _condition_text(operator: str, key: str, values: frozenset[str]) -> str:
 def permissions_of(document: Any, principal: str = "") -> list[Permission]:
     """Return the permissions in a policy document, which may be JSON text.
 
-    `principal` applies to statements that do not specify one. None stands for a document without statements.
+    `principal` applies to statements that do not specify one. None means a document without statements.
     """
     if document is None:
         return []

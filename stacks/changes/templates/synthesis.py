@@ -18,7 +18,7 @@ DEADLINE_SECONDS = 300
 
 
 def synthesise(config: Path, context: Mapping[str, str], root: Path = ROOT) -> dict[str, StackTemplate]:
-    """Return a deployment file's stacks, synthesised as `cdk deploy` would.
+    """Return a deployment file's stacks, synthesized as `cdk deploy` would.
 
     Args:
         config: The deployment file.
@@ -47,6 +47,6 @@ def synthesise(config: Path, context: Mapping[str, str], root: Path = ROOT) -> d
         if done.returncode:
             stderr = done.stderr.strip()
             message = stderr if stderr.startswith(str(config.resolve())) else stderr.rsplit("\n", 1)[-1]
-            rule = f"cannot be synthesised: {message or 'no message'}"
+            rule = f"cannot be synthesized: {message or 'no message'}"
             raise ConfigError(str(config), [Problem("the file", str(config), rule, "run `make synth`")])
         return read_cloud_assembly(Path(out))

@@ -1,4 +1,4 @@
-"""A deployment's templates: newly synthesised, deployed, or read from a folder."""
+"""A deployment's templates: newly synthesized, deployed, or read from a folder."""
 
 from __future__ import annotations
 

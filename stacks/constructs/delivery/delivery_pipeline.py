@@ -146,7 +146,7 @@ class DeliveryPipeline(Construct):
         return pipelines.CodeBuildStep(id_, input=self._source, commands=list(commands), **settings)  # type: ignore[arg-type]
 
     def _synth(self, own_file: str, stages: Sequence[DeliveryStage]) -> pipelines.CodeBuildStep:
-        """Return the step that synthesises the templates. It runs after the steps that can reject the commit."""
+        """Return the step that synthesizes the templates. It runs after the steps that can reject the commit."""
         large = codebuild.BuildEnvironment(compute_type=codebuild.ComputeType.LARGE)
         files = " ".join(stage.file for stage in stages)
         commands = [
@@ -174,7 +174,7 @@ class DeliveryPipeline(Construct):
         """Add a stage with its gate, approval and deploy, and return the reference to the gate's verdict."""
         verdict = self._add_gate(stage.name, stage.file, account=stage.config.account, region=stage.config.region)
         root = cdk.Stage.of(self)
-        assert root is not None, "a pipeline is synthesised in an app"
+        assert root is not None, "a pipeline is synthesized in an app"
         target = cdk.Stage(
             root,
             f"Deploy-{stage.name}",

@@ -304,7 +304,7 @@ class Controller:
         self._set_aside.append({"url": f"s3://{self._bucket}/{key}", "reason": reason})
 
     def _save_state(self, run: policy.Run, state: policy.ControllerState, etag: str | None) -> None:
-        """Store the state if the stored one still has the given ETag, or still does not exist.
+        """Store the state only if the stored state still has the given ETag or, with None, still does not exist.
 
         Source for the errors (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
         """

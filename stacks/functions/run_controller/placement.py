@@ -1,10 +1,10 @@
 """Decides where a run's nodes should run now: in one of its places, on demand, or nowhere yet.
 
 The goal is the least expected cost to the end of the run, with its deadline met. The decision follows a merit order.
-Each place has an expected price per hour of training, which contains its restarts. Places supply training time in the
-order of this price, until the expected time covers the remaining work. The price of the last place that is needed is
-the *marginal price*: dearer places are refused. If even all places together do not cover the work, On-Demand Instances
-do, and they are bought now.
+Each place has an expected price per hour of training, including its restarts. Places supply training time in order of
+this price until the expected time covers the remaining work. The price of the last place needed is the *marginal
+price*; more expensive places are refused. If all places together do not cover the work, On-Demand Instances do, and
+they are bought now.
 
 Two rules take precedence over all estimates:
 
@@ -41,7 +41,7 @@ class Task:
 
     Attributes:
         work_hours: Training time that remains, with the rest of a restart in progress.
-        deadline_unix_seconds: Time at which the run has to end, or None.
+        deadline_unix_seconds: Time by which the run must end, or None.
         planned_share: Training time divided by the time to the deadline, when the run started: 0 to 1.
         restart_hours: Time from a launch to the first step.
         period_hours: Time between two decisions.
@@ -200,7 +200,7 @@ def _productive_share(lifetime_hours: float, restart_hours: float) -> float:
 
 
 def _ranked(task: Task, spot: Iterable[Estimate]) -> list[Estimate]:
-    """Return places in the order of their merit."""
+    """Return places, best first according to `task.choose`."""
     if task.choose == "order":
         return list(spot)
     if task.choose == "availability":
@@ -235,10 +235,10 @@ def _merit(task: Task, spot: Sequence[Estimate], bought: Estimate | None, now_un
 
 
 def in_request_order(places: Sequence[Estimate], offers: Sequence[Offer], now_unix_seconds: float) -> list[Estimate]:
-    """Return places in the order of requests: refused ones last, the earliest end of a refusal first.
+    """Return places in the order of requests. Refused places are last, sorted by the end of their refusal.
 
-    A request is free, so a place that had no capacity may be asked again when no other place is left. A place that
-    refused for a cause that time alone does not remove is not asked.
+    A request is free, so a place that had no capacity may be tried again when no other place is left. A place that
+    refused for a cause in FIRM is not tried.
     """
     records = {offer.place: offer.record for offer in offers}
     asked = [each for each in places if not records[each.place].is_firm(now_unix_seconds)]
@@ -249,7 +249,7 @@ def in_request_order(places: Sequence[Estimate], offers: Sequence[Offer], now_un
 
 
 def _is_worth_leaving(spot: Estimate, bought: Estimate | None, task: Task) -> bool:
-    """Return True if a move from on demand to this place, and back at its end, costs less than to stay.
+    """Return True if a move from on demand to this place, and back when it ends, costs less than staying.
 
     The condition is (price * life + on demand * restart) / (life - restart) < on demand. Source: "Can't Be Late",
     section 5.4, with the expected life instead of a known one.

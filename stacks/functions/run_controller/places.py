@@ -1,8 +1,9 @@
 """Places, which are pools of instances, and the run controller's record of each place.
 
-A record estimates how likely a launch succeeds and how long an instance lives. It contains only what the controller has
-observed itself. Older observations fade, because capacity changes within days. This module imports only the standard
-library because it is part of the run controller's Lambda asset, and because simulations import it unchanged.
+A record estimates the probability that a launch succeeds and the lifetime of an instance. It contains only the
+controller's own observations. Older observations fade, because capacity changes within days. This module imports only
+the standard library because it is part of the run controller's Lambda asset, and because simulations import it
+unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ HOUR = 3600.0
 HALF_LIFE_HOURS = 24.0
 """Age at which an observation counts half. The traces of "Can't Be Late" (NSDI 2024, section 2) change within a day."""
 LOOK_HOURS = 1.0 / 6.0
-"""Longest time for which one look at a place counts. The published traces were probed every 10 minutes."""
+"""Longest time for which one observation of a place counts. The published traces were probed every 10 minutes."""
 PRIOR_AVAILABILITY_HOURS = 6.0
 """Weight of the assumed availability, as hours of observation."""
 PRIOR_LIFETIME_HOURS = 1.5
@@ -46,7 +47,7 @@ LONGEST_REFUSAL_HOURS: Mapping[Cause, float] = {
     Cause.CONFIGURATION: 6.0,
 }
 FIRM: frozenset[Cause] = frozenset((Cause.QUOTA, Cause.PERMISSION, Cause.CONFIGURATION))
-"""Causes that time alone does not remove. A place that refused for one of them is not asked before its time is over."""
+"""Causes that do not pass with time. After such a refusal, a place is not tried until its refusal expires."""
 MAX_SCORE = 10
 """The highest Spot placement score. Source (2026-11):
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-sps-works.html
@@ -72,7 +73,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Record:
-    """What the controller has observed of one place.
+    """The controller's observations of one place.
 
     Attributes:
         available_hours: Time for which a launch would have succeeded.
@@ -175,11 +176,11 @@ class Record:
         )
 
     def is_refused(self, now_unix_seconds: float) -> bool:
-        """Return True while the place counts as refused."""
+        """Return True if the place still counts as refused."""
         return now_unix_seconds < self.refused_until_unix_seconds
 
     def is_firm(self, now_unix_seconds: float) -> bool:
-        """Return True while the place counts as refused for a cause that time alone does not remove."""
+        """Return True if the place still counts as refused for a cause in FIRM."""
         return self.cause in FIRM and self.is_refused(now_unix_seconds)
 
     def _look(self, now_unix_seconds: float) -> float:

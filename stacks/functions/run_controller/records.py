@@ -67,7 +67,7 @@ def stop_of(record: Mapping[str, Any]) -> str:
 
 
 def state_of(record: Mapping[str, Any], now_unix_seconds: float) -> ControllerState:
-    """Return the stored state. Missing keys have their defaults, and unknown keys from other versions are ignored.
+    """Return the stored state. Missing keys take their defaults, and unknown keys from other versions are ignored.
 
     Raises:
         InvalidRecord: A value has the wrong type, or the next attempt is later than the controller would ever schedule

@@ -141,13 +141,13 @@ class ControllerState:
     The state is valid for one run document and one set of launch templates. `attempt` counts abandoned gangs.
     `had_instances` is True if a gang in this round had instances, which means that the round cost money.
     `since_unix_seconds` is the time when the gang became too small, or None while it is large enough. `booting` lists
-    instances that have not sent a heartbeat yet. If a booting instance disappears, this is a boot failure unless
-    it is `excused` because AWS interrupted it. `probes` counts the probes of a protected fleet. `last_failure` is the
-    report on the latest boot failure. `subnets` lists the subnets of the latest attempt. `cause` is the reason for
-    too few nodes; it is empty if there are enough. `problem` is the message from which the cause was derived.
-    `spending` is the cost of the run so far, or None before the ledger has been read. If the controller ranks the
-    candidate subnets, `places` contains the record of each one, `in_place` is True while a gang is in service, and
-    `choice` contains the numbers of the latest ranking.
+    instances that have not sent a heartbeat yet. A booting instance that disappears is a boot failure unless it is
+    `excused` because AWS interrupted it. `probes` counts the probes of a protected fleet. `last_failure` is the report
+    on the latest boot failure. `subnets` lists the subnets of the latest attempt. `cause` is the reason for too few
+    nodes; it is empty if there are enough. `problem` is the message from which the cause was derived. `spending` is the
+    cost of the run so far, or None before the ledger has been read. If the controller ranks the candidate subnets,
+    `places` contains the record of each one, `in_place` is True while a gang is in service, and `choice` contains the
+    numbers of the latest ranking.
     """
 
     run_digest: str = ""

@@ -1,4 +1,4 @@
-"""A randomised schedule of spot and On-Demand Instances whose cost has a bound for every course of spot capacity.
+"""A randomized schedule of spot and On-Demand Instances whose cost is bounded for any pattern of spot capacity.
 
 The rule is ROSS (Bhuyan, Kodialam, Bhatia and Lakshman, arXiv 2601.14612, Algorithm 1 and Theorem 2). `W` is the
 remaining work, `R` the time to the deadline, and `K` the On-Demand price divided by the spot price:
@@ -6,17 +6,18 @@ remaining work, `R` the time to the deadline, and `K` the On-Demand price divide
 - Warm-up, while R / W is above (1 + 2 sqrt(K)) / (1 + sqrt(K)): use spot capacity. The paper also buys on demand in
   this phase, greedily or uniformly. Here the run waits, because the bound below then holds from the start of the run.
 - Injection: draw the start of an interval of length d = max(W / (1 + sqrt(K)), 2 W - R) uniformly so that the interval
-  lies within the next W hours. Run on demand in it, and on spot capacity, or not at all, outside of it.
-- Catch-up, after these W hours: use spot capacity, until the slack is used up.
+  is within the next W hours. Run on demand during the interval; outside of it, run only on spot capacity.
+- Catch-up, after these W hours: use spot capacity until no slack remains.
 
-Bound. Let restarts take no time, and let a run without slack still use spot capacity whenever there is some. Then the
-cost is at most sqrt(K) times the least cost in hindsight, and at most 1 + (K - 1) (2 - R / W) times it if R / W is
-below the limit of the warm-up. Proof for W = 1: in the warm-up, the run uses all spot capacity, as the least cost may.
-After it, let T be the time with spot capacity before the deadline. The least cost buys y = max(0, 1 - T) on demand. The
-schedule uses all spot capacity outside of the injection, so it buys at most max(d, y + d) = y + d. The ratio
-(1 + (K - 1) (y + d)) / (1 + (K - 1) y) is largest at y = 0, where it is 1 + (K - 1) d: the two values above. The bound
-holds for each draw. It does not hold if a run without slack has to stay on demand: `make spot-economics` prints both.
-An idle run without slack requests no spot capacity, because a refusal takes time.
+Bound. Assume that restarts take no time, and that a run without slack still uses spot capacity whenever it is
+available. Then the cost is at most sqrt(K) times the optimum, which is the least cost in hindsight, and at most
+1 + (K - 1) (2 - R / W) times the optimum if R / W is below the warm-up's limit. Proof for W = 1: during the warm-up,
+the run uses all spot capacity, and the optimum cannot use more. After the warm-up, let T be the time with spot capacity
+before the deadline. The optimum buys y = max(0, 1 - T) on demand. The schedule uses all spot capacity outside of the
+injection, so it buys at most max(d, y + d) = y + d. The ratio (1 + (K - 1) (y + d)) / (1 + (K - 1) y) is largest at
+y = 0, where it is 1 + (K - 1) d, which gives both values above. The bound holds for each draw. It does not hold if a
+run without slack must stay on demand; `make spot-economics` prints the ratios for both cases. An idle run without slack
+requests no spot capacity, because a refusal takes time.
 
 This module imports only the standard library because it is part of the run controller's Lambda asset, and because
 simulations import it unchanged.
@@ -67,7 +68,7 @@ def cost_bound(price_ratio: float, time_over_work: float) -> float:
 
 
 def draw(task: Task, price_ratio: float, now_unix_seconds: float, uniform: float) -> Injection:
-    """Return the interval on demand for a number that is uniformly distributed from 0 to 1."""
+    """Return the interval on demand for `uniform`, a random number that is uniform from 0 to 1."""
     work, remaining = task.work_hours, task.remaining_hours(now_unix_seconds)
     hours = min(work, max(work / (1.0 + math.sqrt(price_ratio)), 2.0 * work - remaining))
     start = now_unix_seconds + uniform * (work - hours) * HOUR
@@ -89,8 +90,8 @@ def decide_randomised(
         offers: All places, at least one of them on demand, with prices and records.
         current: The place where nodes run, or None.
         now_unix_seconds: The current time.
-        injection: The interval that an earlier call has drawn, or None.
-        uniform: A number that is uniformly distributed from 0 to 1; used by the call that ends the warm-up.
+        injection: The interval that an earlier call drew, or None.
+        uniform: A random number, uniform from 0 to 1; used by the call that ends the warm-up.
 
     Raises:
         ValueError: The task has no deadline, or no place is on demand.
@@ -98,7 +99,7 @@ def decide_randomised(
     on_demand = [offer for offer in offers if offer.place.market == "on_demand"]
     spot = [offer for offer in offers if offer.place.market == "spot"]
     if task.deadline_unix_seconds is None or not on_demand:
-        raise ValueError("a randomised schedule needs a deadline and a place on demand")
+        raise ValueError("a randomized schedule needs a deadline and a place on demand")
     bought = min(on_demand, key=lambda each: (each.record.is_refused(now_unix_seconds), each.usd_per_hour))
     base = decide(task, offers, current, now_unix_seconds)
     if not spot:
@@ -123,4 +124,4 @@ def decide_randomised(
         return answer("place", current, "training continues in this place")
     if requests:
         return answer("place", requests[0], "outside of the injected interval")
-    return answer("wait", None, "outside of the injected interval, and no place may be asked")
+    return answer("wait", None, "outside of the injected interval, and no place accepts a request")

@@ -1,6 +1,6 @@
 """Finds billed resources that no run uses, by their deployment's tag and by references to them.
 
-Nothing is deleted. If a deployment's stacks exist, its resources are reported only if nothing can use them any more.
+Nothing is deleted. If a deployment's stacks exist, its resources are reported only if nothing can use them anymore.
 This module imports only the standard library because it is part of a Lambda asset.
 """
 

@@ -183,7 +183,7 @@ def test_gateway_endpoint(lifecycle: Lifecycle, world: Any) -> None:
         tags=tags,
         unchanged={
             **NOT_STORED,
-            "RouteTableIds": "tested separately: moto cannot delete the endpoint afterwards",
+            "RouteTableIds": "tested separately: moto cannot delete the endpoint afterward",
             "SubnetIds": "only interface endpoints have it",
             "SecurityGroupIds": "only interface endpoints have it",
         },

@@ -24,7 +24,7 @@ CASES = read_cases("cases")
 
 
 class Sides:
-    """Deployment files and their templates, each synthesised once."""
+    """Deployment files and their templates, each synthesized once."""
 
     def __init__(self, synthesis: Synthesis, directory: Path) -> None:
         self._synthesis = synthesis

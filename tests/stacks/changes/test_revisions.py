@@ -106,7 +106,7 @@ def test_file_outside_a_repository_raises(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_failing_app_raises_with_its_message(repository: Repository) -> None:
     repository.config.write_text("refuse")
-    with pytest.raises(ConfigError, match="cannot be synthesised: it refuses"):
+    with pytest.raises(ConfigError, match="cannot be synthesized: it refuses"):
         synthesise(repository.config, {}, repository.root)
 
 

@@ -1,4 +1,4 @@
-"""A drawn history of instances with its true bill, and what AWS would report about it at any time."""
+"""A random history of instances with its true bill, and AWS's reports about it at any time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY = 24 * HOUR
 
 @dataclass(frozen=True)
 class Life:
-    """An instance as it was: its times, how it ended, and whether its group had detached it before."""
+    """The true history of an instance: its times, its end, and whether its group had detached it before."""
 
     instance_id: str
     instance_type: str
@@ -42,7 +42,7 @@ class Life:
 
 
 class World:
-    """One or more days of instances and spot prices, drawn from a seed."""
+    """One or more days of instances and spot prices, generated from a seed."""
 
     def __init__(
         self, seed: int, *, days: float = 1.0, machines: int = 60, types: Sequence[str] = tuple(TYPES)
@@ -85,7 +85,7 @@ class World:
         return next(usd for since, usd in reversed(self.prices[life.instance_type, life.zone]) if since <= moment)
 
     def bill(self, life: Life) -> float:
-        """Return what AWS charges for an instance."""
+        """Return AWS's charge for an instance."""
         if life.is_reclaimed and life.end - life.start < HOUR:
             return 0.0
         left, moment, usd = max(life.end - life.start, 60.0), life.start, 0.0

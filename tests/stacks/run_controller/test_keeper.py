@@ -1,4 +1,4 @@
-"""The keeper of the ledger with moto's S3 and clients that answer from a drawn history, in AWS's shapes."""
+"""The keeper of the ledger with moto's S3 and clients that respond from a random history, in AWS's formats."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def quota(now: float) -> Record:
 
 @pytest.mark.parametrize(("work", "action"), [(48.0, "wait"), (50.3, "wait"), (50.5, "on_demand")])
 def test_buys_on_demand_only_behind_uniform_progress(work: float, action: str) -> None:
-    # No place can be asked. Planned: 0.8 x 60 = 48 h; the margin of 1.05 gives 50.4 h.
+    # No place accepts a request. Planned: 0.8 x 60 = 48 h; the margin of 1.05 gives 50.4 h.
     assert decide(replace(TASK, work_hours=work), [spot("a", 1.0, quota(NOW)), ON_DEMAND], None, NOW).action == action
 
 

@@ -1,4 +1,4 @@
-"""The randomised schedule: its phases, and its published numbers (arXiv 2601.14612, Theorem 2)."""
+"""The randomized schedule: its phases, and its published numbers (arXiv 2601.14612, Theorem 2)."""
 
 from __future__ import annotations
 

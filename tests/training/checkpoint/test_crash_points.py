@@ -1,6 +1,6 @@
 """Crashes at every operation of a save, a collection and a copy; the store that remains must be consistent.
 
-Stores write objects atomically. A torn object stands for a disk that confirmed a write and lost part of it.
+Stores write objects atomically. A torn object represents a disk that confirmed a write and lost part of it.
 """
 
 from __future__ import annotations

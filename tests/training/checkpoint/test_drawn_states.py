@@ -1,4 +1,4 @@
-"""Drawn models with every optimizer of torch.optim: saved, resumed, exported and imported with equal bits, or refused.
+"""Random models with every optimizer of torch.optim: saved, resumed, exported and imported with equal bits, or refused.
 
 Truth is a run that was not interrupted: the resumed model and optimizer continue with the same bits, and so do those
 resumed from an import of the exported state.

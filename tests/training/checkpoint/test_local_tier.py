@@ -244,7 +244,7 @@ def test_crash_at_every_operation_of_both_tiers(alone: Gang, manner: str) -> Non
             if at > number or (at == number and manner == "before"):
                 raise StoreError("dead")
 
-        # A failed local tier is not used any more; here the process must die instead.
+        # A failed local tier is no longer used; here, the process must die instead.
         dying = TieredBackend(_KillingLocalTier(local, die), Hooked(durable, die))
         reached_end = True
         try:

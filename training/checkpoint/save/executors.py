@@ -51,7 +51,7 @@ class SaveExecutor(Protocol):
         """Begin a save. The buffer must not change until the save has finished."""
 
     def cancel(self) -> None:
-        """Cancel the save in flight. It ends soon, committed or not."""
+        """Cancel the save in flight. It ends soon, whether committed or not."""
 
     def finished(self, timeout_seconds: float) -> Finished | None:
         """Return the result of the save in flight; None if it does not finish within the timeout.

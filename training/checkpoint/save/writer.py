@@ -201,7 +201,7 @@ class CheckpointWriter:
             self._copied = None
 
     def cancel(self) -> None:
-        """Cancel the save in flight. It ends soon, committed or not."""
+        """Cancel the save in flight. It ends soon, whether committed or not."""
         if self._in_flight is not None:
             self._await_copy()
             self._executor.cancel()

@@ -140,7 +140,7 @@ class _Scratch(threading.local):
     memory: mmap.mmap | None = None
 
     def of(self, size_bytes: int) -> mmap.mmap:
-        """Return memory of at least this size."""
+        """Return a buffer of at least this size."""
         if self.memory is None or len(self.memory) < size_bytes:
             self.memory = mmap.mmap(-1, size_bytes)
         return self.memory

@@ -66,7 +66,7 @@ class TieredBackend:
         self._durable.put(key, content)
 
     def create(self, key: str, content: bytes) -> None:
-        """Create an object in the durable tier, where every race is decided."""
+        """Create an object in the durable tier, which resolves races between writers."""
         self._durable.create(key, content)
 
     def get(self, key: str) -> bytes:

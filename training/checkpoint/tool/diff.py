@@ -71,7 +71,7 @@ class _Place:
     record: TensorRecord
 
     def contents(self) -> list[tuple[str, int]]:
-        """Return the hash and relative offset of each chunk of the tensor. If they are equal, so are the bytes."""
+        """Return the hash and relative offset of each chunk of the tensor. Equal results imply equal bytes."""
         begin, found = 0, []
         for chunk in self.part.chunks:
             end = begin + chunk.bytes

@@ -16,7 +16,7 @@ REPLACED, SKIPPED_LINES, EMPTY = "replaced characters", "skipped lines", "record
 """Kinds of loss in a file, as named in ``sources.jsonl``."""
 REMEDY = "correct it, or choose --decoding replace or skip-line"
 MARK = "\udcff"
-"""Stands for invalid bytes in a decoded text. A valid text never contains a lone surrogate."""
+"""Represents invalid bytes in decoded text. Valid text never contains a lone surrogate."""
 MARK_INVALID = "trainstack.mark"
 """Name of the error handler that decodes invalid bytes as MARK."""
 _LINE = re.compile("[^\n]*\n|[^\n]+")
@@ -26,7 +26,7 @@ codecs.register_error(MARK_INVALID, lambda error: (MARK, getattr(error, "end")))
 
 
 def settle(text: str, path: Path, place: str, policy: Decoding, losses: Counter[str]) -> str:
-    """Apply the policy to a decoded text that may contain lone surrogates, such as MARK.
+    """Apply the policy to decoded text that may contain lone surrogates, such as MARK.
 
     Args:
         text: decoded lines.

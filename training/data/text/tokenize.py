@@ -109,7 +109,7 @@ def run_tokenize(options: argparse.Namespace) -> int:
             raise TokenizeError(
                 [
                     f"{place}: {error.strerror or error}; unfinished work is kept in {destination.unfinished()}; "
-                    "correct the cause, for example by freeing disk space, and run the same command again"
+                    "fix the cause, for example by freeing disk space, and run the same command again"
                 ]
             ) from error
     train, validation = record.splits["train"], record.splits["validation"]

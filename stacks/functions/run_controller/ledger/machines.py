@@ -90,7 +90,7 @@ class Machine:
         gone_unix_seconds: The earliest known time at which it was no longer billed, or None while it runs.
         reclaimed: True if EC2 interrupted the instance.
         is_end_assumed: True if nothing reported the end, so the time after `live_unix_seconds` is an upper bound.
-        spot_usd: Spot price of each instance-hour that is not settled, keyed by the hour's number.
+        spot_usd: Spot price of each instance-hour that is not settled, keyed by the hour's index.
         settled_hours: Number of instance-hours, from the first, whose charges are final.
         settled: The charges of the settled hours, by run.
     """
@@ -127,7 +127,7 @@ class Machine:
         return max(self.gone_unix_seconds, self.launched_unix_seconds + MINIMUM_SECONDS)
 
     def instance_hours(self, now_unix_seconds: float) -> range:
-        """Return the numbers of the instance-hours that have started and are not settled."""
+        """Return the indexes of the instance-hours that have started and are not settled."""
         seconds = self.billed_until(now_unix_seconds) - self.launched_unix_seconds
         return range(self.settled_hours, int(seconds // HOUR) + (1 if seconds % HOUR or not seconds else 0))
 

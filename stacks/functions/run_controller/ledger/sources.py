@@ -84,7 +84,7 @@ def _ended(item: Mapping[str, Any], now_unix_seconds: float) -> float:
 
 
 def reported(fleet: FleetIdentity, client: Any, since_unix_seconds: float) -> list[Sighting]:
-    """Return the launches and terminations that the fleet has recorded since a time."""
+    """Return the launches and terminations that the fleet has recorded since the given time."""
     since = datetime.fromtimestamp(since_unix_seconds, UTC)
     if fleet.backend == "auto_scaling_group":
         groups = fleet.fleet_id.split(",")
@@ -98,7 +98,7 @@ def reported(fleet: FleetIdentity, client: Any, since_unix_seconds: float) -> li
 
 
 def _activities(autoscaling: Any, group: str, since_unix_seconds: float) -> Iterator[Sighting]:
-    """Yield a group's activities, newest first, that began or ended after a time."""
+    """Yield a group's activities that began or ended after the given time, newest first."""
     pages = autoscaling.get_paginator("describe_scaling_activities").paginate(AutoScalingGroupName=group)
     for page in pages:
         for activity in page["Activities"]:
