@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.table import Table
 from localcloud import daemon
 from localcloud.account.account_file import AccountFileError, read_account
 from localcloud.cloudformation.resource_types import ACCEPTED_TYPES
+from localcloud.compute import capacity_trace
 from localcloud.state import MARKER, CloudFile, archive_records, end_processes, mark_of, read_cloud_file
 from localcloud.tokens import TOKEN_HEADER
 
@@ -159,6 +161,43 @@ def interrupt(
     body = {"instance_id": instance_id, "notice_seconds": None if no_notice else notice_seconds}
     _request(_running(state), "compute/interrupt", body)
     console.print(f"{instance_id}: " + ("terminated" if no_notice else f"terminates in {notice_seconds:.0f} s"))
+
+
+@app.command()
+def capacity(
+    traces: Annotated[
+        list[Path],
+        typer.Option("--trace", exists=True, help="Trace of one zone, named after it or in a folder named after it."),
+    ],
+    types: Annotated[str, typer.Option(help="Instance types that follow the traces, separated by commas.")],
+    state: State = DEFAULT_STATE,
+    speed: Annotated[float, typer.Option(min=0.001, help="Seconds of the trace per second.")] = 1.0,
+    notice_seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds between the interruption notice and termination.")
+    ] = 120.0,
+) -> None:
+    """Replay recorded spot capacity and prices until the traces end. A zone that loses its capacity is interrupted."""
+    cloud = _running(state)
+    try:
+        found = capacity_trace.changes([capacity_trace.read_trace(path) for path in traces])
+    except capacity_trace.TraceError as error:
+        console.print(str(error), style="red", markup=False)
+        raise typer.Exit(1) from error
+
+    def apply(change: capacity_trace.Change) -> None:
+        body = {
+            "instance_types": types.split(","),
+            "zone": change.zone,
+            "is_available": change.is_available,
+            "usd_per_hour": change.usd_per_hour,
+            "notice_seconds": notice_seconds,
+        }
+        _request(cloud, "compute/pool", body)
+        price = "" if change.usd_per_hour is None else f", {change.usd_per_hour:.4f} USD per hour"
+        has = "capacity" if change.is_available else "no capacity"
+        console.print(f"{change.trace_seconds / 3600:8.2f} h  {change.zone}: {has}{price}")
+
+    capacity_trace.play(found, speed, apply, time.monotonic, time.sleep)
 
 
 @app.command()

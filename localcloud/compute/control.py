@@ -10,6 +10,8 @@ from urllib.parse import parse_qs
 from localcloud.api import ApiError, Service
 from localcloud.compute.capacity import CapacityPools, Market
 from localcloud.compute.errors import ProcessTreeError
+from localcloud.compute.launch.instance_types import InstanceTypes
+from localcloud.compute.launch.zones import Zones
 from localcloud.compute.machines.inventory import Inventory
 from localcloud.compute.spot import NOTICE_SECONDS, SpotMarket
 
@@ -22,6 +24,8 @@ class ComputeControl(Service):
 
     `GET instances`, `GET console?instance_id=`, `POST interrupt {instance_id, notice_seconds}`,
     `POST rebalance {instance_id}`, `POST capacity {instance_type, zone, available, market}`,
+    `POST pool {instance_types, zone, is_available, usd_per_hour, notice_seconds}` (spot capacity and price of a zone;
+    without capacity, its spot instances are interrupted),
     `POST refuse {code, message}` (no launch succeeds until `POST refuse {}`),
     `POST freeze {instance_id, frozen}`, `POST poweroff {instance_id, reboot}`.
     """
@@ -30,15 +34,19 @@ class ComputeControl(Service):
 
     def __init__(
         self, inventory: Inventory, spot: SpotMarket, pools: CapacityPools, capacity_changed: Callable[[], None],
-        close: Callable[[], None],
+        close: Callable[[], None], types: InstanceTypes, zones: Zones, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._inventory = inventory
         self._spot = spot
         self._pools = pools
         self._capacity_changed = capacity_changed
         self._close = close
+        self._types = types
+        self._zones = zones
+        self._clock = clock
         self._posts: Mapping[str, Callable[[_Order], None]] = {
             "interrupt": self._interrupt, "rebalance": self._rebalance, "capacity": self._capacity,
+            "pool": self._pool,
             "refuse": self._refuse, "freeze": self._freeze, "poweroff": self._power_off,
         }  # fmt: skip
 
@@ -85,6 +93,29 @@ class ComputeControl(Service):
         )
         self._capacity_changed()
 
+    def _pool(self, order: _Order) -> None:
+        """Set the capacity and the price of a zone, and interrupt its spot instances if it has no capacity."""
+        zone, names = self._zones.checked(_field(order, "zone", str)), _field(order, "instance_types", list)
+        is_available, usd_per_hour = _field(order, "is_available", bool), _number(order, "usd_per_hour", None)
+        notice_seconds = _number(order, "notice_seconds", NOTICE_SECONDS)
+        for name in names:
+            self._types.facts(name)
+            if usd_per_hour is not None:
+                self._types.set_spot_price(name, zone, usd_per_hour, self._clock())
+            self._pools.limit("spot", name, zone, None if is_available else 0)
+        if not is_available:
+            pool = [one for one in self._inventory.all() if one.market == "spot" and one.zone == zone]
+            self._interrupt_all([one.id for one in pool if one.specification.instance_type in names], notice_seconds)
+        self._capacity_changed()
+
+    def _interrupt_all(self, instance_ids: list[str], notice_seconds: float | None) -> None:
+        for instance_id in instance_ids:
+            try:
+                self._spot.interrupt(instance_id, notice_seconds)
+            except ApiError as error:
+                if error.code != "IncorrectInstanceState":  # it ends already, or it has a notice
+                    raise
+
     def _refuse(self, order: _Order) -> None:
         fault = (_field(order, "code", str), _field(order, "message", str)) if order else None
         self._pools.refuse(fault)
@@ -108,6 +139,16 @@ def _parsed(body: bytes) -> _Order:
     if not isinstance(order, dict):
         raise ApiError("InvalidParameterValue", "the body is not a JSON object")
     return order
+
+
+def _number(order: _Order, name: str, default: float | None) -> float | None:
+    """Return a number of at least 0, or the default if it is null or absent."""
+    value = order.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise ApiError("InvalidParameterValue", f"{name}: {value!r} is not a number of at least 0")
+    return float(value)
 
 
 def _field(order: _Order, name: str, kind: type, default: Any = _REQUIRED) -> Any:

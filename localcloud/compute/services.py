@@ -129,7 +129,9 @@ class ComputeServices:
             HookOperations(store, lifecycle).handlers(),
             RefreshOperations(store, resolver, clock).handlers(),
         )
-        self._control = ComputeControl(self.inventory, self._spot, pools, self._capacity_changed, self._close)
+        self._control = ComputeControl(
+            self.inventory, self._spot, pools, self._capacity_changed, self._close, types, zones, clock
+        )
         self.inventory.listen(lambda instance: self.wake())
         self._spot.listen(self._groups.rebalance_recommended)
         self._spot.listen(self._fleets.rebalance_recommended)

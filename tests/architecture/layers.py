@@ -41,7 +41,7 @@ LAYERS: dict[str, list[str]] = {
         "service",
     ],
     "localcloud.compute": [
-        "capacity describe errors",
+        "capacity capacity_trace describe errors",
         "launch",
         "machines",
         "autoscaling ec2 fleets reservations spot",

@@ -72,9 +72,10 @@ class AccountQueries:
         return page(found, call.parameters, "InstanceTypeOfferings")
 
     def spot_prices(self, call: Call) -> Mapping[str, Any]:
-        """Handle DescribeSpotPriceHistory: return a price for each pool, dated to the start of the period."""
+        """Handle DescribeSpotPriceHistory: return each pool's price at the start of the period, and its changes."""
         asked = call.parameters
         start = unix_seconds(asked["StartTime"]) if asked.get("StartTime") else self._clock()
+        end = unix_seconds(asked["EndTime"]) if asked.get("EndTime") else self._clock()
         filters = asked.get("Filters", [])
         by_filter = [value for one in filters if one["Name"] == "instance-type" for value in one["Values"]]
         names = asked.get("InstanceTypes") or by_filter
@@ -85,13 +86,13 @@ class AccountQueries:
         shown = [
             {
                 "AvailabilityZone": zone, "AvailabilityZoneId": self._zones.id_of(zone), "InstanceType": name,
-                "ProductDescription": product, "SpotPrice": f"{self._types.spot_usd_per_hour(name, zone):.6f}",
-                "Timestamp": timestamp(start),
+                "ProductDescription": product, "SpotPrice": f"{usd:.6f}", "Timestamp": timestamp(moment),
             }
             for name in names
             for zone in zones
             for product in products
             if product in ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
+            for moment, usd in reversed(self._types.spot_prices(name, zone, start, end))
         ]  # fmt: skip
         return page([one for one in shown if matches(filters, one, _HISTORY_FILTERS)], asked, "SpotPriceHistory")
 

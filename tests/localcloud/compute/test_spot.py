@@ -6,6 +6,8 @@ import json
 import urllib.request
 
 import psutil
+import pytest
+from botocore.exceptions import ClientError
 
 from localcloud.compute.machines import process_tree
 
@@ -121,3 +123,37 @@ def test_pool_without_capacity_refuses_run_instances(cloud):
     (instance,) = cloud.run(InstanceType="g5.xlarge", **SPOT)
     cloud.until_state(instance, "running")
     assert psutil.pid_exists(int((cloud.state / "instances" / instance / "pid").read_text()))
+
+
+def price_in(cloud, zone: str) -> list[float]:
+    answer = cloud.ec2.describe_spot_price_history(
+        InstanceTypes=["m5.large"], AvailabilityZone=zone, ProductDescriptions=["Linux/UNIX"]
+    )
+    return [float(one["SpotPrice"]) for one in answer["SpotPriceHistory"]]
+
+
+def test_zone_without_capacity_interrupts_its_spot_instances_and_refuses_launches(cloud):
+    (instance,) = cloud.run("echo up; while :; do sleep 0.05; done", **SPOT)
+    (kept,) = cloud.run("echo up; while :; do sleep 0.05; done")  # on demand
+    cloud.until_printed(instance, "up")
+    pool = {"instance_types": ["m5.large", "g5.xlarge"], "zone": "eu-west-1a", "notice_seconds": 0.5}
+    before = price_in(cloud, "eu-west-1a")
+    assert cloud.post("pool", {**pool, "is_available": False, "usd_per_hour": 0.5}) == 200
+    assert cloud.bus.of("EC2 Spot Instance Interruption Warning", instance_id=instance)
+    assert cloud.post("pool", {**pool, "is_available": False}) == 200  # the instance has its notice already
+    cloud.until_state(instance, "terminated")
+    cloud.until_state(kept, "running")
+    assert price_in(cloud, "eu-west-1a")[-1] == 0.5 != before[0]
+    assert price_in(cloud, "eu-west-1b") != [0.5]
+    launch = {"ImageId": "ami-0123456789abcdef0", "InstanceType": "m5.large", "SubnetId": cloud.subnets[0]}
+    with pytest.raises(ClientError, match="There is no Spot capacity available"):
+        cloud.ec2.run_instances(MinCount=1, MaxCount=1, **launch, **SPOT)
+    assert cloud.post("pool", {**pool, "is_available": True, "usd_per_hour": 0.02}) == 200
+    cloud.until_state(cloud.run(**SPOT)[0], "running")
+    assert price_in(cloud, "eu-west-1a")[-1] == 0.02
+
+
+def test_invalid_orders_for_a_zone_are_rejected(cloud):
+    pool = {"instance_types": ["m5.large"], "zone": "eu-west-1a", "is_available": True}
+    for wrong in ({"zone": "us-east-1a"}, {"instance_types": ["z9.large"]}, {"usd_per_hour": "x"}, {"is_available": 1}):
+        assert cloud.post("pool", {**pool, **wrong}) == 400
