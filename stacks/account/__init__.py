@@ -48,11 +48,14 @@ def account_problems(
     """
     clients = client_of or _clients(config.region)
     progress(f"credentials and account, {config.region}")
-    if (problem := _account(config, clients)) is not None:
-        return [problem]
     account = Account(config, clients, templates)
     asked = [question for question in questions if question.applies(config)]
     with ThreadPoolExecutor(THREADS) as pool:
+        first = pool.submit(_account, config, clients)
+        while not wait([first], progress_seconds).done:
+            progress("waiting for the credentials and the account")
+        if (problem := first.result()) is not None:
+            return [problem]
         answers = {pool.submit(_answer, question, account): question for question in asked}
         pending: set[Future[list[Problem]]] = set(answers)
         while pending:

@@ -359,6 +359,24 @@ def test_table_names_existing_files() -> None:
     assert (ROOT / "docs" / "preflight.md").read_text() == page(), "python -m stacks preflight > docs/preflight.md"
 
 
+def test_a_wait_for_the_credentials_is_reported(cloud: LocalCloud, tmp_path: Path) -> None:
+    reported = threading.Event()
+
+    def client_of(service: str) -> Any:
+        assert reported.wait(30)
+        return cloud.clients.client(service)
+
+    found = account_problems(
+        deployment(tmp_path, SPOT, {}),
+        templates=lambda: template("TrainingStack"),
+        progress=lambda text: reported.set() if text.startswith("waiting for the credentials") else None,
+        client_of=client_of,
+        questions=(),
+        progress_seconds=0.01,
+    )
+    assert found == []
+
+
 def test_questions_are_asked_at_the_same_time_with_progress(cloud: LocalCloud, tmp_path: Path) -> None:
     """The first check waits for the second one, and the second one for a line of progress."""
     second_asked, reported = threading.Event(), threading.Event()
