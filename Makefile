@@ -48,7 +48,7 @@ CHAOS_MINUTES ?= 8
 SEED ?= 1
 
 .PHONY: help install demo test truth mutate test-slow test-flow test-deploy test-root chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
-.PHONY: spot-economics lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-prewarm bench-staging parity perf-gate
+.PHONY: spot-economics lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-operating bench-prewarm bench-staging parity perf-gate
 
 install: node_modules/.installed ## install all dependencies into .venv and node_modules
 
@@ -149,6 +149,9 @@ bench-staging: install ## compare staging with aws-cli and s5cmd: build/bench/st
 
 bench-boot: install ## compute the critical path of a boot, and measure the cost of losing a node: build/bench/boot.json (15 minutes, needs an idle machine)
 	python -m benchmarks.boot
+
+bench-operating: install ## measure trainstack status and logs --follow: build/bench/operating.json (needs an idle machine)
+	python -m benchmarks.operating
 
 test-vm: install ## boot a Debian guest with cloud-init in QEMU, and train in it (needs root, debootstrap and qemu-system-x86; 25 minutes)
 	python -m tests.vm
