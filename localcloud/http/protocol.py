@@ -133,7 +133,11 @@ def serialise_result(parsed: ParsedRequest, result: Mapping[str, Any]) -> tuple[
 def serialise_error(parsed: ParsedRequest, error: ApiError) -> tuple[int, dict[str, str], bytes]:
     """Return the status, headers and body for an error, which boto3 raises as a ClientError."""
     serializer = get_serializer_class(parsed.service, parsed.protocol)
-    answer = serializer(parsed.operation).serialize(error)
+    answer = dict(serializer(parsed.operation).serialize(error))
+    if not error.message and "json" in parsed.protocol:
+        # As on AWS, an error without a message has no such member.
+        members = json.loads(answer["body"])
+        answer["body"] = json.dumps({name: value for name, value in members.items() if name.lower() != "message"})
     return _wire(answer, error.status)
 
 

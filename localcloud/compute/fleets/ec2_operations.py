@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +28,8 @@ _FILTERS = {
 _MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 
 
-class Ec2FleetOperations:
-    """Handlers for EC2 Fleet operations."""
+class FleetOperations:
+    """The parts that the operations of both fleet APIs share."""
 
     def __init__(
         self, store: FleetStore, clients: Clients, resolver: LaunchResolver, record: MotoRecord,
@@ -42,6 +42,29 @@ class Ec2FleetOperations:
         self._reconciler = reconciler
         self._history = history
         self._clock = clock
+
+    def _start(self, fleet: Fleet, tags: Iterable[Mapping[str, str]]) -> None:
+        """Store a new fleet, which the reconciler fills."""
+        self._record.add_tags(fleet.fleet_id, {tag["Key"]: tag.get("Value", "") for tag in tags})
+        with self._store.lock:
+            self._store.fleets[fleet.fleet_id] = fleet
+            self._history.changed(fleet, "submitted")
+            self._history.changed(fleet, "active")
+        self._store.wake.set()
+
+    def _change(self, fleet: Fleet, request: dict[str, Any], **plan: Any) -> Mapping[str, Any]:
+        """Change a fleet's request and plan, and return the response."""
+        with self._store.lock:
+            fleet.request = request
+            fleet.plan = replace(fleet.plan, **plan)
+            fleet.retry_at, fleet.failures = 0.0, 0
+            self._history.changed(fleet, "modify_succeeded")
+        self._store.wake.set()
+        return {"Return": True}
+
+
+class Ec2FleetOperations(FleetOperations):
+    """Handlers for EC2 Fleet operations."""
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers, keyed by operation."""
@@ -69,14 +92,7 @@ class Ec2FleetOperations:
             raise ApiError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
         fleet = Fleet(f"fleet-{uuid.uuid4()}", plan, request, self._clock())
         tags = [one for one in request.get("TagSpecifications", []) if one.get("ResourceType") == "fleet"]
-        self._record.add_tags(
-            fleet.fleet_id, {tag["Key"]: tag.get("Value", "") for one in tags for tag in one.get("Tags", [])}
-        )
-        with self._store.lock:
-            self._store.fleets[fleet.fleet_id] = fleet
-            self._history.changed(fleet, "submitted")
-            self._history.changed(fleet, "active")
-        self._store.wake.set()
+        self._start(fleet, [tag for one in tags for tag in one.get("Tags", [])])
         return {"FleetId": fleet.fleet_id}
 
     def modify(self, call: Call) -> Mapping[str, Any]:
@@ -98,13 +114,7 @@ class Ec2FleetOperations:
             request["TargetCapacitySpecification"] = kept | dict(target)
         targets = read_targets(request["TargetCapacitySpecification"])
         policy = request.get("ExcessCapacityTerminationPolicy", "termination")
-        with self._store.lock:
-            fleet.request = request
-            fleet.plan = replace(fleet.plan, targets=targets, pools=pools, terminates_excess=policy == "termination")
-            fleet.retry_at, fleet.failures = 0.0, 0
-            self._history.changed(fleet, "modify_succeeded")
-        self._store.wake.set()
-        return {"Return": True}
+        return self._change(fleet, request, targets=targets, pools=pools, terminates_excess=policy == "termination")
 
     def delete(self, call: Call) -> Mapping[str, Any]:
         """Handle DeleteFleets."""

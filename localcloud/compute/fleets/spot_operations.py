@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from botocore.exceptions import ClientError
 
-from localcloud.api import ApiError, Call, Clients, Handler
+from localcloud.api import ApiError, Call, Handler
 from localcloud.compute.describe import page, timestamp
-from localcloud.compute.fleets.ec2_operations import active_instances, activity_status
-from localcloud.compute.fleets.history import FleetHistory, history_page
+from localcloud.compute.fleets.ec2_operations import FleetOperations, active_instances, activity_status
+from localcloud.compute.fleets.history import history_page
 from localcloud.compute.fleets.linked_roles import require_linked_roles
-from localcloud.compute.fleets.model import Fleet, FleetStore
+from localcloud.compute.fleets.model import Fleet
 from localcloud.compute.fleets.plan import spot_fleet_plan
 from localcloud.compute.fleets.pools import read_pools
-from localcloud.compute.fleets.reconciler import FleetReconciler
-from localcloud.compute.launch.moto_record import MotoRecord
-from localcloud.compute.launch.resolver import LaunchResolver
 
 _STATES = {
     "deleted": "cancelled", "deleted_running": "cancelled_running", "deleted_terminating": "cancelled_terminating",
@@ -29,20 +24,8 @@ _STATES = {
 _INVALID = "InvalidSpotFleetRequestConfig"
 
 
-class SpotFleetOperations:
+class SpotFleetOperations(FleetOperations):
     """Handlers for Spot Fleet operations."""
-
-    def __init__(
-        self, store: FleetStore, clients: Clients, resolver: LaunchResolver, record: MotoRecord,
-        reconciler: FleetReconciler, history: FleetHistory, clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
-        self._store = store
-        self._clients = clients
-        self._resolver = resolver
-        self._record = record
-        self._reconciler = reconciler
-        self._history = history
-        self._clock = clock
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers, keyed by operation."""
@@ -71,13 +54,7 @@ class SpotFleetOperations:
         if call.parameters.get("DryRun"):
             raise ApiError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
         fleet = Fleet(f"sfr-{uuid.uuid4()}", plan, config, self._clock())
-        tags = [tag for one in config.get("TagSpecifications", []) for tag in one.get("Tags", [])]
-        self._record.add_tags(fleet.fleet_id, {tag["Key"]: tag.get("Value", "") for tag in tags})
-        with self._store.lock:
-            self._store.fleets[fleet.fleet_id] = fleet
-            self._history.changed(fleet, "submitted")
-            self._history.changed(fleet, "active")
-        self._store.wake.set()
+        self._start(fleet, [tag for one in config.get("TagSpecifications", []) for tag in one.get("Tags", [])])
         return {"SpotFleetRequestId": fleet.fleet_id}
 
     def modify(self, call: Call) -> Mapping[str, Any]:
@@ -95,15 +72,7 @@ class SpotFleetOperations:
         else:
             pools = list(fleet.plan.pools)
         plan = spot_fleet_plan(config, pools)
-        with self._store.lock:
-            fleet.request = config
-            fleet.plan = replace(
-                fleet.plan, targets=plan.targets, pools=pools, terminates_excess=plan.terminates_excess
-            )
-            fleet.retry_at, fleet.failures = 0.0, 0
-            self._history.changed(fleet, "modify_succeeded")
-        self._store.wake.set()
-        return {"Return": True}
+        return self._change(fleet, config, targets=plan.targets, pools=pools, terminates_excess=plan.terminates_excess)
 
     def cancel(self, call: Call) -> Mapping[str, Any]:
         """Handle CancelSpotFleetRequests."""

@@ -124,7 +124,9 @@ def cosmetic(value: Any) -> Any:
 
 
 def _unordered(key: str, items: Any) -> Any:
-    return sorted(items, key=str) if key in UNORDERED and isinstance(items, list) else items
+    if key not in UNORDERED or not isinstance(items, list):
+        return items
+    return sorted(items, key=lambda item: json.dumps(item, sort_keys=True, default=str))
 
 
 def _statuses(events: dict[str, list[dict[str, str]]]) -> dict[str, list[str]]:

@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from tests.truth.row import Account, Row
 from tests.truth.rows.stacks import RECORDED, Stack, body, creating, details, parameter, template, topic, updated
 
@@ -86,6 +88,14 @@ def drift(**settings: Any) -> Callable[[Account], Any]:
     return send
 
 
+def missing_parameter(account: Account) -> Any:
+    """Return the response to a request for a parameter that does not exist."""
+    try:
+        return account.client("ssm").get_parameter(Name="/truth/missing")
+    except ClientError as error:
+        return error.response
+
+
 DRIFTED = f"{RECORDED}api/test_drift_detection.snapshot.json#test_drift_detection_on_lambda"
 ROWS = [
     Row("route table", lambda a: a.client("ec2").describe_route_tables(
@@ -143,6 +153,9 @@ ROWS = [
                  Parameters=[{"ParameterKey": "P", "ParameterValue": "truth-missing"}]),
         f"{RECORDED}test_template_engine.snapshot.json#TestSsmParameters::test_resolve_ssm_missing_parameter",
         "ValidationError", "Parameter P should either have input value or default value", 400),
+    Row("error without a message", missing_parameter,
+        f"{RECORDED}api/test_changesets.snapshot.json#TestUpdates::test_deleting_resource",
+        holds=lambda found: found["Error"] == {"Code": "ParameterNotFound", "Message": ""} and "message" not in found),
     Row("JSON with a comma after the last item",
         creating(body(template()).replace("}}}", "},},}")),
         f"{OF_TYPES}test_lambda.snapshot.json#test_lambda_cfn_dead_letter_config_async_invocation"),
