@@ -136,7 +136,7 @@ def serialise_error(parsed: ParsedRequest, error: ApiError) -> tuple[int, dict[s
     answer = dict(serializer(parsed.operation).serialize(error))
     if not error.message and "json" in parsed.protocol:
         # As on AWS, an error without a message has no such member.
-        members = json.loads(answer["body"])
+        members = json.loads(str(answer["body"]))
         answer["body"] = json.dumps({name: value for name, value in members.items() if name.lower() != "message"})
     return _wire(answer, error.status)
 
