@@ -23,6 +23,7 @@ class Mutation(NamedTuple):
 
 DECIDE = ("tests/bootstrap/test_decide.py",)
 POLICY = ("tests/stacks/run_controller/test_policy.py",)
+PLACEMENT = ("tests/stacks/run_controller/test_placement.py",)
 
 MUTATIONS = (
     # bootstrap
@@ -153,6 +154,30 @@ MUTATIONS = (
         "wanted = min(len(lost), max(0, target - staying))",
         "wanted = len(lost)",
         POLICY,
+    ),
+    Mutation(
+        "stacks/functions/run_controller/placement.py",
+        "return slack < 2.0 * self.restart_hours + self.period_hours",
+        "return slack < self.restart_hours + self.period_hours",
+        PLACEMENT,
+    ),
+    Mutation(
+        "stacks/functions/run_controller/placement.py",
+        "needs_on_demand=work > pace * remaining,",
+        "needs_on_demand=work > share * remaining,",
+        PLACEMENT,
+    ),
+    Mutation(
+        "stacks/functions/run_controller/zone_choice.py",
+        "return any(failure.unix_seconds >= since_unix_seconds for failure in situation.launch_failures)",
+        "return bool(situation.launch_failures)",
+        ("tests/stacks/run_controller/test_zone_choice.py",),
+    ),
+    Mutation(
+        "stacks/functions/run_controller/spot_schedule.py",
+        "max(work / (1.0 + math.sqrt(price_ratio)), 2.0 * work - remaining)",
+        "work / (1.0 + math.sqrt(price_ratio))",
+        ("tests/stacks/run_controller/test_spot_schedule.py",),
     ),
     Mutation(
         "stacks/changes/review.py",
