@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stacks.config import DeploymentConfig
-from stacks.delivery.review import MEANINGS
 from stacks.errors import ConfigError
-from stacks.loading import load
-from trainstack import account, desired, new_file, programs
+from trainstack import account, desired, programs
 from trainstack.session import (
     FAILED,
     INVALID,
@@ -28,6 +25,9 @@ from trainstack.session import (
 from trainstack.status import Status
 from trainstack.verbs import LIMITED, saved
 from trainstack.waiting import Look, wait
+
+if TYPE_CHECKING:  # importing the configuration would double the start of commands such as `status`
+    from stacks.config import DeploymentConfig
 
 HARMLESS = 10
 """Highest exit code of `python -m stacks diff` that does not require approval."""
@@ -55,6 +55,8 @@ def init(
     batch: Annotated[int | None, typer.Option(help="Sequences per step, across all GPUs.")] = None,
 ) -> None:
     """Write a commented deployment file. On a terminal, prompts for values that are not given as options."""
+    from trainstack import new_file
+
     given: dict[str, object] = {
         "name": name or new_file.name_of(file),
         "region": region,
@@ -88,6 +90,8 @@ def up(
     A change with a code above 10 requires confirmation on the terminal, or --approved with its code. Ctrl-C ends the
     command, not the run.
     """
+    from stacks.delivery.review import MEANINGS
+
     config = _load(file)
     _run("bundle", "building wheels", str(file), *(["--locked"] if _is_locked(file) else []))
     code = programs.run(programs.python("stacks", "diff", str(file)), "reviewing the change")
@@ -143,6 +147,7 @@ def _load(file: Path) -> DeploymentConfig:
     Raises:
         CommandError: The file is invalid.
     """
+    from stacks.loading import load
     from stacks.validators import warnings
 
     try:
@@ -172,6 +177,8 @@ def _approve(file: Path, code: int, approved: int) -> None:
     Raises:
         CommandError: The change is not approved.
     """
+    from stacks.delivery.review import MEANINGS
+
     if code <= max(approved, HARMLESS):
         return
     confirm(f"{file}: {MEANINGS[code]} (code {code}). Deploy?", "nothing was deployed", f"--approved {code}")

@@ -108,6 +108,14 @@ def test_training_config_does_not_import_torch() -> None:
     assert done.stdout == "False\n", done.stderr
 
 
+def test_commands_that_observe_a_run_do_not_import_the_configuration() -> None:
+    """`trainstack status` is called often; pydantic and the configuration would double the time of its start."""
+    script = "import sys, trainstack.commands; print({'pydantic', 'stacks.config'} & set(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "set()\n", done.stderr
+
+
 def test_only_the_checkpoint_storage_imports_boto3() -> None:
     users = {path for path in modules("training") if top_level([path]) & {"boto3", "botocore"}}
     assert {path.relative_to(ROOT).parent.as_posix() for path in users} == {"training/checkpoint/storage"}
