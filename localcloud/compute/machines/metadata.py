@@ -173,7 +173,7 @@ def _interface(instance: Instance, sources: MetadataSources, hostname: str) -> N
 
 
 def _block_devices(names: Sequence[str]) -> Node:
-    """Return the names of the block devices: the root device, and the other volumes without the prefix /dev/."""
+    """Return the names of the block devices: the root device, then the other volumes, with "/dev/" removed."""
     root, *others = names
     volumes = {f"ebs{number}": name.removeprefix("/dev/") for number, name in enumerate(others, 1)}
     return {"ami": root, **volumes, "root": root}
