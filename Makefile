@@ -58,7 +58,7 @@ demo: install ## deploy to the embedded cloud, train, lose a node, resume and wr
 test: install ## run the tests
 	python -m pytest -n 4 --dist loadgroup -m "not root and not flow and not deploy and not slow"
 
-test-slow: install ## run the slow tests, which cover the same ground as demo, test-flow and chaos
+test-slow: install build/parity-venv/.installed ## run the slow tests, which cover the same ground as demo, test-flow and chaos
 	python -m pytest -n 2 --dist loadgroup -m "slow and not root and not flow and not deploy"
 
 test-flow: install ## test a deployment from diff through an interruption to destroy, and check that every permission is used (needs an idle machine)

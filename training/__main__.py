@@ -1,4 +1,4 @@
-"""Command line of the trainer: train, tokenize and publish data, inspect checkpoints, measure and tune."""
+"""Command line of the trainer: train, prepare data, inspect checkpoints, use a trained model, measure and tune."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from training.data.arguments import (
     add_tokenize_parser,
 )
 from training.errors import TrainingError
+from training.inference.arguments import add_inference_parsers
 from training.train import add_train_parser, run_rank, run_train, set_up_logging
 
 USAGE_EXIT_CODE = 2
@@ -63,6 +64,18 @@ def _run(options: argparse.Namespace) -> int:
             from training.bench.ablations import run_bench
 
             return run_bench(options)
+        case "weights":
+            from training.inference.weights import run_weights
+
+            return run_weights(options)
+        case "sample":
+            from training.inference.sample import run_sample
+
+            return run_sample(options)
+        case "evaluate":
+            from training.inference.evaluate import run_evaluate
+
+            return run_evaluate(options)
         case "metrics":
             from training.observe.log_metrics import run_metrics
 
@@ -87,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     add_prepare_parser(commands)
     add_prepared_parser(commands)
     add_checkpoint_parser(commands)
+    add_inference_parsers(commands)
     _add_find_learning_rate_parser(commands)
     bench = commands.add_parser("bench", help="benchmark a config and its ablations on synthetic tokens")
     bench.add_argument("--config", type=Path, help="JSON file with a TrainingConfig; if omitted, all defaults apply")

@@ -47,6 +47,7 @@ class Deployment:
     run_parameter: str
     checkpoint_bucket: str
     control_bucket: str
+    dataset_bucket: str
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ def _deployment(training: Mapping[str, Any], storage: Mapping[str, Any]) -> Depl
             run_parameter=outputs["RunParameter"],
             checkpoint_bucket=outputs["CheckpointBucket"],
             control_bucket=outputs["ControlBucket"],
+            dataset_bucket=outputs["DatasetBucket"],
         )
     except KeyError:
         return None

@@ -28,6 +28,7 @@ from trainstack import (
     deploying,
     metrics,
     node_events,
+    programs,
     status,
     tensorboard,
     verbs,
@@ -242,6 +243,7 @@ deploying.add(app)
 verbs.add(app)
 cost_command.add(app)
 metrics.add(app)
+programs.add(app)
 tensorboard.add(app)
 zombies_command.add(app)
 for program in PROGRAMS:

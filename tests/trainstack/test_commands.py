@@ -58,7 +58,7 @@ def deploy(cloud: LocalCloud, name: str) -> None:
     create_stack(
         client("cloudformation"),
         f"{name}-StorageStack",
-        {"CheckpointBucket": f"{name}-checkpoints", "ControlBucket": bucket},
+        {"CheckpointBucket": f"{name}-checkpoints", "ControlBucket": bucket, "DatasetBucket": f"{name}-datasets"},
     )
     client("ssm").put_parameter(Name=parameter, Type="String", Value=json.dumps(RUN.to_json()))
     put(cloud, name, "status.json", to_text(REPORT))

@@ -25,7 +25,7 @@ from trainstack import cost, cost_command
 from trainstack.account import Deployment, Observation
 from trainstack.commands import app
 
-BUCKETS = {"CheckpointBucket": "checkpoints", "ControlBucket": "control"}
+BUCKETS = {"CheckpointBucket": "checkpoints", "ControlBucket": "control", "DatasetBucket": "datasets"}
 DAY = 1_790_035_200  # 2026-09-22 00:00 UTC
 FIRST = Machine("i-1", DAY, DAY, "g5.xlarge", "us-east-1a", "spot")
 SECOND = Machine("i-2", DAY, DAY, "g6.xlarge", "us-east-1b", "on_demand")
@@ -170,7 +170,7 @@ def test_without_an_active_tag_the_remedy_is_named(deployed: Any, monkeypatch: p
 def test_the_price_of_tokens_and_the_goodput() -> None:
     report = replace(REPORT, step=1000, step_seconds=0.5, tokens_per_second=10_000.0)
     controller = ControllerState(spending=replace(SPENDING, run_hours=0.25))
-    seen = Observation(Deployment("x", "", "", "", ""), RUN, controller, None, report, (), ())
+    seen = Observation(Deployment("x", "", "", "", "", ""), RUN, controller, None, report, (), ())
     found = cost.efficiency(seen, replace(HOUR, usd=10.0))
     assert found.usd_per_million_tokens == pytest.approx(10.0 / 5.0)
     assert found.goodput == pytest.approx(500 / 900)

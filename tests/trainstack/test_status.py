@@ -46,7 +46,7 @@ REPORT = RunStatus(
 )
 NODES = tuple(Node(f"i-{n}", "g6.xlarge", "us-east-1a", "spot", "running", NOW - 3600 * n) for n in (2, 1))
 SEEN = Observation(
-    deployment=Deployment("demo", "/trainstack/demo", "/trainstack/demo/run", "checkpoints", "control"),
+    deployment=Deployment("demo", "/trainstack/demo", "/trainstack/demo/run", "checkpoints", "control", "datasets"),
     run=RUN,
     controller=ControllerState(run_digest=RUN.digest(), phase="running", reason="2 of 2 nodes in service"),
     controller_unix_seconds=NOW - 30,

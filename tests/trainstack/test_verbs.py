@@ -74,7 +74,7 @@ def world(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         made.client("s3").create_bucket(Bucket="control")
         outputs = {"LogGroup": "/trainstack/demo", "RunParameter": "/trainstack/demo/run"}
         create_stack(made.client("cloudformation"), "demo-TrainingStack", outputs)
-        storage = {"CheckpointBucket": "checkpoints", "ControlBucket": "control"}
+        storage = {"CheckpointBucket": "checkpoints", "ControlBucket": "control", "DatasetBucket": "datasets"}
         create_stack(made.client("cloudformation"), "demo-StorageStack", storage)
         made.client("ssm").put_parameter(Name=outputs["RunParameter"], Type="String", Value=json.dumps(RUN.to_json()))
         made.controller(RUNNING)

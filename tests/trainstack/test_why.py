@@ -36,7 +36,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         cloudformation = boto3.client("cloudformation", region_name="us-east-1")
         outputs = {"LogGroup": GROUP, "RunParameter": "/trainstack/x/run"}
         create_stack(cloudformation, "x-TrainingStack", outputs)
-        create_stack(cloudformation, "x-StorageStack", {"CheckpointBucket": "checkpoints", "ControlBucket": "control"})
+        buckets = {"CheckpointBucket": "checkpoints", "ControlBucket": "control", "DatasetBucket": "datasets"}
+        create_stack(cloudformation, "x-StorageStack", buckets)
         boto3.client("logs", region_name="us-east-1").create_log_group(logGroupName=GROUP)
         yield made
 

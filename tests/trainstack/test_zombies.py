@@ -60,7 +60,12 @@ def stack(name: str, **outputs: str) -> None:
 def deploy(name: str) -> None:
     """Create a deployment's stacks and run document."""
     stack(f"{name}-NetworkStack")
-    stack(f"{name}-StorageStack", CheckpointBucket=f"{name}-checkpoints", ControlBucket=f"{name}-control")
+    stack(
+        f"{name}-StorageStack",
+        CheckpointBucket=f"{name}-checkpoints",
+        ControlBucket=f"{name}-control",
+        DatasetBucket="d",
+    )
     parameter = f"/trainstack/{name}/run"
     client("s3").create_bucket(Bucket=f"{name}-control")
     client("ssm").put_parameter(Name=parameter, Type="String", Value=json.dumps(RUN.to_json()))

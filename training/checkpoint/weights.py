@@ -8,6 +8,8 @@ Loading only reads the store, so a run that is training in it is not affected.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -57,9 +59,9 @@ def load_weights(address: str, model: nn.Module, subject: Subject | None = None)
     return selected
 
 
-def load_weights_together(gang: Gang, address: str, model: nn.Module, subject: Subject) -> str:
-    """Call :func:`load_weights` on rank 0 and broadcast the result; return the checkpoint's title."""
-    title = gang.ask_rank_zero(lambda: load_weights(address, model, subject).title)
+def load_weights_together(gang: Gang, model: nn.Module, load: Callable[[], str]) -> str:
+    """Call ``load`` on rank 0, which returns a title, and broadcast the model's tensors; return the title."""
+    title = gang.ask_rank_zero(load)
     for tensor in model_tensors(model).values():
         gang.broadcast_(tensor.detach(), source=0)
     return title

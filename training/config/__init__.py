@@ -163,7 +163,8 @@ class TrainingConfig(Section):
         min_length=1,
         description="Checkpoint from which a new run loads its weights, such as "
         "`s3://BUCKET/runs/FLEET/RUN/checkpoints#STEP`. STEP is a step or a tag; without `#STEP`, the newest "
-        "checkpoint is used. `null`: random initialization. No other state is loaded.",
+        "checkpoint is used. For a GPT or Llama, also a folder with `config.json` and safetensors files in Hugging "
+        "Face's layout. `null`: random initialization. No other state is loaded.",
     )
     determinism: bool = Field(
         default=False,

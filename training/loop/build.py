@@ -15,7 +15,6 @@ from training.checkpoint.retention import Retention
 from training.checkpoint.state.generators import seed_generators, seed_random_state
 from training.checkpoint.state.training_state import TrainingState
 from training.checkpoint.storage.urls import open_backend
-from training.checkpoint.weights import load_weights_together
 from training.config import TrainingConfig
 from training.errors import ConfigurationError
 from training.loop.control_flags import DeferredFlags
@@ -27,8 +26,8 @@ from training.loop.loss_watch import LossWatch
 from training.loop.optimizer import build_optimizer
 from training.loop.run import Run
 from training.models.flops import multiplying_parameters, training_flops_per_token
-from training.models.gpt import GPT
-from training.models.llama import Llama
+from training.models.initial_weights import load_initial_weights_together
+from training.models.named import build_named_model
 from training.models.user_model import MeanLoss, build_model
 from training.observe.metrics import MetricsFile
 from training.process.distributed import ControlFlags, Gang
@@ -92,7 +91,7 @@ def build_run(job: Job, gang: Gang, interruption: Interruption, metrics: Metrics
         # bit-identical.
         micro_batch_size = min(micro_batch_size, kept.get("micro_batch_size", micro_batch_size))
     if resumed is None and config.initial_weights is not None:
-        title = load_weights_together(gang, config.initial_weights, model, subject)
+        title = load_initial_weights_together(gang, config.initial_weights, config.model, model, subject)
         logger.info("the run starts from the weights of %s", title)
     return Run(
         config=config,
@@ -140,7 +139,8 @@ def _build_model(config: TrainingConfig, source: Source, gang: Gang) -> tuple[nn
                     "model.function too"
                 ]
             )
-        named = _named_model(config, source.tokens.vocabulary_size).to(gang.device)
+        recomputes = config.execution.activation_checkpointing
+        named = build_named_model(config.model, source.tokens.vocabulary_size, recomputes).to(gang.device)
         return named, named
     about_tokens = {}
     if source.tokens is not None:
@@ -150,13 +150,6 @@ def _build_model(config: TrainingConfig, source: Source, gang: Gang) -> tuple[nn
         }
     model = build_model(config.model.function, config.model.options, **about_tokens).to(gang.device)
     return model, MeanLoss(model, config.model.function)
-
-
-def _named_model(config: TrainingConfig, vocabulary_size: int) -> nn.Module:
-    shape, recomputes = config.model.shape, config.execution.activation_checkpointing
-    if config.model.is_llama:
-        return Llama(shape, vocabulary_size, config.model.resolved_key_value_heads, recomputes)
-    return GPT(shape, vocabulary_size, config.model.dropout, recomputes)
 
 
 def _stop_if_requested(gang: Gang, interruption: Interruption) -> None:

@@ -103,12 +103,20 @@ class GPT(nn.Module):
             tokens, targets: [batch, sequence] int64, with sequence at most ``shape.sequence_length``. Result: scalar
             fp32.
         """
+        return functional.cross_entropy(self.logits(tokens).float().flatten(0, 1), targets.flatten())
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Return each position's scores for the next token.
+
+        Shapes:
+            tokens: [batch, sequence] int64, with sequence at most ``shape.sequence_length``. Result: [batch, sequence,
+            vocabulary_size].
+        """
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.embedding_dropout(self.token_embedding(tokens) + self.position_embedding(positions))
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self._recomputes and self.training else block(x)
-        logits = self.head(self.final_norm(x))
-        return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        return cast(Tensor, self.head(self.final_norm(x)))
 
     def parameter_count(self) -> int:
         """Return the number of parameters, counting tied parameters once."""

@@ -133,6 +133,15 @@ class Llama(nn.Module):
             tokens, targets: [batch, sequence] int64, with sequence at most ``shape.sequence_length``. Result: scalar
             fp32.
         """
+        return functional.cross_entropy(self.logits(tokens).float().flatten(0, 1), targets.flatten())
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Return each position's scores for the next token.
+
+        Shapes:
+            tokens: [batch, sequence] int64, with sequence at most ``shape.sequence_length``. Result: [batch, sequence,
+            vocabulary_size].
+        """
         x = self.token_embedding(tokens)
         cosine, sine = self.cosine[: tokens.shape[1]], self.sine[: tokens.shape[1]]
         for block in self.blocks:
@@ -140,5 +149,4 @@ class Llama(nn.Module):
                 x = checkpoint(block, x, cosine, sine, use_reentrant=False)
             else:
                 x = block(x, cosine, sine)
-        logits = self.head(self.final_norm(x))
-        return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        return cast(Tensor, self.head(self.final_norm(x)))

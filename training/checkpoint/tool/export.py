@@ -99,7 +99,7 @@ def export_file(selected: Selected, path: Path, contents: Contents, overwrite: b
         if selected.manifest.subject is not None:
             metadata[SUBJECT_KEY] = selected.manifest.subject.model_dump_json()
         tensors = {name.removeprefix(MODEL): tensor for name, tensor in tensors.items()}
-    _write_atomically(tensors, metadata, path)
+    write_file(tensors, metadata, path)
 
 
 def import_file(path: Path, destination: Backend, report: Report) -> LogEntry:
@@ -169,7 +169,12 @@ def _refuse_unsupported(selected: Selected, contents: Contents) -> None:
         raise ConfigurationError(problems)
 
 
-def _write_atomically(tensors: Mapping[str, Tensor], metadata: dict[str, str], path: Path) -> None:
+def write_file(tensors: Mapping[str, Tensor], metadata: dict[str, str], path: Path) -> None:
+    """Write a safetensors file, which appears when it is complete and durable.
+
+    Raises:
+        ConfigurationError: The file cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.unfinished-{os.getpid()}")
     try:
         save_file(dict(tensors), temporary, metadata)
