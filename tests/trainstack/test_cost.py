@@ -25,7 +25,7 @@ from trainstack import cost, cost_command
 from trainstack.account import Deployment, Observation
 from trainstack.commands import app
 
-BUCKETS = {"CheckpointBucket": "checkpoints", "ControlBucket": "control", "DatasetBucket": "datasets"}
+BUCKETS = {"CheckpointBucket": "checkpoints", "ControlBucket": "control"}
 DAY = 1_790_035_200  # 2026-09-22 00:00 UTC
 FIRST = Machine("i-1", DAY, DAY, "g5.xlarge", "us-east-1a", "spot")
 SECOND = Machine("i-2", DAY, DAY, "g6.xlarge", "us-east-1b", "on_demand")
@@ -71,7 +71,7 @@ def deployed() -> Iterator[Any]:
             "Type": "AWS::EC2::Volume",
             "Properties": {"Size": 100, "AvailabilityZone": "us-east-1a", "VolumeType": "gp3"},
         }
-        create_stack(cloudformation, "x-StorageStack", BUCKETS, {"Volume": volume})
+        create_stack(cloudformation, "x-StorageStack", {**BUCKETS, "DatasetBucket": "datasets"}, {"Volume": volume})
         boto3.client("ssm").put_parameter(Name="/trainstack/x/run", Type="String", Value=json.dumps(RUN.to_json()))
         for hour, rows in ROWS.items():
             s3.put_object(
