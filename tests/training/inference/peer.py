@@ -1,7 +1,7 @@
 """A program for an environment with transformers: `peer.py load FOLDER`, or `peer.py make FOLDER KIND VOCABULARY_SIZE`.
 
-`load` opens a model folder, and writes the logits of TOKENS and the tokenizer's ids of TEXT beside it. `make` writes a
-folder with a small model with random weights, and its logits.
+`load` opens a model folder, and writes the logits of TOKENS and the tokenizer's ids of TEXT to its files. `make` writes
+a folder with a small model with random weights, and its logits.
 """
 
 from __future__ import annotations
