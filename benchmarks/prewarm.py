@@ -1,6 +1,6 @@
 """Speed of the pre-warm on a volume with slow first reads, compared with `dd` and `fio` as documented by AWS.
 
-``python -m benchmarks.prewarm`` (root, fio, FUSE) creates two ext4 volumes, one full and one 10 % full. It reads each
+``python -m benchmarks.prewarm`` (root, fio, FUSE) creates two ext4 volumes, one full and one 10% full. It reads each
 volume with every tool in turn, with all blocks unread each time, and writes build/bench/prewarm.json. `dd` reads only
 the first part of the volume, since its rate is constant and the rest would take minutes. The times include mapping
 files to extents, but not mounting or starting interpreters.

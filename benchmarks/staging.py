@@ -1,7 +1,7 @@
 """Speed of staging from S3 to disk, compared with the defaults of aws-cli and s5cmd, on a SeaweedFS server.
 
 ``python -m benchmarks.staging`` writes build/bench/staging.json. Each tool downloads one large object and 2,000 small
-objects, then downloads them again unchanged and with 1 % changed. For both kinds of objects, the tool is also killed
+objects, then downloads them again unchanged and with 1% changed. For both kinds of objects, the tool is also killed
 (SIGKILL) halfway and started again. The tools are interleaved for several rounds; each speed is the median over the
 rounds. S3 serves 85 to 90 MB/s per request, after a latency of 100 to 200 ms. A proxy limits each connection to a lower
 rate and a shorter latency, so that this machine can serve many connections. The large object is also downloaded without

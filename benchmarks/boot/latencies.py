@@ -21,7 +21,7 @@ S3_CONNECTION_BYTES_PER_SECOND = 85e6
 S3_FIRST_BYTE_SECONDS = 0.2
 
 _LAUNCH = (
-    "https://github.com/brevdev/ec2-coldboot-research (2026-11-28): 25.8 s, of which 19 % RunInstances, 69 % pending"
+    "https://github.com/brevdev/ec2-coldboot-research (2026-11-28): 25.8 s, of which 19% RunInstances, 69% pending"
 )
 _S3 = "https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html (2026-11): "
 _HERE = "measured here (2026-11-28, boot_step events of `make demo`)"
@@ -52,7 +52,7 @@ BEFORE_BOOT = {
         "capacity avoids the wait before the launch"
     ),
     "machine_boot": Latency(
-        0.12 * 25.8, f"{_LAUNCH}, 12 % boot to SSH", "an image with fewer services; fast snapshot restore for the image"
+        0.12 * 25.8, f"{_LAUNCH}, 12% boot to SSH", "an image with fewer services; fast snapshot restore for the image"
     ),
     "shim": Latency(1.5, _S3 + "0.2 s to the first byte; aws-cli startup, assumed", "the bundle in the image"),
 }  # fmt: skip

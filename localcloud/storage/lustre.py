@@ -70,7 +70,7 @@ def capacity_problems(capacity: int | None, deployment: str, kind: str, lustre: 
 def growth_problems(capacity: int, existing: int, deployment: str) -> list[str]:
     """Return the problems with changing the storage capacity, in GiB.
 
-    The minimum increase of 10 % applies only to other types of file systems.
+    The minimum increase of 10% applies only to other types of file systems.
     Source: docs.aws.amazon.com/fsx/latest/APIReference/API_UpdateFileSystem.html, 2026-11.
     """
     if deployment == "SCRATCH_1":

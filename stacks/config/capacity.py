@@ -158,7 +158,7 @@ class CapacityConfig(Section):
         ge=1,
     )
     market: Market = setting(
-        "Purchase option. `spot`: up to 90 % cheaper, with a two-minute notice before an interruption. `reserved`, "
+        "Purchase option. `spot`: up to 90% cheaper, with a two-minute notice before an interruption. `reserved`, "
         "`capacity_block` and `interruptible_reservation` use `reservation`; changing to or from one of these "
         "replaces nodes.",
         edit="new nodes",

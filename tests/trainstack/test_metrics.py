@@ -59,7 +59,7 @@ def test_plots_show_the_course_of_the_values(monkeypatch: pytest.MonkeyPatch) ->
     steps = [record(step, "step", step, loss=4 - step / 100, tokens_per_second=1000.0) for step in range(200)]
     text = "\n".join(plotted(series([*steps, use(0.0, "i-1", 50.0), use(600.0, "i-1", 80.0)])))
     assert "loss by step: 2.01" in text and "throughput by step: 1,000 tokens/s" in text
-    assert "GPU use by minutes before the latest report: 80 %" in text and "-10" in text
+    assert "GPU use by minutes before the latest report: 80%" in text and "-10" in text
     assert "validation" not in text
     assert "GPU use by minutes before the latest report: no values" in "\n".join(plotted(series(steps)))
 

@@ -73,7 +73,7 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 
 def views_of(flat: Tensor, records: Mapping[str, Place | TensorRecord]) -> dict[str, Tensor]:
-    """Return the records' tensors as views of the flat range ``flat`` [bytes] uint8."""
+    """Return the tensors of the records as views of ``flat``, a uint8 tensor of shape [bytes]."""
     whole = flat[: flat.numel() // ALIGNMENT_BYTES * ALIGNMENT_BYTES]
     typed: dict[str, tuple[Tensor, int]] = {}
     views = {}

@@ -112,9 +112,9 @@ class RunStatus:
 
     Attributes:
         members: Instance ids in rank order.
-        step_seconds: Time per step, without pauses for saves.
+        step_seconds: Time per step, excluding pauses for saves.
         mfu: Model FLOPs utilization, from 0 to 1.
-        unix_seconds: Time of the status.
+        unix_seconds: Time at which the status was written.
     """
 
     run: _Text

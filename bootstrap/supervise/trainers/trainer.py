@@ -34,7 +34,7 @@ EXIT_GRACE_SECONDS = 10.0
 KILL_LIMIT_SECONDS = 10.0
 
 WarmStart = Callable[[Path, Path], "subprocess.Popen[bytes] | None"]
-"""Turns a standby into the trainers, given a directory and a log. Returns its guardian or None."""
+"""Starts the trainers from a standby process, given a directory and a log. Returns their guardian or None."""
 
 
 class Trainer:

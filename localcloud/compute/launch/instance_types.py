@@ -61,7 +61,7 @@ class InstanceTypes:
         return round(price, 4)
 
     def spot_usd_per_hour(self, name: str, zone: str) -> float:
-        """Return a type's current spot price in a zone: at first 30 to 70 % of its on-demand price."""
+        """Return a type's current spot price in a zone: at first 30 to 70% of its on-demand price."""
         with self._lock:
             changes = self._changes.get((name, zone))
             return changes[-1][1] if changes else self._first_spot_price(name, zone)

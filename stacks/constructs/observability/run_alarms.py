@@ -179,7 +179,7 @@ class RunAlarms(Construct):
             threshold=percent,
             minutes=minutes,
             operator=cloudwatch.ComparisonOperator.LESS_THAN_THRESHOLD,
-            description=f"GPU utilization was below {percent} % for {minutes} minutes; check for a slow data path or a "
+            description=f"GPU utilization was below {percent}% for {minutes} minutes; check for a slow data path or a "
             "blocked trainer",
         )
 

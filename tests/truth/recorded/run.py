@@ -75,7 +75,7 @@ def compare(results: str, known: dict[str, str]) -> Counter[str]:
         print(f"no longer differs; remove it from {KNOWN.name}: {name}")
     in_scope = sum(outcomes[one] for one in (*EQUAL, "differs"))
     equal = sum(outcomes[one] for one in EQUAL)
-    share = f", {100 * equal / in_scope:.1f} %" if in_scope else ""
+    share = f", {100 * equal / in_scope:.1f}%" if in_scope else ""
     print(
         f"recorded responses: {outcomes['equal']} equal, {outcomes['cosmetic']} cosmetic, of {in_scope} in scope{share}"
     )
