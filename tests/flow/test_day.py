@@ -55,7 +55,7 @@ EDITS: dict[str, Any] = {
 }
 
 pytestmark = [
-    pytest.mark.slow,  # not in test-flow: the status of a stopped run can be 10 s older than its last save
+    pytest.mark.slow,  # not in test-flow: it has not been run to its end yet
     pytest.mark.timeout(1800),
     pytest.mark.xdist_group("flow_day"),
     pytest.mark.skipif(not CDK.exists(), reason="node_modules is absent: npm ci"),
