@@ -27,7 +27,7 @@ from .places import HOUR, Offer, Place
 PACE_MARGIN = 1.05
 """How far a run may fall behind uniform progress before it buys on demand, as a factor of its rate.
 
-Chosen on every second window of the traces that docs/verification.md names, and measured on all.
+Chosen on a part of the traces that docs/verification.md describes, and measured on all of them.
 """
 
 Choose = Literal["order", "cost", "availability"]
