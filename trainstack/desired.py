@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from bootstrap.documents.desired_state import DesiredState, Restart, desired_parameter
 from bootstrap.documents.object_keys import control_prefix
+from bootstrap.supervise.membership.control import MAX_PAGES, last_without_gap
 from stacks.functions.run_controller.events import retry_entry
 from trainstack.account import Clients, Deployment
 
@@ -20,6 +21,10 @@ _GENERATION = re.compile(r"(\d{8})\.json")
 
 class EventRejected(Exception):
     """EventBridge did not accept an event."""
+
+
+class TooManyRecords(Exception):
+    """There are more objects under a prefix than the records of a run."""
 
 
 def stopped(desired: DesiredState, who: str, now_unix_seconds: float) -> DesiredState:
@@ -61,13 +66,24 @@ def forget(client: Clients, deployment: str) -> None:
 def newest_generation(client: Clients, deployment: Deployment, run: str) -> int:
     """Return the number of the run's newest generation, or 0 before the first.
 
+    Like the nodes, this function ignores numbers after a gap. A restart with such a number would end every generation.
+
     Raises:
+        TooManyRecords: The listing has more than `MAX_PAGES` pages.
         botocore.exceptions.ClientError: AWS rejected a call.
     """
     prefix = f"{control_prefix(deployment.name, run)}generations/"
     pages = client("s3").get_paginator("list_objects_v2").paginate(Bucket=deployment.control_bucket, Prefix=prefix)
-    names = (item["Key"].removeprefix(prefix) for page in pages for item in page.get("Contents", []))
-    return max((int(found[1]) for name in names if (found := _GENERATION.fullmatch(name))), default=0)
+    numbers: list[int] = []
+    for count, page in enumerate(pages, 1):
+        names = (item["Key"].removeprefix(prefix) for item in page.get("Contents", []))
+        numbers += [int(found[1]) for name in names if (found := _GENERATION.fullmatch(name))]
+        if count == MAX_PAGES and page.get("IsTruncated"):
+            raise TooManyRecords(
+                f"s3://{deployment.control_bucket}/{prefix}: more than {MAX_PAGES} pages of objects; remove the "
+                "objects that are not records of generations"
+            )
+    return last_without_gap(sorted(numbers), 0)[0]
 
 
 def request_retry(client: Clients, deployment: str) -> None:

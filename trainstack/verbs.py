@@ -110,7 +110,10 @@ def restart(name: Name, region: Region = None, waits: Waits = True, as_json: Jso
     if change.before.phase != "running":
         raise change.refuse(f"the run is not training: {change.before.phase}: {change.before.reason}")
     run = change.before.run
-    generation = desired.newest_generation(change.opened.client, change.deployment, run)
+    try:
+        generation = desired.newest_generation(change.opened.client, change.deployment, run)
+    except desired.TooManyRecords as error:
+        raise change.refuse(str(error)) from error
     if generation == 0:
         raise change.refuse("the trainers have not started yet; there is nothing to restart")
     change.write(desired.restarted(change.desired(), run, generation, change.who(), time.time()))

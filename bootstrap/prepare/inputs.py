@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -14,7 +14,11 @@ FORMAT = 1
 """Part of the digest. Increase it when the same inputs produce a different result."""
 
 
-@dataclass(frozen=True)
+MAX_SOURCE_OBJECTS = 500_000
+"""Maximum number of source objects. Listing them takes 500 requests, and each node keeps the list in memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceObject:
     """An object under the source prefix. `name` is relative to the prefix."""
 
@@ -23,11 +27,19 @@ class SourceObject:
     etag: str
 
 
-def source_objects(s3: Any, bucket: str, source: str) -> tuple[SourceObject, ...]:
+def source_objects(
+    s3: Any, bucket: str, source: str, on_page: Callable[[], None] = lambda: None
+) -> tuple[SourceObject, ...]:
     """Return the objects under `source`, sorted by name, without directory markers.
 
+    Args:
+        s3: boto3 S3 client.
+        bucket: The dataset bucket.
+        source: The prefix of the objects, without a trailing slash.
+        on_page: Called after each page of at most 1,000 objects.
+
     Raises:
-        PermanentError: There are no objects, or a name is not a valid relative path.
+        PermanentError: There are no objects, more than `MAX_SOURCE_OBJECTS`, or a name is not a valid relative path.
         ClientError, BotoCoreError: S3 did not respond.
     """
     prefix = f"{source}/"
@@ -37,6 +49,12 @@ def source_objects(s3: Any, bucket: str, source: str) -> tuple[SourceObject, ...
             name = item["Key"][len(prefix) :]
             if name and not name.endswith("/"):
                 found.append(SourceObject(name, int(item["Size"]), str(item["ETag"])))
+        if len(found) > MAX_SOURCE_OBJECTS:
+            raise PermanentError(
+                f"training.prepare.source: s3://{bucket}/{prefix}: has more than {MAX_SOURCE_OBJECTS} objects",
+                remedy="combine small files into archives, or choose a prefix with fewer objects",
+            )
+        on_page()
     if not found:
         raise PermanentError(
             f"training.prepare.source: {source}: no objects under s3://{bucket}/{prefix}",

@@ -105,7 +105,7 @@ class Preparation:
         bucket = self._context.node.dataset_bucket
         download_tree(self._context, f"s3://{bucket}/{self._prepare.source}", source, self._on_tick)
         s3 = self._context.aws.client("s3")
-        same = source_objects(s3, bucket, self._prepare.source) == tuple(objects)
+        same = source_objects(s3, bucket, self._prepare.source, self._on_tick) == tuple(objects)
         sizes = {each.name: each.bytes for each in objects}
         if not same or sizes != {str(path.relative_to(source)): path.stat().st_size for path in _files_below(source)}:
             raise StepError(

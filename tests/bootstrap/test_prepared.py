@@ -26,7 +26,7 @@ from bootstrap.prepare import dataset as prepared_dataset
 from bootstrap.prepare.claims import Claim, ClaimStore
 from bootstrap.prepare.code import code_digest
 from bootstrap.prepare.dataset import prepare_data, stored_dataset
-from bootstrap.prepare.inputs import SourceObject, prepared_digest
+from bootstrap.prepare.inputs import MAX_SOURCE_OBJECTS, SourceObject, prepared_digest, source_objects
 from tests.bootstrap import waiting
 from tests.bootstrap.account import Account
 from tests.bootstrap.prepared_node import node_context
@@ -373,3 +373,27 @@ def test_the_digest_covers_every_input() -> None:
     # The prefix of the source and the timeout are not part of it.
     moved = Prepare("a.b:c", "raw2", {"x": 1}, 6)
     assert prepared_digest("code", moved, objects) == prepared_digest("code", prepare, objects)
+
+
+class Pages:
+    """S3 with a million objects under each prefix, in pages of 1,000."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def get_paginator(self, name: str) -> Pages:
+        return self
+
+    def paginate(self, **arguments: str) -> Iterator[dict[str, Any]]:
+        for page in range(1000):
+            self.read += 1
+            names = [f"{arguments['Prefix']}{page * 1000 + number:07d}" for number in range(1000)]
+            yield {"Contents": [{"Key": name, "Size": 1, "ETag": "e"} for name in names]}
+
+
+def test_the_number_of_source_objects_is_limited() -> None:
+    s3, pages = Pages(), []
+    with pytest.raises(PermanentError, match=f"raw/words/: has more than {MAX_SOURCE_OBJECTS} objects"):
+        source_objects(s3, "datasets", "raw/words", lambda: pages.append(s3.read))
+    assert s3.read == MAX_SOURCE_OBJECTS // 1000 + 1
+    assert len(pages) == MAX_SOURCE_OBJECTS // 1000

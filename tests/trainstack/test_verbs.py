@@ -20,8 +20,9 @@ from stacks.functions.run_controller.policy import ControllerState
 from stacks.functions.run_controller.records import state_key
 from tests.trainstack.stacks import create_stack
 from tests.trainstack.test_status import REPORT, RUN
-from trainstack import verbs, waiting
+from trainstack import desired, verbs, waiting
 from trainstack.commands import main
+from trainstack.session import REFUSED
 from trainstack.waiting import Look, wait
 
 PARAMETER = "/trainstack/demo/desired"
@@ -115,6 +116,20 @@ def test_restart_ends_the_newest_generation(world: World) -> None:
     assert world.desired().state == "running"
     world.call("stop", "demo", "--no-wait")
     assert world.desired().restart == Restart(RUN.run, 10)  # a stop and a resume do not repeat the restart
+
+
+def test_restart_ignores_generations_that_no_election_used(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = f"{control_prefix('demo', RUN.run)}generations/"
+    for name in ("00000001.json", "00000002.json", "99999999.json", "zz"):
+        world.put(f"{prefix}{name}", "{}")
+    assert world.call("restart", "demo", "--no-wait")[0] == 0
+    assert world.desired().restart == Restart(RUN.run, 2)
+    monkeypatch.setattr(desired, "MAX_PAGES", 1)
+    for number in range(1000):  # one page is 1,000 keys
+        world.put(f"{prefix}!{number}", "")
+    code, _, errors = world.call("restart", "demo", "--no-wait")
+    assert code == REFUSED
+    assert f"s3://control/{prefix}: more than 1 pages of objects; remove" in errors
 
 
 def test_retry_sends_the_event_that_the_rule_expects(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from training.checkpoint.chunk_listing import MAX_LISTED, ChunkListing
 from training.checkpoint.log import read_entry, sequences
 from training.checkpoint.manifest import CHUNK_PREFIX, LogEntry
 from training.checkpoint.retention import MIN_KEPT, Retention
@@ -59,6 +60,7 @@ class GarbageCollector:
         self._entries: dict[int, LogEntry | None] = {}
         self._chunks: dict[int, frozenset[str]] = {}
         self._dropped: set[int] | None = None
+        self._has_reported = False
 
     def collect(self, fence: int, damaged: Collection[int] = ()) -> CollectionPlan:
         """Delete chunks that no kept checkpoint needs.
@@ -99,12 +101,13 @@ class GarbageCollector:
         """Return the actions that :meth:`collect` would take now, with the same arguments and errors."""
         entries = self._checkpoints()
         tags = names_by_sequence(read_tags(self._backend))
-        present = set(self._backend.keys(CHUNK_PREFIX))
-        remains = [entry for entry in entries if entry.manifest is not None and entry.manifest.key in present]
+        listing = self._list_chunks()
+        gone = set(listing.missing([entry.manifest.key for entry in entries if entry.manifest is not None]))
+        remains = [entry for entry in entries if entry.manifest is not None and entry.manifest.key not in gone]
         complete = [
             entry
             for entry in remains
-            if entry.sequence not in damaged and self._reachable(entry) and self._reachable(entry) <= present
+            if entry.sequence not in damaged and self._reachable(entry) and not listing.missing(self._reachable(entry))
         ]
         kept = self._retention.kept(complete, tags)
         if len(complete) < max(MIN_KEPT, self._retention.keep_last):
@@ -113,7 +116,7 @@ class GarbageCollector:
         needed = frozenset[str]().union(
             *(self._reachable(entry) for entry in remains if entry.sequence in kept or entry.sequence in tags)
         )
-        unneeded = present - needed
+        unneeded = listing.known - needed
         garbage = sorted(key for key in unneeded if _is_of_fence(key, fence))
         going = set(garbage)
         dropped = [
@@ -138,6 +141,17 @@ class GarbageCollector:
         """Return the newest entry: the limit for a collection that first fences off all writers; -1 if none exists."""
         self._read_log()
         return max(self._entries, default=-1)
+
+    def _list_chunks(self) -> ChunkListing:
+        listing = ChunkListing(self._backend)
+        if not listing.is_complete and not self._has_reported:
+            self._has_reported = True
+            logger.warning(
+                "%s/%s: has more than %d objects; garbage is only found among the first ones and in the folders of "
+                "checkpoints. Keep fewer checkpoints, and remove the objects that are not chunks",
+                self._backend.url, CHUNK_PREFIX, MAX_LISTED,
+            )  # fmt: skip
+        return listing
 
     def _checkpoints(self) -> list[LogEntry]:
         """Return the checkpoints that have not been dropped, newest first."""

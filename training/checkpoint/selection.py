@@ -9,7 +9,7 @@ from training.checkpoint.manifest import LogEntry, Manifest
 from training.checkpoint.storage.backend import Backend
 from training.checkpoint.storage.urls import open_backend
 from training.checkpoint.store import Listed, list_checkpoints
-from training.checkpoint.tags import read_tags
+from training.checkpoint.tags import read_tag, read_tags
 from training.errors import NotFoundError
 
 
@@ -56,11 +56,10 @@ def _sequence(backend: Backend, selector: str) -> int | None:
         return int(selector.removeprefix(ENTRY_PREFIX))
     if selector == NEWEST or selector.isdecimal():
         return None
-    tags = read_tags(backend)
-    for tag in tags:
-        if tag.name == selector:
-            return tag.sequence
-    existing = ", ".join(tag.name for tag in tags) or "none"
+    tag = read_tag(backend, selector)
+    if tag is not None:
+        return tag.sequence
+    existing = ", ".join(tag.name for tag in read_tags(backend)) or "none"
     raise NotFoundError(f"{backend.url}: no tag {selector!r}; existing tags: {existing}")
 
 

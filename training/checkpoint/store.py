@@ -8,14 +8,14 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from training.checkpoint import chunks
+from training.checkpoint.chunk_listing import ChunkListing
 from training.checkpoint.log import newest_first
 from training.checkpoint.manifest import (
-    CHUNK_PREFIX,
     ChunkRecord,
     LogEntry,
     Manifest,
@@ -58,16 +58,18 @@ def checkpoint_entries(backend: Backend) -> Iterator[LogEntry]:
             yield entry
 
 
-def list_checkpoints(backend: Backend, present: set[str] | None = None) -> Iterator[Listed]:
+def list_checkpoints(
+    backend: Backend, missing: Callable[[Collection[str]], list[str]] | None = None
+) -> Iterator[Listed]:
     """Yield committed checkpoints, newest first, with their missing chunks.
 
     Args:
         backend: the checkpoint store.
-        present: keys of all chunks; None: list them.
+        missing: returns the given chunks that do not exist, in ascending order; None: list the chunks.
     """
-    keys = set(backend.keys(CHUNK_PREFIX)) if present is None else present
+    missing = missing or ChunkListing(backend).missing
     for entry in checkpoint_entries(backend):
-        if entry.manifest is None or entry.manifest.key not in keys:
+        if entry.manifest is None or missing([entry.manifest.key]):
             yield Listed(entry, None, [entry.manifest.key] if entry.manifest else [])
             continue
         try:
@@ -76,7 +78,7 @@ def list_checkpoints(backend: Backend, present: set[str] | None = None) -> Itera
             logger.warning("checkpoint for step %s (log entry %d): %s", entry.step, entry.sequence, error)
             yield Listed(entry, None, [])
             continue
-        yield Listed(entry, manifest, sorted({chunk.key for chunk in manifest.chunks} - keys))
+        yield Listed(entry, manifest, missing([chunk.key for chunk in manifest.chunks]))
 
 
 def read_manifest(backend: Backend, entry: LogEntry) -> Manifest:

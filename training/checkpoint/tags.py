@@ -8,6 +8,7 @@ of the two detects the other and backs off. Markers are kept to distinguish drop
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 
@@ -18,9 +19,15 @@ from training.checkpoint.manifest import LogEntry, Record
 from training.checkpoint.storage.backend import Backend
 from training.errors import ConfigurationError, CorruptCheckpointError, NotFoundError, StoreError
 
+logger = logging.getLogger(__name__)
+
 TAG_PREFIX = "tags/"
 DROPPED_PREFIX = "dropped/"
 RESERVED_NAMES = (NEWEST,)
+MAX_TAGS = 1000
+"""Maximum number of tags in a store. Every collection reads all of them."""
+MAX_DROPPED = 200_000
+"""Maximum number of markers to list, as many as entries of a log."""
 _DROPPED_KEY = re.compile(r"dropped/([0-9]{8})\.json")
 
 
@@ -39,18 +46,47 @@ def read_tags(backend: Backend) -> list[Tag]:
 
     Raises:
         CorruptCheckpointError: A tag is damaged. The checkpoint that it keeps is unknown, so nothing may be deleted.
+        StoreError: There are more than `MAX_TAGS` tags. The checkpoints that they keep are unknown too.
     """
     tags = []
-    for key in backend.keys(TAG_PREFIX):
+    for key in _tag_keys(backend, MAX_TAGS):
         try:
-            tags.append(Tag.model_validate_json(backend.get(key)))
+            tags.append(_tag(backend, key))
         except NotFoundError:
             continue  # removed since the listing
-        except ValidationError as error:
-            raise CorruptCheckpointError(
-                f"{backend.url}/{key}: not a valid tag ({error}); delete it, or set the tag again"
-            ) from error
     return tags
+
+
+def read_tag(backend: Backend, name: str) -> Tag | None:
+    """Return the tag with this name, or None if it does not exist.
+
+    Raises:
+        CorruptCheckpointError: The tag is damaged.
+    """
+    key = _tag_key(name)
+    try:
+        return _tag(backend, key)
+    except NotFoundError:
+        return None
+
+
+def _tag(backend: Backend, key: str) -> Tag:
+    try:
+        return Tag.model_validate_json(backend.get(key))
+    except ValidationError as error:
+        raise CorruptCheckpointError(
+            f"{backend.url}/{key}: not a valid tag ({error}); delete it, or set the tag again"
+        ) from error
+
+
+def _tag_keys(backend: Backend, most: int) -> list[str]:
+    keys = backend.keys(TAG_PREFIX, most + 1)
+    if len(keys) > most:
+        raise StoreError(
+            f"{backend.url}/{TAG_PREFIX}: has more than {most} objects, so no checkpoint is deleted; a store can have "
+            f"{MAX_TAGS} tags: remove tags, and the objects that are not tags"
+        )
+    return keys
 
 
 def names_by_sequence(tags: list[Tag]) -> dict[int, list[str]]:
@@ -66,15 +102,16 @@ def put_tag(backend: Backend, name: str, entry: LogEntry) -> None:
 
     Raises:
         ConfigurationError: The name is not a valid tag name.
-        StoreError: Retention has dropped the checkpoint; the tag was not set.
+        StoreError: Retention has dropped the checkpoint, or the store has `MAX_TAGS` tags; the tag was not set.
     """
     _refuse_bad_name(name)
     assert entry.step is not None, "a checkpoint has a step"
-    key = f"{TAG_PREFIX}{name}.json"
+    key = _tag_key(name)
     try:
         before = backend.get(key)
     except NotFoundError:
         before = None
+        _tag_keys(backend, MAX_TAGS - 1)
     tag = Tag(name=name, sequence=entry.sequence, step=entry.step, unix_seconds=time.time())
     backend.put(key, tag.model_dump_json().encode())
     dropped = _dropped_key(entry.sequence)
@@ -97,15 +134,25 @@ def remove_tag(backend: Backend, name: str) -> None:
         StoreError: The tag does not exist.
     """
     _refuse_bad_name(name)
-    key = f"{TAG_PREFIX}{name}.json"
+    key = _tag_key(name)
     if backend.keys(key, 1) != [key]:
         raise StoreError(f"{backend.url}: no tag {name!r}; `checkpoint ls` lists the tags")
     backend.delete([key])
 
 
 def dropped_sequences(backend: Backend) -> set[int]:
-    """Return the log entries of the checkpoints that retention has dropped."""
-    matches = (_DROPPED_KEY.fullmatch(key) for key in backend.keys(DROPPED_PREFIX))
+    """Return the log entries of the checkpoints that retention has dropped.
+
+    If there are more than `MAX_DROPPED` objects, markers are missing in the result. A checkpoint without a marker
+    counts as lost instead of dropped, because its chunks do not exist.
+    """
+    keys = backend.keys(DROPPED_PREFIX, MAX_DROPPED)
+    if len(keys) == MAX_DROPPED:
+        logger.warning(
+            "%s/%s: only the first %d objects are read; remove the objects that are not markers",
+            backend.url, DROPPED_PREFIX, MAX_DROPPED,
+        )  # fmt: skip
+    matches = (_DROPPED_KEY.fullmatch(key) for key in keys)
     return {int(match.group(1)) for match in matches if match}
 
 
@@ -117,6 +164,10 @@ def mark_dropped(backend: Backend, sequence: int) -> None:
 def unmark_dropped(backend: Backend, sequences: set[int]) -> None:
     """Remove the markers of these checkpoints."""
     backend.delete([_dropped_key(sequence) for sequence in sorted(sequences)])
+
+
+def _tag_key(name: str) -> str:
+    return f"{TAG_PREFIX}{name}.json"
 
 
 def _dropped_key(sequence: int) -> str:

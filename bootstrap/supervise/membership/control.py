@@ -45,7 +45,7 @@ MAX_HEARTBEATS = 4096
 MAX_REPORTS = 100
 """Maximum number of set-aside objects that a supervisor reports."""
 MAX_FIRST_GENERATION = 10_000
-"""Highest number allowed for a run's oldest generation record. See `_last_without_gap`."""
+"""Highest number allowed for a run's oldest generation record. See `last_without_gap`."""
 MAX_DAMAGED_GENERATIONS = 8
 """Maximum number of damaged records after the newest valid generation record."""
 
@@ -226,7 +226,7 @@ class ControlStore:
         """Find the newest generation. Elections use the numbers in order, so numbers after a gap are ignored."""
         matches = (_GENERATION_NAME.fullmatch(name) for name in listed)
         numbers = sorted(int(match[1]) for match in matches if match is not None)
-        last, after_gap = _last_without_gap(numbers, self._last_generation)
+        last, after_gap = last_without_gap(numbers, self._last_generation)
         self._last_generation = last
         for number in after_gap:
             self._put_aside(_generation_name(number), f"generation {last + 1} was not elected before it")
@@ -269,7 +269,7 @@ class ControlStore:
         self._set_aside.append(SetAside(f"s3://{self._bucket}/{self._prefix}{name}", reason))
 
 
-def _last_without_gap(numbers: Iterable[int], known: int) -> tuple[int, list[int]]:
+def last_without_gap(numbers: Iterable[int], known: int) -> tuple[int, list[int]]:
     """Return the last number before the first gap after `known` in the ascending numbers, and the numbers after it.
 
     If no number is known yet, any first number up to MAX_FIRST_GENERATION is accepted, because a user may have removed

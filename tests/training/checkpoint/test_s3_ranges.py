@@ -128,3 +128,19 @@ def test_a_large_chunk_is_verified(backend: S3Backend, compress: bool) -> None:
     backend.put(record.key, stored[:-1] + bytes([stored[-1] ^ 1]))
     with pytest.raises(CorruptCheckpointError, match="is damaged"):
         read_chunk(backend, record)
+
+
+def test_listings_read_only_the_requested_keys(backend: S3Backend) -> None:
+    for number in range(5):
+        backend.put(f"tags/{number}", b"")
+    asked: list[tuple[int, bool]] = []
+    events = backend._client.meta.events
+    events.register(
+        "provide-client-params.s3.ListObjectsV2",
+        lambda params, **_: asked.append((params.get("MaxKeys"), "ContinuationToken" in params)),
+    )
+    assert backend.keys("tags/", 2) == ["tags/0", "tags/1"]
+    assert backend.keys("tags/3", 1) == ["tags/3"]
+    assert asked == [(2, False), (1, False)]
+    assert backend.keys("tags/") == [f"tags/{number}" for number in range(5)]
+    assert asked[2:] == [(None, False)]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from training.checkpoint import chunks
+from training.checkpoint.chunk_listing import existing
 from training.checkpoint.chunks import ChunkSpan, Layout
 from training.checkpoint.gc import GarbageCollector
 from training.checkpoint.log import LogWriter
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 PARTS_PREFIX = "parts/"
 PARTS_TIMEOUT_SECONDS = 900
 """Time that rank 0 waits for the other ranks' parts. It equals the timeout for a collective."""
+MAX_LISTED_PARTS = 10_000
+"""Maximum number of keys in a listing under `parts/`, where every node of the run can write."""
 ORPHAN_PATIENCE_SECONDS = 15
 """Time that rank 0 waits for parts after its trainer has died. Other trainers may have died before copying their
 shares."""
@@ -149,6 +152,7 @@ class Saver:
         self._encoding = threading.Semaphore(plan.threads)
         self._load = CoreShare()
         self._has_swept = False
+        self._reported: set[str] = set()
         self._layout: Layout | None = None
         self._collector = GarbageCollector(backend, plan.retention)
         self._tiers = backend if isinstance(backend, TieredBackend) else None
@@ -275,15 +279,22 @@ class Saver:
         began = time.monotonic()
         pause = SHORTEST_POLL_SECONDS
         while waiting:
-            for key in self._backend.keys(self._part_key(request, 0).rpartition("/")[0] + "/"):
-                if key in waiting:
-                    parts[waiting.pop(key)] = self._read_part(key)
+            for key in self._existing_parts(request, waiting):
+                parts[waiting.pop(key)] = self._read_part(key)
             if waiting:
                 self._refuse_to_wait(request, sorted(waiting.values()), time.monotonic() - began, cancel)
                 # Add jitter, because many runs may share the store.
                 cancel.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 1.5, LONGEST_POLL_SECONDS)
         return [parts[rank] for rank in sorted(parts)]
+
+    def _existing_parts(self, request: SaveRequest, waiting: Mapping[str, int]) -> list[str]:
+        """Return the keys that exist. If other objects fill the listing, look up each key."""
+        listed = self._backend.keys(self._part_key(request, 0).rpartition("/")[0] + "/", MAX_LISTED_PARTS)
+        found = waiting.keys() & listed
+        if len(listed) == MAX_LISTED_PARTS:
+            found |= existing(self._backend, sorted(waiting.keys() - found))
+        return sorted(found)
 
     def _read_part(self, key: str) -> PartRecord:
         try:
@@ -336,9 +347,15 @@ class Saver:
             self._collector.collect(self._plan.fence, self._plan.damaged)
         except StoreError as error:
             # The checkpoint is committed. Remaining old checkpoints cost money, but do not affect the run.
-            logger.warning("cannot delete old checkpoints: %s", error)
+            if str(error) not in self._reported:
+                self._reported.add(str(error))
+                logger.warning("cannot delete old checkpoints: %s", error)
 
     def _stale_parts(self) -> list[str]:
-        """Return the keys of the chunk lists that rank 0 has gathered, or that no rank will gather."""
+        """Return the keys of the chunk lists that rank 0 has gathered, or that no rank will gather; the oldest first.
+
+        The next call returns those that do not fit in a listing.
+        """
         own = f"{PARTS_PREFIX}{self._plan.fence:08d}/"
-        return [key for key in self._backend.keys(PARTS_PREFIX) if key < own or key.startswith(own)]
+        listed = self._backend.keys(PARTS_PREFIX, MAX_LISTED_PARTS)
+        return [key for key in listed if key < own or key.startswith(own)]

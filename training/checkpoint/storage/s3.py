@@ -37,6 +37,9 @@ CONFLICT_PAUSE_SECONDS = 0.25
 DELETE_BATCH = 1000
 """Maximum number of keys in a DeleteObjects request.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html (2025-06)."""
+MAX_PAGE = 1000
+"""Maximum number of keys in a page of a listing.
+Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html (2025-06)."""
 
 MULTIPART_BYTES = 64 * 1024 * 1024
 """Objects of at least this size are uploaded in parts, so that a failure costs only one part. Chunks are smaller."""
@@ -308,7 +311,9 @@ class S3Backend:
         """Return keys; S3 lists in ascending order of UTF-8 bytes."""
         with self._store_errors("s3:ListBucket", prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=self._prefix + prefix, PaginationConfig={"MaxItems": limit}
+                Bucket=self._bucket,
+                Prefix=self._prefix + prefix,
+                PaginationConfig={"MaxItems": limit, "PageSize": None if limit is None else min(limit, MAX_PAGE)},
             )
             return [item["Key"].removeprefix(self._prefix) for page in pages for item in page.get("Contents", [])]
 

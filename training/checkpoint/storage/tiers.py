@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 
+from training.checkpoint.chunk_listing import ChunkListing
 from training.checkpoint.manifest import CHUNK_PREFIX, Manifest
 from training.checkpoint.storage.backend import Backend, tiers_of
 from training.errors import NotFoundError, StoreError
@@ -105,7 +106,7 @@ class TieredBackend:
         if not keys:
             return
         try:
-            self._local.delete(sorted(set(keys) - set(self._durable.keys(CHUNK_PREFIX))))
+            self._local.delete(ChunkListing(self._durable).missing(keys))
         except StoreError as error:
             logger.warning("%s: cannot delete old chunks: %s", self._local.url, error)
 
@@ -114,9 +115,12 @@ class TierContents:
     """The chunks in each tier, listed at construction."""
 
     def __init__(self, backend: Backend) -> None:
-        self._present = {tier.url: frozenset(tier.keys(CHUNK_PREFIX)) for tier in tiers_of(backend)}
+        self._tiers = {tier.url: ChunkListing(tier) for tier in tiers_of(backend)}
 
     def stored_bytes(self, manifest: Manifest) -> dict[str, int]:
         """Return the stored bytes of a checkpoint's chunks in each tier, by the tier's URL."""
         stored = {chunk.key: chunk.stored_bytes for chunk in manifest.chunks}
-        return {url: sum(stored[key] for key in present & stored.keys()) for url, present in self._present.items()}
+        return {
+            url: sum(stored.values()) - sum(stored[key] for key in listing.missing(stored))
+            for url, listing in self._tiers.items()
+        }

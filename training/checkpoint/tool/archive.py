@@ -50,7 +50,7 @@ def movable_chunks(backend: S3Backend, storage_class: str, sequence: int | None 
     hot: set[str] = set()
     wanted: set[str] = set()
     complete = 0
-    for listed in list_checkpoints(backend, set(objects)):
+    for listed in list_checkpoints(backend, lambda keys: sorted(set(keys) - objects.keys())):
         if not listed.is_complete or listed.manifest is None:
             continue
         keys = {record.key for record in listed.manifest.chunks}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from training.checkpoint import chunks
 from training.checkpoint.address import ENTRY_PREFIX
+from training.checkpoint.chunk_listing import MAX_LISTED
 from training.checkpoint.log import LogWriter, newest_first
 from training.checkpoint.manifest import CHUNK_PREFIX, ChunkRecord, LogEntry, Manifest, chunk_key
 from training.checkpoint.retention import MIN_KEPT
@@ -154,9 +155,8 @@ def _reusable_chunks(destination: Backend) -> tuple[dict[str, str], list[str | N
     """Return the chunks that no process deletes before the commit, by hash, and all origins, newest first."""
     safe: dict[str, str] = {}
     origins: list[str | None] = []
-    present = destination.keys(CHUNK_PREFIX)
     complete = 0
-    for listed in list_checkpoints(destination, set(present)):
+    for listed in list_checkpoints(destination):
         if not listed.is_complete or listed.manifest is None:
             continue
         origins.append(listed.entry.origin)
@@ -166,7 +166,7 @@ def _reusable_chunks(destination: Backend) -> tuple[dict[str, str], list[str | N
             complete += 1
     for fence in _copy_fences(newest_first(destination)):
         folder = f"{CHUNK_PREFIX}{fence:08d}/"
-        safe.update((key.removeprefix(folder), key) for key in present if key.startswith(folder))
+        safe.update((key.removeprefix(folder), key) for key in destination.keys(folder, MAX_LISTED))
     return safe, origins
 
 
