@@ -52,6 +52,7 @@ class AccountDescription:
     zones: list[str] = field(default_factory=list)
     denied_actions: list[str] = field(default_factory=list)
     endpoint_zones: dict[str, list[str]] = field(default_factory=dict)
+    endpoints_without_policy: list[str] = field(default_factory=list)
     images: list[ImageDescription] = field(default_factory=list)
     vpcs: list[VpcDescription] = field(default_factory=list)
 

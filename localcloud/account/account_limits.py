@@ -27,7 +27,7 @@ class AccountNetworks(_Part):
         found: dict[str, Handler] = {}
         if self._account.zones:
             found |= {"DescribeAvailabilityZones": self.zones, "CreateSubnet": self.create_subnet}
-        if self._account.endpoint_zones:
+        if self._account.endpoint_zones or self._account.endpoints_without_policy:
             found["DescribeVpcEndpointServices"] = self.endpoint_services
         return found
 
@@ -58,7 +58,10 @@ class AccountNetworks(_Part):
         answer = self._moto("describe_vpc_endpoint_services", call.parameters)
         details = []
         for one in answer["ServiceDetails"]:
-            letters = changed.get(one["ServiceName"][len(prefix) :])
+            service = one["ServiceName"][len(prefix) :]
+            if service in self._account.endpoints_without_policy:
+                one |= {"VpcEndpointPolicySupported": False}
+            letters = changed.get(service)
             if letters is None:
                 details.append(one)
             elif letters:

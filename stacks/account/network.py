@@ -35,7 +35,11 @@ def zones(account: Account) -> Iterator[Problem]:
 
 
 def endpoint_services(account: Account) -> Iterator[Problem]:
-    """Check that each endpoint's service exists in the region, and in the zones of the subnets."""
+    """Check that each endpoint's service exists in the region and in the subnets' zones, and supports endpoint policies.
+
+    Source (2026-11): https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-endpoints-access.html: an endpoint for a
+    service that does not support endpoint policies allows full access.
+    """
     config = account.config
     for service in created_endpoints(config):
         name = f"com.amazonaws.{config.region}.{service}"
@@ -49,6 +53,10 @@ def endpoint_services(account: Account) -> Iterator[Problem]:
             rule = f"the region has no endpoint service for {service}"
             yield Problem("region", config.region, rule, "use another region, or network.existing with internet access")
             continue
+        if not all(one.get("VpcEndpointPolicySupported") for one in details):
+            rule = f"the endpoint for {service} does not support policies, so nodes can use it for other accounts"
+            remedy = "use another region, or accept that data can leave through this endpoint"
+            yield Problem("region", config.region, rule, remedy, "warning")
         offered = {zone.removeprefix(config.region) for one in details for zone in one["AvailabilityZones"]}
         missing = [zone for zone in config.network.subnet_zones if zone not in offered]
         if missing and service not in GATEWAYS:

@@ -98,9 +98,9 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "endpoint services",
-        "the services that nodes call have endpoints in the region and zones",
+        "the services that nodes call have endpoints in the region and zones, and these support endpoint policies",
         (VPC_ENDPOINTS,),
-        "the deploy of NetworkStack rolls back",
+        "the deploy of NetworkStack rolls back; without a policy, data can leave with another account's credentials",
         ("ec2:DescribeVpcEndpointServices",),
         _always,
         network.endpoint_services,

@@ -35,6 +35,7 @@ ACCOUNT: dict[str, Any] = {
     "zones": ["a", "b"],
     "denied_actions": ["kms:CreateKey"],
     "endpoint_zones": {"logs": ["a"], "ssmmessages": []},
+    "endpoints_without_policy": ["autoscaling"],
     "images": [
         {
             "parameter": UNFIT,
@@ -127,7 +128,11 @@ CASES = [
     ),
     Case(
         "endpoint services",
-        ["logs has no endpoint in zone b", "no endpoint service for ssmmessages"],
+        [
+            "logs has no endpoint in zone b",
+            "no endpoint service for ssmmessages",
+            "the endpoint for autoscaling does not support policies",
+        ],
         {"network": {"zones": ["a", "b"]}},
     ),
     Case("existing VPC", ["'vpc-0123456789abcdef0': does not exist"], existing(id="vpc-0123456789abcdef0")),

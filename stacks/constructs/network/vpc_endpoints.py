@@ -146,8 +146,8 @@ def _own_principals_policy(stack: Stack) -> iam.PolicyDocument:
     The S3 endpoint does not have this condition, because package managers read repositories with unsigned requests.
     Its policy limits the buckets instead.
 
-    Source: https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-endpoints-access.html, and for the services
-    https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html (2026-11).
+    Source: https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-endpoints-access.html (2026-11); docs/security.md
+    contains the sources for the services. `check --aws` asks whether each service supports policies.
     """
     own = iam.PolicyStatement(
         sid="OwnPrincipals",
