@@ -35,7 +35,7 @@ def zones(account: Account) -> Iterator[Problem]:
 
 
 def endpoint_services(account: Account) -> Iterator[Problem]:
-    """Check that each endpoint's service exists in the region and in the subnets' zones, and supports endpoint policies.
+    """Check that each endpoint's service exists in the region and in the subnets' zones, and supports policies.
 
     Source (2026-11): https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-endpoints-access.html: an endpoint for a
     service that does not support endpoint policies allows full access.
