@@ -1,7 +1,8 @@
 """Give damaged input to every reader of bytes from outside, and count the results: `make fuzz`.
 
 A reader must return a value, or raise an error with a message for the user. It must do so within 5 s of CPU time and
-with bounded memory. Inputs depend only on their kind and the seed: repeat a fault with `--only KIND --seed SEED`.
+with bounded memory. The supervisor and the run controller must continue, and the review must require approval for each
+dangerous change. Inputs depend only on their kind and the seed: repeat a fault with `--only KIND --seed SEED`.
 
 Exit code: 0 if no reader failed, otherwise 1. The inputs of the failures are written to build/fuzz/.
 """
@@ -28,6 +29,7 @@ from .readers import (
     document_readers,
     metadata_readers,
     object_readers,
+    template_readers,
     yaml_readers,
 )
 
@@ -55,6 +57,7 @@ KINDS = {
     "objects": Kind(10_000, object_readers),
     "metadata": Kind(5_000, metadata_readers),
     "control": Kind(5_000, control_readers),
+    "templates": Kind(200, template_readers),
 }
 
 

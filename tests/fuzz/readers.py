@@ -46,6 +46,7 @@ from tests.bootstrap.account import Account
 from tests.bootstrap.recorded_events import RecordedEvents
 from tests.bootstrap.test_control import BEAT, OUTCOME, record
 from tests.fuzz.damage import damaged_bytes, damaged_json, damaged_response, damaged_yaml
+from tests.fuzz.templates import VALID, check_review, disguised_attack
 from tests.stacks.run_controller.test_handler import World
 from training.checkpoint import chunks
 from training.checkpoint.log import LogWriter, newest_first
@@ -284,6 +285,12 @@ def control_readers() -> Iterator[list[Reader]]:
         valid = (records.to_text(BEAT).encode(), records.to_text(record(3)).encode(), records.to_text(OUTCOME).encode())
         yield [Reader(valid, damaged_json, read)]
         assert any(each["event"] == "control_record_set_aside" for each in events.events) or not steps
+
+
+@contextmanager
+def template_readers() -> Iterator[list[Reader]]:
+    """Dangerous changes to templates, for the review. Reading raises an error if a change passes without approval."""
+    yield [Reader(VALID, disguised_attack, check_review)]
 
 
 def _claims(content: bytes) -> ClaimStore:

@@ -15,7 +15,7 @@ from . import __main__ as command
 from .damage import damaged_json
 from .readers import Reader
 
-COUNTS = {"yaml": 60, "documents": 1500, "objects": 500, "metadata": 200, "control": 25}
+COUNTS = {"yaml": 60, "documents": 1500, "objects": 500, "metadata": 200, "control": 25, "templates": 20}
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,9 @@ def test_every_input_is_accepted_or_refused(kind: str) -> None:
     tally = command.fuzz(kind, COUNTS[kind], seed=2)
     assert not tally.failures, "\n".join(f"{content[:200]!r}: {text}" for content, text in tally.failures)
     assert tally.accepted + tally.refused == COUNTS[kind]
-    # The supervisor's watch and the run controller set objects aside instead of raising an error.
-    assert tally.refused or kind == "control"
+    # The supervisor's watch and the run controller set objects aside instead of raising an error. The review returns a
+    # verdict.
+    assert tally.refused or kind in ("control", "templates")
 
 
 @pytest.mark.parametrize("fault", ["exception", "time", "message"])
@@ -53,6 +54,16 @@ def test_faults_are_counted(fault: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(time, "process_time", lambda: clock[0])
     monkeypatch.setitem(command.KINDS, "faulty", command.Kind(10, readers))
     assert len(command.fuzz("faulty", 10, 1).failures) >= 9
+
+
+def test_dangerous_changes_that_pass_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with command.KINDS["templates"].readers() as (reader,):
+        names = reader.read.__globals__  # type: ignore[attr-defined]
+    review = names["review"]
+    monkeypatch.setitem(names, "review", lambda before, after: review(before, before))
+    failures = command.fuzz("templates", 5, 1).failures
+    assert len(failures) == 5
+    assert all("AssertionError: passes" in text for _, text in failures)
 
 
 def test_damage_differs_and_repeats() -> None:
