@@ -26,6 +26,7 @@ from localcloud.functions.packages import unpack
 from localcloud.functions.pool import WarmSandbox
 from localcloud.functions.sandbox import Outcome, Sandbox
 from localcloud.functions.sessions import RoleSessions
+from localcloud.process_users import function_user
 from localcloud.state import MARKER, mark_of
 
 LOG_TAIL_BYTES = 4096
@@ -72,9 +73,17 @@ class Launcher:
         task_root = unpack(self._registry.code(definition), directory)
         identity = uuid.uuid4().hex
         scratch = directory / f"scratch-{identity[:8]}"
-        scratch.mkdir()
+        scratch.mkdir(mode=0o700)
+        log = self._state_directory / "functions" / f"{definition.name}.log"
+        log.touch(mode=0o600)
+        user = function_user(definition.name, directory)
+        if user is not None:
+            # The function can read its package, write to its scratch directory, and read no file of other functions.
+            os.chown(directory, 0, user)
+            directory.chmod(0o750)
+            os.chown(scratch, user, user)
         stream = LogStream(
-            path=self._state_directory / "functions" / f"{definition.name}.log",
+            path=log,
             group=definition.log_group,
             name=f"{time.strftime('%Y/%m/%d', time.gmtime())}/[{definition.version}]{identity}",
             logs_client=lambda: self._sessions.client("logs", definition.role_arn, definition.name),
@@ -86,7 +95,7 @@ class Launcher:
             lines.append(line)
             self._shipper.write(stream, line)
 
-        sandbox = Sandbox(environment, task_root, write_line, on_end=lambda: shutil.rmtree(scratch, True))
+        sandbox = Sandbox(environment, task_root, write_line, lambda: shutil.rmtree(scratch, True), user)
         return WarmSandbox(sandbox, definition, credentials, lines, write_line)
 
     def _environment(

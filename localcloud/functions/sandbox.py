@@ -45,8 +45,11 @@ class Sandbox:
         directory: Path,
         write_line: Callable[[str], None],
         on_end: Callable[[], None],
+        user: int | None = None,
     ) -> None:
-        """Start the process in `directory`. `write_line` receives its output, and `on_end` is called after it exits.
+        """Start the process in `directory`, as `user` or as this process's user.
+
+        `write_line` receives its output, and `on_end` is called after it exits.
 
         Raises:
             SandboxFailed: The process cannot be started.
@@ -69,6 +72,9 @@ class Sandbox:
                 stderr=subprocess.STDOUT,
                 pass_fds=(request_read, response_write, life_read),
                 start_new_session=True,
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
             )
         except (OSError, ValueError) as error:
             self._close_descriptors()

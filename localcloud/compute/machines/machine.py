@@ -18,7 +18,7 @@ import localcloud
 from localcloud.compute.errors import ProcessTreeError
 from localcloud.compute.launch import user_data
 from localcloud.compute.machines import process_tree
-from localcloud.compute.machines.node_user import node_user
+from localcloud.process_users import instance_user
 from localcloud.state import MARKER, mark_of
 from localcloud.tokens import TOKEN_HEADER
 
@@ -126,7 +126,7 @@ class Machine:
     def _give_to_user(self) -> None:
         """Make the instance's user the owner of the instance's files, and deny access to other users."""
         self.directory.chmod(0o700)
-        self._user = node_user(self.instance_id, self.directory)
+        self._user = instance_user(self.instance_id, self.directory)
         if self._user is not None:
             for path in (self.directory, *self.directory.iterdir(), *(self.directory / "bin").iterdir()):
                 os.chown(path, self._user, self._user, follow_symlinks=False)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from localcloud import process_users
 from localcloud.api import ApiError
+from localcloud.functions import sandbox
 from localcloud.state import mark_of
 
 ECHO = """
@@ -252,3 +257,50 @@ def is_running(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+LOOK = """
+import os
+import sys
+from pathlib import Path
+def handler(event, context):
+    found = {"user": os.getuid(), "groups": os.getgroups()}
+    Path(os.environ["TMPDIR"], "own").write_text("x")
+    for path in event["read"]:
+        try:
+            found[path] = Path(path).read_text()
+        except OSError as error:
+            found[path] = type(error).__name__
+    try:
+        (Path(os.environ["LAMBDA_TASK_ROOT"]) / "main.py").write_text("")
+        found["package"] = "changed"
+    except OSError as error:
+        found["package"] = type(error).__name__
+    return found
+"""
+
+
+INTERPRETERS = [path for path in (sys.executable, "/usr/bin/python3") if Path(path).exists()]
+REACHABLE = [path for path in INTERPRETERS if process_users.obstacle([Path(path), sandbox.RUNTIME]) is None]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not REACHABLE, reason="no interpreter that another user can start")
+def test_function_has_its_own_user_and_reads_no_file_of_the_cloud(
+    cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", REACHABLE[0])  # runtime_process.py needs only the standard library
+    monkeypatch.setattr(process_users, "obstacle", lambda paths: None)
+    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest closes its folders to other users
+        folder.chmod(0o711)
+    cloud.create("other", ECHO)
+    cloud.functions.invoke("other", {})
+    (package,) = (cloud.state / "functions" / "other").glob("*/main.py")
+    secret = cloud.state / "cloud.json"
+    secret.touch(mode=0o600)
+    read = [str(secret), str(package), str(cloud.state / "functions" / "other.log"), "/proc/1/environ"]
+    cloud.create("look", LOOK)
+    found = payload(cloud.functions.invoke("look", {"read": read}))
+    assert found["user"] in process_users.FUNCTION_USERS
+    assert found["groups"] in ([], [found["user"]])
+    assert {found[path] for path in [*read, "package"]} == {"PermissionError"}
+    assert found["user"] != process_users.function_user("other", cloud.state)
