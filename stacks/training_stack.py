@@ -24,6 +24,7 @@ from stacks.artifacts.wheelhouse import archive_of
 from stacks.capacity.plan import fabric, gpus, one_zone_at_a_time, processes_per_node, zone_candidates
 from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.config.run import training_document
 from stacks.constructs.fleet_resources import Fleet, FleetParts, create_fleet
 from stacks.constructs.nodes.capacity_reservation import reservation_target
 from stacks.constructs.nodes.launch_template import NodeLaunchTemplate
@@ -231,7 +232,7 @@ class TrainingStack(Stack):
             processes_per_node=processes_per_node(config),
             code=code,
             dataset=config.training.dataset,
-            training=config.training.config.model_dump(mode="json"),
+            training=training_document(config.training.config),
             prepare=None if prepare is None else Prepare(**prepare.model_dump(mode="json")),
         )
         content = document.to_json()
@@ -245,7 +246,8 @@ class TrainingStack(Stack):
             # Parameter Store chooses the tier at each update, and never downgrades a parameter. Source: the page above.
             tier="Intelligent-Tiering",
             description="Run document: the training that the nodes run",
-            value=self.to_json_string(content),
+            # CDK's to_json_string drops nulls, and the trainer would use the defaults instead.
+            value=json.dumps(content, separators=(",", ":")),
         )
 
     def _outputs(self, fleet: Fleet) -> None:

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.api import Clients, Credentials
+from localcloud.compute.machines.process_users import function_user
 from localcloud.functions.definition import FunctionDefinition, FunctionRegistry
 from localcloud.functions.logs import LogShipper, LogStream
 from localcloud.functions.packages import unpack
 from localcloud.functions.pool import WarmSandbox
 from localcloud.functions.sandbox import Outcome, Sandbox
 from localcloud.functions.sessions import RoleSessions
-from localcloud.process_users import function_user
 from localcloud.state import MARKER, mark_of
 
 LOG_TAIL_BYTES = 4096

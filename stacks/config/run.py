@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from stacks.config.setting import Section, section, setting
 from training.config import TrainingConfig
 
@@ -77,3 +79,19 @@ class RunConfig(Section):
         default="auto",
     )
     config: TrainingConfig = TrainingConfig()
+
+
+def training_document(section: BaseModel) -> dict[str, Any]:
+    """Return a section of the trainer configuration as JSON values, without keys whose default, null, is unchanged.
+
+    A new optional key therefore does not change the documents of runs that do not use it. A key whose default is not
+    null remains in the document if it is null, because the trainer would otherwise use the default.
+    """
+    values = section.model_dump(mode="json")
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            values[name] = training_document(value)
+        elif value is None and field.default is None:
+            del values[name]
+    return values

@@ -100,7 +100,7 @@ LAYERS: dict[str, list[str]] = {
     ],
     "training.checkpoint": [
         "address chunks interval manifest state",
-        "layout retention storage",
+        "chunk_listing layout retention storage",
         "log tags",
         "store",
         "gc selection",

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
 from bootstrap.documents import TERMINATING_HOOK, NodeDocument, RunDocument
 from stacks.constructs.nodes.object_rights import WRITE_ONCE
+from stacks.loading import read
 from stacks.training_stack import ADVANCED_PARAMETER_BYTES
+from training.config import TrainingConfig
 
-from .conftest import CONFIGS, Assembly, Synthesis
+from .conftest import CONFIGS, ROOT, Assembly, Synthesis
 
 STACK = "TrainingStack"
+NULLS = ("optimizer.max_grad_norm", "execution.garbage_collection_interval_steps", "checkpoint.interval_minutes")
+"""Settings for which null has a meaning and is not the default."""
 
 
 def flat(value: Any) -> str:
@@ -282,6 +287,21 @@ class TestDocuments:
         run = RunDocument.from_text(flat(properties["Value"]))
         assert properties["Name"] == f"/trainstack/{run.deployment}/run"
         assert len(flat(properties["Value"])) < ADVANCED_PARAMETER_BYTES
+        configured = read(ROOT / "config" / f"{name}.yaml").training.config
+        assert TrainingConfig.model_validate(run.training) == configured
+
+    def test_null_overrides_a_default_that_is_not_null(self, synthesis: Synthesis, demo: Assembly) -> None:
+        nulls = {f"training.config.{key}": None for key in NULLS}
+        options = {"training.config.model.options": {"ratio": None}, "training.config.model.function": "m:f"}
+        variant = synthesis.variant("nulls", {**nulls, **options, "training.config.model.preset": None})
+        run = RunDocument.from_text(flat(variant.one(STACK, "AWS::SSM::Parameter")["Properties"]["Value"]))
+        found = TrainingConfig.model_validate(run.training)
+        for key in NULLS:
+            assert attrgetter(key)(found) is None, key
+            assert attrgetter(key)(TrainingConfig()) is not None, key
+        assert found.model.options == {"ratio": None}
+        # A key that is null by default is absent, so that a new key of this kind does not restart every trainer.
+        assert "initial_weights" not in run.training
 
     def test_prepare_section_adds_the_write_permission(self, synthesis: Synthesis, demo: Assembly) -> None:
         prepare = {"function": "training.data.prepare:tokenize", "source": "raw/text", "options": {"size": 512}}

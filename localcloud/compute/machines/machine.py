@@ -18,7 +18,7 @@ import localcloud
 from localcloud.compute.errors import ProcessTreeError
 from localcloud.compute.launch import user_data
 from localcloud.compute.machines import process_tree
-from localcloud.process_users import instance_user
+from localcloud.compute.machines.process_users import instance_user
 from localcloud.state import MARKER, mark_of
 from localcloud.tokens import TOKEN_HEADER
 

@@ -110,6 +110,8 @@ def _of_unknown_type(change: ResourceChange) -> Iterator[Finding]:
 
 
 def _may_be(presence: Presence, change: ResourceChange, sides: Sides) -> bool:
+    if presence == "in its own network":
+        return text_of(change.properties("before").get("VpcId")).startswith("${")
     if presence != "with its subnet":
         return presence == "passes"
     subnet = text_of(change.properties("before").get("SubnetId"))

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from stacks.capacity.catalogue import catalogue
@@ -139,6 +140,14 @@ def no_increase(change: Change) -> str | None:
 def no_decrease(change: Change) -> str | None:
     """Accept a number that does not shrink."""
     return _ordered(change, "shrinks", lambda was, becomes: becomes >= was)
+
+
+def lower_limit(change: Change) -> str | None:
+    """Pass a limit that does not grow. An empty text means that there is no limit."""
+    was, becomes = (inf if text_of(one) == "" else number(one) for one in (change.before, change.after))
+    if was is None or becomes is None:
+        return "cannot be compared"
+    return None if becomes <= was else "grows, or is removed"
 
 
 def _ordered(change: Change, verb: str, is_right: Callable[[float, float], bool]) -> str | None:

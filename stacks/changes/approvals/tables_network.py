@@ -42,7 +42,7 @@ NETWORK: Mapping[str, Known] = {
             "VpcEndpointType": in_new_resources(any_of("Interface", "Gateway")),
         },
         added="passes",
-        removed="passes",
+        removed="in its own network",
     ),
     "AWS::EC2::VPC": Known(TAGS),
     "AWS::EC2::Subnet": Known(TAGS, removed="passes"),

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from localcloud.cloud import LocalCloud
+from localcloud.compute.machines.process_users import obstacle
 from localcloud.gateway import CONTROL_BYTES
-from localcloud.process_users import obstacle
 from localcloud.state import CloudFile
 from localcloud.tokens import TOKEN_HEADER, control_token, power_token
 

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from localcloud import process_users
 from localcloud.api import ApiError
+from localcloud.compute.machines import process_users
 from localcloud.functions import sandbox
 from localcloud.state import mark_of
 

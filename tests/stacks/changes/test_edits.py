@@ -35,7 +35,7 @@ class Sides:
         """Return a copy of a base file with changed keys, and the folder of its templates."""
         label = json.dumps([base, dict(changes), dict(context)], sort_keys=True)
         if label not in self._made:
-            path = self._directory / f"{len(self._made)}.yaml"
+            path = self.path(len(self._made))
             document = yaml.safe_load((ROOT / "config" / f"{base}.yaml").read_text())
             for key, value in changes.items():
                 *parents, last = key.split(".")
@@ -47,6 +47,9 @@ class Sides:
             made = self._synthesis.run(path, f"changes-{len(self._made)}", **context)
             self._made[label] = path, made.directory
         return self._made[label]
+
+    def path(self, number: int) -> Path:
+        return self._directory / f"{number}.yaml"
 
 
 @pytest.fixture(scope="module")
