@@ -11,8 +11,8 @@ from stacks.changes.approvals.rules import Rule, tags
 Presence = Literal["passes", "asks", "with its subnet", "in its own network"]
 """Whether an added or removed resource is accepted.
 
-"with its subnet": accepted if the new side omits its subnet. "in its own network": accepted if the templates contain its
-VPC. In another VPC, nodes may then reach the service through an endpoint without the removed endpoint's policy.
+"with its subnet": accepted if the new side omits its subnet. "in its own network": accepted if the templates contain
+its VPC. In another VPC, nodes may then reach the service through an endpoint without the removed endpoint's policy.
 """
 
 

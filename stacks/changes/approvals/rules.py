@@ -143,7 +143,7 @@ def no_decrease(change: Change) -> str | None:
 
 
 def lower_limit(change: Change) -> str | None:
-    """Pass a limit that does not grow. An empty text means that there is no limit."""
+    """Accept a limit that does not grow. An empty text means that there is no limit."""
     was, becomes = (inf if text_of(one) == "" else number(one) for one in (change.before, change.after))
     if was is None or becomes is None:
         return "cannot be compared"
