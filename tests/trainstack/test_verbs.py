@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -118,18 +119,29 @@ def test_restart_ends_the_newest_generation(world: World) -> None:
     assert world.desired().restart == Restart(RUN.run, 10)  # a stop and a resume do not repeat the restart
 
 
-def test_restart_ignores_generations_that_no_election_used(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_ignores_generations_that_no_election_used(world: World) -> None:
     prefix = f"{control_prefix('demo', RUN.run)}generations/"
     for name in ("00000001.json", "00000002.json", "99999999.json", "zz"):
         world.put(f"{prefix}{name}", "{}")
     assert world.call("restart", "demo", "--no-wait")[0] == 0
     assert world.desired().restart == Restart(RUN.run, 2)
-    monkeypatch.setattr(desired, "MAX_PAGES", 1)
-    for number in range(1000):  # one page is 1,000 keys
-        world.put(f"{prefix}!{number}", "")
+
+
+def test_restart_is_refused_when_other_objects_hide_the_generations(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page has 1,000 keys in UTF-8 order, so a million objects can precede the records."""
+
+    def too_many(*_: Any) -> int:
+        pages = ({"Contents": [{"Key": f"{number}"}], "IsTruncated": True} for number in range(1000))
+        s3 = SimpleNamespace(get_paginator=lambda _: SimpleNamespace(paginate=lambda **_: pages))
+        return newest_generation(lambda _: s3, SimpleNamespace(name="demo", control_bucket="control"), RUN.run)
+
+    newest_generation = desired.newest_generation
+    monkeypatch.setattr(desired, "newest_generation", too_many)
     code, _, errors = world.call("restart", "demo", "--no-wait")
     assert code == REFUSED
-    assert f"s3://control/{prefix}: more than 1 pages of objects; remove" in errors
+    assert f"s3://control/{control_prefix('demo', RUN.run)}generations/: more than 10 pages of objects" in errors
 
 
 def test_retry_sends_the_event_that_the_rule_expects(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
