@@ -41,7 +41,8 @@ $(VENV)/.installed: requirements.lock requirements-cpu.lock requirements-cuda.lo
 	touch $@
 
 node_modules/.installed: package-lock.json $(VENV)/.installed
-	npm ci --silent --no-audit --no-fund
+	npm ci --loglevel=error --no-audit --no-fund || \
+	    { echo "npm ci failed. Behind a proxy with its own certificate, set NODE_EXTRA_CA_CERTS to its file." >&2; exit 1; }
 	touch $@
 
 CHAOS_MINUTES ?= 8

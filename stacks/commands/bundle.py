@@ -117,7 +117,7 @@ def _explain(dependencies: Dependencies, *, as_json: bool) -> None:
         keys = ("source", "distribution", "why")
         print(json.dumps([dict(zip(keys, one, strict=True)) for one in dependencies.explanation], indent=2))
         return
-    if not dependencies.explanation:
+    if not dependencies.explanation and not dependencies.problems:
         print("your code needs only distributions that the image and the trainer provide")
     for source, distribution, why in dependencies.explanation:
         print(f"{source} -> {distribution}: {why}")

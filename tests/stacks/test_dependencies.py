@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,14 @@ def test_reports_code_that_cannot_be_parsed(code: Path) -> None:
     (code / "broken.py").write_text("import (\n")
     (problem,) = dependencies(code).problems
     assert "broken.py" in problem.rule
+
+
+def test_explain_claims_nothing_about_a_missing_folder(code: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dependencies(code)
+    shutil.rmtree(code)
+    assert main(["bundle", str(code.parent / "x.yaml"), "--explain"]) != 0
+    found = capsys.readouterr()
+    assert "needs only" not in found.out and "training.code" in found.err
 
 
 def test_explain_prints_origins_and_locks_nothing(code: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from training.checkpoint.address import ENTRY_PREFIX, NEWEST, Address
+from training.checkpoint.log import PREFIX
 from training.checkpoint.manifest import LogEntry, Manifest
 from training.checkpoint.storage.backend import Backend
 from training.checkpoint.storage.urls import open_backend
 from training.checkpoint.store import Listed, list_checkpoints
 from training.checkpoint.tags import read_tag, read_tags
 from training.errors import NotFoundError
+
+CHECKPOINTS = "checkpoints"
+"""Name of the store in a run's folder, as the supervisor passes it to the trainer."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,19 @@ class Selected:
         return f"{self.backend.url}#{ENTRY_PREFIX}{self.entry.sequence} (step {self.entry.step})"
 
 
+def open_existing(url: str) -> Backend:
+    """Open a store. If ``url`` is a run's folder, open the store ``checkpoints`` in it.
+
+    Raises:
+        ConfigurationError: The address is invalid.
+    """
+    backend = open_backend(url)
+    below = f"{CHECKPOINTS}/{PREFIX}"
+    if "," in url or backend.keys(PREFIX, 1) or not backend.keys(below, 1):
+        return backend
+    return open_backend(f"{url.rstrip('/')}/{CHECKPOINTS}")
+
+
 def select(text: str) -> Selected:
     """Open an address's store, and find the checkpoint.
 
@@ -35,7 +52,7 @@ def select(text: str) -> Selected:
         NotFoundError: The checkpoint does not exist or is incomplete.
     """
     address = Address.parse(text)
-    backend = open_backend(address.url)
+    backend = open_existing(address.url)
     sequence = _sequence(backend, address.selector)
     damaged = None
     for listed in list_checkpoints(backend):

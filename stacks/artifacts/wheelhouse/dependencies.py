@@ -47,6 +47,9 @@ def dependencies_of(config: DeploymentConfig) -> Dependencies:
         if folder.is_dir():
             _add_file(result, folder / REQUIREMENTS)
             _add_imports(result, folder)
+        else:
+            remedy = "set the folder with your code, as a path from the current folder, or remove the key"
+            result.problems.append(Problem("training.code", config.training.code, "is not a folder", remedy))
     if config.training.config.observation.tensorboard:
         _add_tested(result, ["tensorboard"], "training.config.observation.tensorboard")
     prepare = config.training.prepare

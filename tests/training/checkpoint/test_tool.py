@@ -48,6 +48,14 @@ def tool(capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
+def test_the_folder_of_a_run_selects_its_store(store: DirectoryBackend, tool: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    store.root.rename(tmp_path / "run" / "checkpoints")
+    assert [each["step"] for each in tool("ls", tmp_path / "run", "--json")] == [5, 4, 3, 2, 1]
+    assert tool("show", f"{tmp_path / 'run'}#4", "--json")["step"] == 4
+    assert "no complete checkpoint" in tool("ls", tmp_path, expect=1)
+
+
 def test_ls_and_show(store: DirectoryBackend, tool: Any) -> None:
     listed = tool("ls", "--json", store.url)
     assert [each["step"] for each in listed] == [5, 4, 3, 2, 1]

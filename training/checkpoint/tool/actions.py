@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from training.checkpoint.address import Address
 from training.checkpoint.gc import CollectionPlan, GarbageCollector
 from training.checkpoint.retention import MIN_KEPT, Retention
-from training.checkpoint.selection import select
+from training.checkpoint.selection import open_existing, select
 from training.checkpoint.storage.backend import Backend, tiers_of
 from training.checkpoint.storage.urls import open_backend
 from training.checkpoint.store import Listed, list_checkpoints
@@ -50,7 +50,7 @@ def run_checkpoint(options: argparse.Namespace) -> int:
 
 
 def _ls(options: argparse.Namespace, presenter: Presenter) -> int:
-    backend = open_backend(options.store)
+    backend = open_existing(options.store)
     described = [each for each in describe_checkpoints(backend) if _is_shown(each, options.all)]
     presenter.result(described)
     tiers = tiers_of(backend) if len(tiers_of(backend)) > 1 else ()
