@@ -40,7 +40,7 @@ def plot(
     labels = [top, *[""] * (height - 2), bottom] if height > 1 else [top]
     first, last = number(finite[0][0]), number(finite[-1][0])
     lines = [f"{label:>{margin}} |{line}".rstrip() for label, line in zip(labels, area, strict=True)]
-    head = f"{title}: {number(finite[-1][1])}{f' {unit}' if unit else ''}"
+    head = f"{title}: {number(finite[-1][1])}{unit if unit == '%' else f' {unit}' if unit else ''}"
     return [head, *lines, f"{'':>{margin}}  {first}{last:>{max(1, width - len(first))}}"]
 
 

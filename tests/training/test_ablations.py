@@ -139,7 +139,7 @@ def test_wsd_is_constant_and_decays_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"schedule": {"kind": "cosine", "decay_steps": 5}}, "decay_steps 5 applies to wsd only"),
+        ({"schedule": {"kind": "cosine", "decay_steps": 5}}, "decay_steps 5 applies only to wsd"),
         ({"schedule": {"kind": "constant", "min_lr_ratio": 0.5}}, "does not apply to kind constant"),
         ({"steps": 10, "schedule": {"kind": "wsd", "decay_steps": 11}}, "exceeds steps 10"),
         ({"parallel": {"static_graph": True, "find_unused_parameters": True}}, "remove one"),

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -290,8 +291,9 @@ def test_function_has_its_own_user_and_reads_no_file_of_the_cloud(
 ) -> None:
     monkeypatch.setattr(sys, "executable", REACHABLE[0])  # runtime_process.py needs only the standard library
     monkeypatch.setattr(process_users, "obstacle", lambda paths: None)
-    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest closes its folders to other users
-        folder.chmod(0o711)
+    for folder in (tmp_path, *tmp_path.parents):  # pytest closes its folders to other users
+        if folder.is_relative_to(tempfile.gettempdir()) and folder != Path(tempfile.gettempdir()):
+            folder.chmod(0o711)
     cloud.create("other", ECHO)
     cloud.functions.invoke("other", {})
     (package,) = (cloud.state / "functions" / "other").glob("*/main.py")

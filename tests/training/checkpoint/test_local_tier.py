@@ -89,7 +89,7 @@ def test_resumes_from_the_local_tier(alone: Gang, tiers: TieredBackend) -> None:
 def test_ls_shows_the_contents_of_each_tier(
     tiers: TieredBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("training.checkpoint.tool.actions.open_backend", lambda url: tiers)
+    monkeypatch.setattr("training.checkpoint.tool.actions.open_existing", lambda url: tiers)
     local, durable = tiers.tiers
     assert main(["checkpoint", "ls", f"{tmp_path},memory"]) == 0
     output = capsys.readouterr()
