@@ -168,6 +168,8 @@ KEYS_BY_PATH: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ObservabilityStack/AlarmsUsdPerHour*", ("observability.alarms.usd_per_hour",)),
     ("ObservabilityStack/AlarmsTooFewNodes*", ("observability.alarms.too_few_nodes_minutes",)),
     ("ObservabilityStack/Dashboard*", ("observability.dashboard",)),
+    ("ObservabilityStack/Zombies*", ("observability.daily_zombie_search",)),
+    ("ObservabilityStack/ZombiesLogs*/RetentionInDays", ("observability.log_retention_days",)),
     ("ObservabilityStack/Topic*", ("observability.emails",)),
     ("ObservabilityStack/Budget*", ("budget", "observability.emails")),
 )  # fmt: skip

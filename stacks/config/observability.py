@@ -62,6 +62,12 @@ class ObservabilityConfig(Section):
         "Days to keep logs. A month leaves enough time to investigate a failed run.", edit="in place", default=30
     )
     dashboard: bool = setting("Create a CloudWatch dashboard (3 USD per month).", edit="in place", default=True)
+    daily_zombie_search: bool = setting(
+        "Search once a day for resources of deployments that cost money without a run, and raise an alarm; nothing is "
+        "deleted. `trainstack zombies` does the same search.",
+        edit="in place",
+        default=True,
+    )
     emails: list[EmailAddress] = setting(
         "E-mail addresses that receive alarms; each recipient must confirm through a link from AWS.",
         edit="in place",

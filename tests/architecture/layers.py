@@ -83,7 +83,7 @@ LAYERS: dict[str, list[str]] = {
     "stacks.constructs": [
         "cdk_bootstrap_roles network observability suppressions",
         "lambda_function permissions_boundary storage",
-        "delivery nodes",
+        "delivery nodes zombie_watch",
         "fleet_resources",
         "run_controller",
     ],

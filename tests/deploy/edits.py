@@ -40,6 +40,7 @@ IN_PLACE: dict[str, Any] = {
     "node.permissions_boundary": "arn:aws:iam::aws:policy/PowerUserAccess",
     "observability.log_retention_days": 14,
     "observability.dashboard": False,
+    "observability.daily_zombie_search": False,
     "observability.emails": ["team@example.com"],
     "observability.alarms.heartbeat_missing_minutes": 20,
     "observability.alarms.too_few_nodes_minutes": 90,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -129,7 +130,8 @@ def account(tmp_path: Path) -> Iterator[Account]:
 
 
 def test_alarms_of_a_run_begin_and_end(account: Account, synthesis: Synthesis) -> None:
-    assembly = synthesis.of(CONFIG)
+    changes = {"observability.daily_zombie_search": False}  # the next test
+    assembly = synthesis.variant("without-search", changes, base=CONFIG)
     for group in (NODE_LOG, CONTROLLER_LOG):
         account.client("logs").create_log_group(logGroupName=group)
     stack = "observability"
@@ -182,12 +184,76 @@ def test_alarms_of_a_run_begin_and_end(account: Account, synthesis: Synthesis) -
     assert len(names) == 7 + len(TOO_FEW_NODES)
 
 
+def test_alarms_of_the_daily_search_begin_and_end(account: Account, synthesis: Synthesis) -> None:
+    """The function runs with its own role and permissions."""
+    assembly = synthesis.of(CONFIG)
+    bucket, parameter = "control-bucket", f"/trainstack/{CONFIG}/run"
+    template = json.loads(assembly.text("ObservabilityStack"))
+    template["Resources"] = {name: each for name, each in template["Resources"].items() if _is_of_search(name, each)}
+    (function,) = (each for each in template["Resources"].values() if each["Type"] == "AWS::Lambda::Function")
+    _upload_asset(account, assembly, function, "ObservabilityStack")
+    for each in template["Resources"].values():  # both belong to StorageStack
+        each.get("Properties", {}).pop("KmsKeyId", None)
+        each.get("Properties", {}).pop("KmsMasterKeyId", None)
+        each.get("Properties", {}).pop("PermissionsBoundary", None)
+    text = re.sub(r'\{"Fn::ImportValue": "[^"]*Arn[^"]*"\}', f'"arn:aws:s3:::{bucket}"', json.dumps(template))
+    template = json.loads(re.sub(r'\{"Fn::ImportValue": "[^"]*"\}', f'"{bucket}"', text))
+    template.pop("Outputs", None)
+    account.deploy("observability", template)
+    (name,) = account.ids("observability", "AWS::Lambda::Function").values()
+    names = account.ids("observability", "AWS::CloudWatch::Alarm")
+    failed = _ending(names, "SearchFailed")
+    (found,) = set(names.values()) - {failed}
+
+    def search() -> str:
+        answer = account.client("lambda").invoke(FunctionName=name)
+        return answer["Payload"].read().decode() if "FunctionError" in answer else ""
+
+    account.client("s3").create_bucket(Bucket=bucket)
+    account.client("ssm").put_parameter(Name=parameter, Type="String", Value='{"run": "first"}')
+    assert search() == ""
+    states = account.evaluate(_minutes(account))
+    assert (states[found], states[failed]) == ("OK", "OK")
+    tags = [{"ResourceType": "volume", "Tags": [{"Key": "trainstack:deployment", "Value": "gone"}]}]
+    account.client("ec2").create_volume(Size=1, AvailabilityZone="us-east-1a", TagSpecifications=tags)
+    assert search() == ""
+    assert _reaches(account, found, "ALARM")
+    volumes = account.client("ec2").describe_volumes(Filters=[{"Name": "status", "Values": ["available"]}])["Volumes"]
+    assert len(volumes) == 1, "nothing is deleted"
+    account.client("iam").delete_role_policy(**_only_policy(account, "observability"))
+    assert "AccessDenied" in search() or "not authorized" in search()
+    assert _reaches(account, failed, "ALARM")
+    for alarm in (found, failed):
+        assert "ALARM" in account.changes(alarm), alarm
+
+
+def _reaches(account: Account, alarm: str, state: str) -> bool:
+    """Evaluate an alarm in each of the next minutes until it has a state. Metrics follow their log lines."""
+    first = _minutes(account)
+    for minute in range(30):
+        if account.evaluate(first + minute)[alarm] == state:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _is_of_search(name: str, resource: dict[str, Any]) -> bool:
+    return name.startswith("Zombies") or resource["Type"] in ("AWS::SNS::Topic", "AWS::SNS::TopicPolicy")
+
+
+def _only_policy(account: Account, stack: str) -> dict[str, str]:
+    """Return the names of a stack's only role and its only policy."""
+    (role,) = account.ids(stack, "AWS::IAM::Role").values()
+    (policy,) = account.client("iam").list_role_policies(RoleName=role)["PolicyNames"]
+    return {"RoleName": role, "PolicyName": policy}
+
+
 def test_alarms_of_drift_detection_begin_and_end(account: Account, synthesis: Synthesis) -> None:
     assembly = synthesis.run(Path("config/delivery/production.yaml").resolve(), "delivery")
     template = _closure(json.loads(assembly.text("PipelineStack")), "AWS::CloudWatch::Alarm", "AWS::Logs::MetricFilter")
     (function,) = (each for each in template["Resources"].values() if each["Type"] == "AWS::Lambda::Function")
     targets = function["Properties"]["Environment"]["Variables"]["TARGETS"]
-    _upload_asset(account, assembly, function)
+    _upload_asset(account, assembly, function, "PipelineStack")
     number = account.cloud.clients.account
     _create_role(account, f"cdk-hnb659fds-deploy-role-{number}-us-east-1")  # the bootstrap's, which a key policy names
     account.deploy("pipeline", template)
@@ -260,13 +326,13 @@ def _names(value: Any, resources: dict[str, Any]) -> Iterator[str]:
             yield from _names(inner, resources)
 
 
-def _upload_asset(account: Account, assembly: Assembly, function: dict[str, Any]) -> None:
+def _upload_asset(account: Account, assembly: Assembly, function: dict[str, Any], stack: str) -> None:
     """Upload a function's code to the bucket that its template names, as `cdk deploy` does."""
     code = function["Properties"]["Code"]
     bucket = code["S3Bucket"]["Fn::Sub"].replace("${AWS::AccountId}", account.cloud.clients.account)
     bucket = bucket.replace("${AWS::Region}", account.cloud.region).replace("${AWS::Partition}", "aws")
     account.client("s3").create_bucket(Bucket=bucket)
-    files = json.loads((assembly.directory / "PipelineStack.assets.json").read_text())["files"]
+    files = json.loads((assembly.directory / f"{stack}.assets.json").read_text())["files"]
     source = assembly.directory / files[code["S3Key"].removesuffix(".zip")]["source"]["path"]
     account.client("s3").put_object(Bucket=bucket, Key=code["S3Key"], Body=source.read_bytes())
 

@@ -99,7 +99,7 @@ def alarms(assembly: Assembly) -> dict[str, dict[str, Any]]:
 
 def test_no_gpu_alarm_without_gpus(demo: Assembly) -> None:
     others = {"HeartbeatMissing", "RunControllerSilent", "CheckpointAge", "BootFailures", "Interruptions"}
-    others |= {"LedgerFailed"}
+    others |= {"LedgerFailed", "Zombies", "ZombiesSearchFailed"}
     assert set(alarms(demo)) == others | {cause_metric(cause) for cause in TOO_FEW_NODES}
     assert "GpuUtilization" not in json.dumps(demo.one(STACK, "AWS::CloudWatch::Dashboard"))
 
@@ -143,6 +143,7 @@ def test_alarms_use_metrics_of_a_filter(synthesis: Synthesis) -> None:
         for item in assembly.of_type(STACK, "AWS::Logs::MetricFilter").values()
         for transformation in item["Properties"]["MetricTransformations"]
     }
+    made.add(("AWS/Lambda", "Errors"))
     for alarm in alarms(assembly).values():
         stats = [each["MetricStat"]["Metric"] for each in alarm.get("Metrics", []) if "MetricStat" in each] or [alarm]
         assert {(each["Namespace"], each["MetricName"]) for each in stats} <= made
@@ -153,6 +154,32 @@ def test_gpu_alarm_and_dashboard_are_optional(synthesis: Synthesis) -> None:
     assembly = synthesis.variant("quiet", changes, base="single-gpu")
     assert "GpusIdle" not in alarms(assembly)
     assert assembly.of_type(STACK, "AWS::CloudWatch::Dashboard") == {}
+
+
+def test_the_daily_search_reads_only_and_counts_its_log_lines(demo: Assembly) -> None:
+    (role,) = (name for name in demo.of_type(STACK, "AWS::IAM::Role") if name.startswith("Zombies"))
+    actions = {one for each in demo.statements(STACK, role).values() for one in listed(each["Action"])}
+    calls = {action.partition(":")[2] for action in actions if not action.startswith("logs:")}
+    assert all(call.startswith(("Describe", "List", "GetParameters")) for call in calls)
+    (clock,) = demo.of_type(STACK, "AWS::Events::Rule").values()
+    assert clock["Properties"]["ScheduleExpression"] == "rate(1 day)"
+    found = [item["Properties"] for name, item in demo.of_type(STACK, "AWS::Logs::MetricFilter").items()]
+    (filtered,) = (each for each in found if each["FilterPattern"] == '{ $.event = "zombies" }')
+    (transformation,) = filtered["MetricTransformations"]
+    alarm = alarms(demo)["Zombies"]
+    names = ("MetricNamespace", "MetricName")
+    assert tuple(transformation[name] for name in names) == (alarm["Namespace"], alarm["MetricName"])
+    assert (transformation["MetricValue"], alarm["Threshold"], alarm["Period"]) == ("$.found", 0, 86400)
+
+
+def test_the_daily_search_is_optional(synthesis: Synthesis) -> None:
+    assembly = synthesis.variant("no-search", {"observability.daily_zombie_search": False})
+    assert not [name for name in assembly.resources(STACK) if name.startswith("Zombies")]
+    assert assembly.of_type(STACK, "AWS::Lambda::Function") == {}
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def test_topic_is_encrypted_and_has_two_publishers(demo: Assembly) -> None:

@@ -144,10 +144,10 @@ def deployments(client: Clients) -> dict[str, frozenset[str]]:
         botocore.exceptions.ClientError: AWS rejected the call.
     """
     found: dict[str, set[str]] = {}
-    for page in client("cloudformation").get_paginator("describe_stacks").paginate():
-        for stack in page["Stacks"]:
+    for page in client("cloudformation").get_paginator("list_stacks").paginate():
+        for stack in page["StackSummaries"]:
             name, _, kind = stack["StackName"].rpartition("-")
-            if kind in STACKS:
+            if kind in STACKS and stack["StackStatus"] != "DELETE_COMPLETE":  # listed for 90 days
                 found.setdefault(name, set()).add(kind)
     return {name: frozenset(kinds) for name, kinds in found.items()}
 

@@ -1,0 +1,174 @@
+"""The function that searches for resources without a run once a day, and the alarms for its results and failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsii
+from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_events as events
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sns as sns
+from aws_cdk.interfaces.aws_events import IRuleRef
+from constructs import Construct
+
+from bootstrap.documents.object_keys import run_prefix
+from stacks.artifacts.bundles import BundleFile
+from stacks.config import DeploymentConfig
+from stacks.constructs.lambda_function import lambda_function
+from stacks.constructs.suppressions import suppress
+
+DAY = Duration.days(1)
+TIMEOUT = Duration.minutes(5)
+DESCRIBE_ACTIONS = (
+    "cloudformation:ListStacks",
+    *("ec2:DescribeAddresses", "ec2:DescribeCapacityReservations", "ec2:DescribeInstances", "ec2:DescribeNatGateways"),
+    *("ec2:DescribeSnapshots", "ec2:DescribeSpotInstanceRequests", "ec2:DescribeVolumes", "ec2:DescribeVpcEndpoints"),
+    "fsx:DescribeFileSystems",
+)
+"""The calls of the search that do not support resource-level permissions. Source (2026-11):
+https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html"""
+
+
+def log_group_name(config: DeploymentConfig) -> str:
+    """Return the name of the function's log group."""
+    return f"{config.log_group}/zombies"
+
+
+class ZombieWatch(Construct):
+    """The function with its role, log group, schedule, metric and alarms. It deletes nothing.
+
+    Attributes:
+        alarms: The alarm for zombies, and the alarm for a failed search.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: DeploymentConfig,
+        control: s3.IBucket,
+        code: BundleFile,
+        topic: sns.ITopic,
+    ) -> None:
+        super().__init__(scope, id_)
+        self._config = config
+        log_group = logs.CfnLogGroup(
+            self,
+            "Logs",
+            log_group_name=log_group_name(config),
+            retention_in_days=config.observability.log_retention_days,
+        )
+        log_group.apply_removal_policy(RemovalPolicy.DESTROY)
+        function = lambda_function(
+            self,
+            program="zombie_watch",
+            code=code,
+            role=self._role(log_group, control),
+            log_group=logs.LogGroup.from_log_group_name(self, "LogsByName", log_group.ref),
+            timeout=TIMEOUT,
+            environment={
+                "DEPLOYMENT": config.name,
+                "RUN_PARAMETER": config.run_parameter,
+                "CONTROL_BUCKET": control.bucket_name,
+            },
+            no_dead_letter_queue="An alarm reports a failed search, and the next search runs within a day",
+        )
+        clock = events.Rule(self, "Clock", schedule=events.Schedule.rate(DAY))
+        clock.add_target(FunctionTarget(function))
+        function.add_permission(
+            "ClockMayInvoke", principal=iam.ServicePrincipal("events.amazonaws.com"), source_arn=clock.rule_arn
+        )
+        self.alarms = self._alarms(log_group, function, actions.SnsAction(topic))
+
+    def _role(self, log_group: logs.CfnLogGroup, control: s3.IBucket) -> iam.Role:
+        stack, config = Stack.of(self), self._config
+        parameter = f"arn:{stack.partition}:ssm:{stack.region}:{stack.account}:parameter{config.run_parameter}"
+        statements: list[tuple[str, list[str], list[str], dict[str, Any] | None]] = [
+            ("FindResources", list(DESCRIBE_ACTIONS), ["*"], None),
+            ("ReadRunDocument", ["ssm:GetParameters"], [parameter], None),
+            (
+                "ListHeartbeats",
+                ["s3:ListBucket"],
+                [control.bucket_arn],
+                {"StringLike": {"s3:prefix": run_prefix(config.name, "*")}},
+            ),
+            ("WriteLogs", ["logs:CreateLogStream", "logs:PutLogEvents"], [log_group.attr_arn], None),
+        ]
+        role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
+        for sid, allowed, resources, conditions in statements:
+            role.add_to_policy(
+                iam.PolicyStatement(sid=sid, actions=allowed, resources=resources, conditions=conditions)
+            )
+        reason = "Describe calls do not support resource-level permissions"
+        suppress(role.node.find_child("DefaultPolicy"), "AwsSolutions-IAM5", reason, applies_to=[r"Resource::\*"])
+        return role
+
+    def _alarms(
+        self, log_group: logs.CfnLogGroup, function: lambda_.Function, action: actions.SnsAction
+    ) -> list[cloudwatch.Alarm]:
+        namespace = f"Trainstack/{Stack.of(self).stack_name}"
+        logs.CfnMetricFilter(
+            self,
+            "Found",
+            log_group_name=log_group.ref,
+            filter_pattern='{ $.event = "zombies" }',
+            metric_transformations=[
+                logs.CfnMetricFilter.MetricTransformationProperty(
+                    metric_namespace=namespace, metric_name="Zombies", metric_value="$.found", unit="Count"
+                )
+            ],
+        )
+        found = cloudwatch.Metric(namespace=namespace, metric_name="Zombies", statistic="Maximum", period=DAY)
+        alarms = []
+        for id_, metric, description in (
+            (
+                "Zombies",
+                found,
+                "Resources cost money without a run. `trainstack zombies` lists them with their remedies; log group "
+                f"{log_group_name(self._config)} has the list of the search",
+            ),
+            (
+                "SearchFailed",
+                function.metric_errors(period=DAY),
+                f"The daily search for resources without a run failed; see log group {log_group_name(self._config)}",
+            ),
+        ):
+            alarm = cloudwatch.Alarm(
+                self,
+                id_,
+                metric=metric,
+                threshold=0,
+                comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
+                evaluation_periods=1,
+                treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
+                alarm_description=f"{Stack.of(self).stack_name}: {description}",
+            )
+            alarm.add_alarm_action(action)
+            alarm.add_ok_action(action)
+            alarms.append(alarm)
+        return alarms
+
+
+@jsii.implements(events.IRuleTarget)
+class FunctionTarget:
+    """A function as a rule target. The CDK's own target names its permission after the path of the rule.
+
+    In a pipeline's stage, the path and therefore the template would differ from those of a local deploy.
+    """
+
+    def __init__(self, function: lambda_.IFunction) -> None:
+        self._function = function
+
+    def bind(self, rule: IRuleRef, id: str | None = None) -> events.RuleTargetConfig:
+        """Return the target configuration of a rule."""
+        return events.RuleTargetConfig(
+            arn=self._function.function_arn,
+            retry_policy=events.CfnRule.RetryPolicyProperty(maximum_retry_attempts=1),
+        )
