@@ -108,7 +108,7 @@ class Ec2Service(Service):
                 count -= 1
         answer = self._describe({"InstanceIds": [instance.id for instance in launched]})
         reservation: Mapping[str, Any] = answer["Reservations"][0]
-        for shown in reservation["Instances"]:  # the state at launch, even if an instance has started meanwhile
+        for shown in reservation["Instances"]:  # the state at launch, even if an instance has already started
             shown["State"] = {"Code": 0, "Name": "pending"}
         return reservation
 
