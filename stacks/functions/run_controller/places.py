@@ -117,13 +117,13 @@ class Record:
             now_unix_seconds: The current time.
             shortest_hours: Time that requests in all other places take, so that they are tried first.
         """
-        seen = self._look(now_unix_seconds)
+        seen, faded = self._look(now_unix_seconds), self.at(now_unix_seconds)
         first = max(shortest_hours, REFUSAL_HOURS.get(cause, REFUSAL_HOURS[Cause.UNKNOWN]))
         longest = max(shortest_hours, LONGEST_REFUSAL_HOURS.get(cause, LONGEST_REFUSAL_HOURS[Cause.UNKNOWN]))
         hours = min(first * 2.0 ** min(self.refusals, 16), longest)
         return replace(
-            self.at(now_unix_seconds),
-            unavailable_hours=self.at(now_unix_seconds).unavailable_hours + seen,
+            faded,
+            unavailable_hours=faded.unavailable_hours + seen,
             looked_unix_seconds=now_unix_seconds,
             refusals=self.refusals + 1,
             refused_until_unix_seconds=now_unix_seconds + hours * HOUR,
