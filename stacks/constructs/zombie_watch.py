@@ -20,10 +20,10 @@ from constructs import Construct
 from bootstrap.documents.object_keys import run_prefix
 from stacks.artifacts.bundles import BundleFile
 from stacks.config import DeploymentConfig
+from stacks.constructs.daily_alarm import DAY, count_metric, daily_alarm
 from stacks.constructs.lambda_function import lambda_function
 from stacks.constructs.suppressions import suppress
 
-DAY = Duration.days(1)
 TIMEOUT = Duration.minutes(5)
 DESCRIBE_ACTIONS = (
     "cloudformation:ListStacks",
@@ -113,19 +113,9 @@ class ZombieWatch(Construct):
     def _alarms(
         self, log_group: logs.CfnLogGroup, function: lambda_.Function, action: actions.SnsAction
     ) -> list[cloudwatch.Alarm]:
-        namespace = f"Trainstack/{Stack.of(self).stack_name}"
-        logs.CfnMetricFilter(
-            self,
-            "Found",
-            log_group_name=log_group.ref,
-            filter_pattern='{ $.event = "zombies" }',
-            metric_transformations=[
-                logs.CfnMetricFilter.MetricTransformationProperty(
-                    metric_namespace=namespace, metric_name="Zombies", metric_value="$.found", unit="Count"
-                )
-            ],
+        found = count_metric(
+            self, "Found", log_group_name=log_group.ref, event="zombies", field="found", name="Zombies"
         )
-        found = cloudwatch.Metric(namespace=namespace, metric_name="Zombies", statistic="Maximum", period=DAY)
         alarms = []
         for id_, metric, description in (
             (
@@ -140,16 +130,7 @@ class ZombieWatch(Construct):
                 f"The daily search for resources without a run failed; see log group {log_group_name(self._config)}",
             ),
         ):
-            alarm = cloudwatch.Alarm(
-                self,
-                id_,
-                metric=metric,
-                threshold=0,
-                comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
-                evaluation_periods=1,
-                treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
-                alarm_description=f"{Stack.of(self).stack_name}: {description}",
-            )
+            alarm = daily_alarm(self, id_, metric, f"{Stack.of(self).stack_name}: {description}")
             alarm.add_alarm_action(action)
             alarm.add_ok_action(action)
             alarms.append(alarm)

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aws_cdk import Duration, RemovalPolicy, Stack
-from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as events_targets
@@ -18,6 +17,7 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from stacks.artifacts.bundles import BundleFile
+from stacks.constructs.daily_alarm import DAY, count_metric, daily_alarm
 from stacks.constructs.lambda_function import lambda_function
 
 LOG_RETENTION_DAYS = 90
@@ -88,38 +88,15 @@ class DriftWatch(Construct):
         return role
 
     def _alarms(self, name: str, log_group: logs.CfnLogGroup, function: lambda_.Function, topic: sns.ITopic) -> None:
-        namespace, day = f"Trainstack/{Stack.of(self).stack_name}", Duration.days(1)
-        logs.CfnMetricFilter(
-            self,
-            "Drifted",
-            log_group_name=log_group.ref,
-            filter_pattern='{ $.event = "drift" }',
-            metric_transformations=[
-                logs.CfnMetricFilter.MetricTransformationProperty(
-                    metric_namespace=namespace, metric_name="DriftedResources", metric_value="$.drifted", unit="Count"
-                )
-            ],
+        drifted = count_metric(
+            self, "Drifted", log_group_name=log_group.ref, event="drift", field="drifted", name="DriftedResources"
         )
-        drifted = cloudwatch.Metric(
-            namespace=namespace, metric_name="DriftedResources", statistic="Maximum", period=day
-        )
-        failed = function.metric_errors(period=day)
         for id_, metric, description in (
             (
                 "DriftAlarm",
                 drifted,
                 f"Resources were changed outside CloudFormation; see log group {log_group.ref}",
             ),
-            ("LookAlarm", failed, f"Drift detection failed for the stacks of {name}"),
+            ("LookAlarm", function.metric_errors(period=DAY), f"Drift detection failed for the stacks of {name}"),
         ):
-            alarm = cloudwatch.Alarm(
-                self,
-                id_,
-                metric=metric,
-                threshold=0,
-                comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
-                evaluation_periods=1,
-                treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
-                alarm_description=description,
-            )
-            alarm.add_alarm_action(actions.SnsAction(topic))
+            daily_alarm(self, id_, metric, description).add_alarm_action(actions.SnsAction(topic))
