@@ -6,12 +6,12 @@ tokens except the first.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from training.data.dataset import TokenSplit
+from training.data.dataset import Dataset, SplitName, TokenSplit
 from training.data.device_copy import Rows
 
 NO_TARGET = -100
@@ -110,3 +110,13 @@ class Documents:
     def targets(self, numbers: Numbers) -> int:
         """Return the number of targets: every token in a document except the first."""
         return int(self._lengths[numbers].sum()) - len(numbers)
+
+
+def samples_of(
+    dataset: Dataset, split: SplitName, sequence_length: int, documents: Literal["joined", "apart"]
+) -> Samples:
+    """Return the samples of a split: windows over joined documents, or documents that are kept apart."""
+    tokens = dataset.split(split)
+    if documents == "joined":
+        return Windows(tokens, sequence_length)
+    return Documents(tokens, sequence_length, dataset.record.end_of_text_id)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from training.data.dataset import Dataset
-from training.data.samples import Documents, Samples, Windows
+from training.data.samples import samples_of
 from training.errors import ConfigurationError
 from training.inference.trained import Trained, open_trained, open_validation, perplexity, tokenizer_of
 
@@ -74,9 +74,7 @@ def evaluate(trained: Trained, dataset: Dataset, batch_size: int) -> Evaluation:
             ]
         )
     split, length = dataset.split("validation"), trained.config.shape.sequence_length
-    samples: Samples = Windows(split, length)
-    if trained.samples == "apart":
-        samples = Documents(split, length, record.end_of_text_id)
+    samples = samples_of(dataset, "validation", length, "apart" if trained.samples == "apart" else "joined")
     if not samples.count:
         raise ConfigurationError(
             [

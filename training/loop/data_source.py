@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from training.checkpoint.storage.urls import open_backend
-from training.config import DataConfig, TrainingConfig
+from training.config import TrainingConfig
 from training.data.batches import TrainBatches, ValidationBatches
-from training.data.dataset import RECORD_FILE, Dataset, DatasetRecord, SplitName, open_dataset, read_record
+from training.data.dataset import RECORD_FILE, DatasetRecord, open_dataset, read_record
 from training.data.mapped import MappedTrainBatches, MappedValidationBatches, build_dataset, worker_count
-from training.data.samples import Documents, Samples, Windows
+from training.data.samples import samples_of
 from training.data.streaming import CachedWindows, RangeReader, RemoteSplit, StreamedOrder, StreamedWindows
 from training.errors import ConfigurationError
 from training.process.distributed import Gang
@@ -83,16 +83,16 @@ def open_source(config: TrainingConfig, directory: Path, url: str | None, gang: 
 
 def _open_tokens(config: TrainingConfig, directory: Path, gang: Gang) -> Source:
     dataset = open_dataset(directory)
-    sequence_length = config.model.shape.sequence_length
+    sequence_length, documents = config.model.shape.sequence_length, config.data.documents
     dataset.require_sequences(sequence_length)
     if gang.local_rank == 0 and dataset.total_bytes() <= HASHED_AT_START_BYTES:
         dataset.verify_hashes()
     return Source(
         train=TrainBatches(
-            _samples(config.data, dataset, "train", sequence_length), config.seed, gang.device, config.global_batch_size
+            samples_of(dataset, "train", sequence_length, documents), config.seed, gang.device, config.global_batch_size
         ),
         validation=ValidationBatches(
-            _samples(config.data, dataset, "validation", sequence_length), _validation_sequences(config), gang.device
+            samples_of(dataset, "validation", sequence_length, documents), _validation_sequences(config), gang.device
         ),
         tokens=dataset.record,
         name=dataset.record.name,
@@ -133,13 +133,6 @@ def _open_stream(config: TrainingConfig, directory: Path, url: str | None, gang:
         loss_terms_per_sequence=sequence_length,
         samples="streamed",
     )
-
-
-def _samples(config: DataConfig, dataset: Dataset, split: SplitName, sequence_length: int) -> Samples:
-    tokens = dataset.split(split)
-    if config.documents == "joined":
-        return Windows(tokens, sequence_length)
-    return Documents(tokens, sequence_length, dataset.record.end_of_text_id)
 
 
 def _open_user_dataset(config: TrainingConfig, directory: Path, gang: Gang) -> Source:
