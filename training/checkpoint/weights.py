@@ -25,14 +25,12 @@ MODEL_PREFIX = "model/"
 
 
 def load_weights(address: str, model: nn.Module, subject: Subject | None = None) -> Selected:
-    """Load a checkpoint's weights into a model's parameters and persistent buffers.
+    """Load the weights of the checkpoint at an address. See load_selected_weights.
 
     Args:
         address: address in the form ``URL`` or ``URL#CHECKPOINT``, as for ``python -m training checkpoint``.
-        model: model with exactly the checkpoint's tensors, bare or wrapped by DistributedDataParallel and
-            torch.compile.
-        subject: tokenizer and dataset to compare with the checkpoint's. A checkpoint trained with another tokenizer is
-            rejected. None: do not compare.
+        model: model that receives the weights.
+        subject: tokenizer and dataset to compare with the checkpoint's; None: do not compare.
 
     Returns:
         The loaded checkpoint.
@@ -44,6 +42,24 @@ def load_weights(address: str, model: nn.Module, subject: Subject | None = None)
         CorruptCheckpointError: The checkpoint is damaged; the model may be partly overwritten.
     """
     selected = select(address)
+    load_selected_weights(selected, model, subject)
+    return selected
+
+
+def load_selected_weights(selected: Selected, model: nn.Module, subject: Subject | None = None) -> None:
+    """Load a checkpoint's weights into a model's parameters and persistent buffers.
+
+    Args:
+        selected: the checkpoint.
+        model: model with exactly the checkpoint's tensors, bare or wrapped by DistributedDataParallel and
+            torch.compile.
+        subject: tokenizer and dataset to compare with the checkpoint's. A checkpoint trained with another tokenizer is
+            rejected. None: do not compare.
+
+    Raises:
+        ConfigurationError: The checkpoint belongs to another model or tokenizer; nothing was changed.
+        CorruptCheckpointError: The checkpoint is damaged; the model may be partly overwritten.
+    """
     _refuse_other_tokenizer(selected, subject)
     parts = [(part, _records(part)) for part in selected.manifest.parts]
     forms = {name: record for _, records in parts for name, record in records.items()}
@@ -56,7 +72,6 @@ def load_weights(address: str, model: nn.Module, subject: Subject | None = None)
         )
     for part, records in parts:
         _read(selected, part, {name: targets[name].detach() for name in records})
-    return selected
 
 
 def load_weights_together(gang: Gang, model: nn.Module, load: Callable[[], str]) -> str:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from training.checkpoint.selection import Selected, select
 from training.checkpoint.storage.urls import open_backend
-from training.checkpoint.weights import load_weights
+from training.checkpoint.weights import load_selected_weights
 from training.config import ModelConfig
 from training.data.dataset import RECORD_FILE, Dataset, DatasetRecord, parse_record
 from training.errors import ConfigurationError, DatasetError
@@ -93,10 +93,10 @@ def _of_checkpoint(address: str) -> Trained:
             [f"{selected.title}: belongs to {owner}; use a checkpoint of a GPT or Llama from the built-in trainer"]
         )
     model = build_named_model(config, subject.vocabulary_size)
-    title = load_weights(address, model).title
+    load_selected_weights(selected, model)
     samples = subject.samples or "joined"
     hashes = frozenset({subject.tokenizer_sha256})
-    return Trained(title, _ready(model), config, subject.vocabulary_size, None, hashes, samples)
+    return Trained(selected.title, _ready(model), config, subject.vocabulary_size, None, hashes, samples)
 
 
 def _of_folder(folder: ModelFolder) -> Trained:

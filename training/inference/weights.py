@@ -10,11 +10,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from training.checkpoint.address import ENTRY_PREFIX, Address
 from training.checkpoint.selection import Selected, select
 from training.checkpoint.tool.export import export_bytes, export_file, write_file
 from training.checkpoint.tool.presentation import Presenter, size
-from training.checkpoint.weights import load_weights
+from training.checkpoint.weights import load_selected_weights
 from training.config import ModelConfig
 from training.data.text.bpe import end_of_text_id
 from training.errors import ConfigurationError
@@ -50,7 +49,7 @@ def run_weights(options: argparse.Namespace) -> int:
         if any(folder.iterdir()):
             raise ConfigurationError([f"{folder}: not empty; choose another folder"])
         if is_named and config is not None:
-            _write_named(options.model, selected, config, folder, options.layout, content)
+            _write_named(selected, config, folder, options.layout, content)
         else:
             with Presenter(as_json=False).progress("read", export_bytes(selected, "weights")) as report:
                 export_file(selected, folder / WEIGHTS_FILE, "weights", overwrite=False, report=report)
@@ -63,13 +62,11 @@ def run_weights(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write_named(
-    address: str, selected: Selected, config: ModelConfig, folder: Path, layout: str, tokenizer: bytes | None
-) -> None:
+def _write_named(selected: Selected, config: ModelConfig, folder: Path, layout: str, tokenizer: bytes | None) -> None:
     subject = selected.manifest.subject
     assert subject is not None, "a named model has one"
     model = build_named_model(config, subject.vocabulary_size)
-    load_weights(f"{Address.parse(address).url}#{ENTRY_PREFIX}{selected.entry.sequence}", model)
+    load_selected_weights(selected, model)
     state = model.state_dict()
     if layout == "hugging-face":
         end = None
