@@ -30,6 +30,7 @@ $(VENV)/.installed: requirements.lock requirements-cpu.lock requirements-cuda.lo
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is required, but this is {v[0]}.{v[1]}; use make PYTHON=/path/to/python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# PyPI has torch for CUDA only. If pip's configuration offers the build for CPUs, install that one: it is much smaller.
+	@# Without that build, this fails, and the next line installs torch or prints the error.
 	$(BIN)/python -m $(PIP) --no-compile --requirement requirements-cpu.lock 2>/dev/null || true
 	$(BIN)/python -m $(PIP) --no-compile --requirement requirements.lock
 	@# Only CUDA builds of torch need more packages. CPU builds end in +cpu, except on systems other than Linux.
