@@ -1,4 +1,4 @@
-"""The metric and the alarms of a function that runs once a day and logs a count."""
+"""The metric and the alarms of a function that runs daily and logs a count."""
 
 from __future__ import annotations
 
