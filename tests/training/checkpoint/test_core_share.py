@@ -29,14 +29,15 @@ class Clocks:
 def test_core_share_follows_the_load() -> None:
     clocks = Clocks()
     meter = CoreShare(lambda: clocks.thread, lambda: clocks.elapsed)
-    clocks.work(meter, 5)
-    assert not meter.is_short
+    clocks.share = 0.78
+    clocks.work(meter, 50)
+    assert not meter.is_short, "siblings that store chunks are not training"
     clocks.share = 0.5
-    clocks.work(meter, 1)
-    assert not meter.is_short, "one measurement may be unlucky"
-    clocks.work(meter, 3)
+    clocks.work(meter, 2)
+    assert not meter.is_short, "two measurements may be unlucky"
+    clocks.work(meter, 6)
     assert meter.is_short
-    clocks.share = 1.0
+    clocks.share = 0.78
     clocks.work(meter, 6)
     assert not meter.is_short
 

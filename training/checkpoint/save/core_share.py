@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SHORT_BELOW = 0.8
-"""A thread that runs for less than this share of the time competes with training for a core. The share is 1 for a
-thread that is alone on its core, and one half if a training thread uses the same core."""
-WEIGHT_OF_NEWEST = 0.25
+SHORT_BELOW = 0.65
+"""A thread that runs for less than this share of the time competes with training for a core. The share is one half if a
+training thread uses the same core. Without training it is about 0.8 and not 1, because the thread also waits for its
+siblings, which store chunks, and for the interpreter's lock."""
+WEIGHT_OF_NEWEST = 0.15
 """A measurement lasts only milliseconds, so one measurement may include another thread's time slice."""
 
 
