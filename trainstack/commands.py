@@ -22,33 +22,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 
 from stacks.capacity.catalogue import catalogue
-from trainstack import (
-    account,
-    cost_command,
-    deploying,
-    metrics,
-    node_events,
-    programs,
-    status,
-    tensorboard,
-    verbs,
-    why,
-    zombies_command,
-)
+from trainstack import account, models
+from trainstack.costs import command as cost_command
+from trainstack.observe import metrics, node_events, status, tensorboard, why
+from trainstack.observe.current import observing, status_of
+from trainstack.operate import deploying, verbs
 from trainstack.reader_policy import operator_policy, reader_policy
-from trainstack.session import (
-    EXIT_CODES,
-    FAILED,
-    MISSING,
-    Account,
-    CommandError,
-    Json,
-    Name,
-    Region,
-    observing,
-    span_seconds,
-    status_of,
-)
+from trainstack.session import EXIT_CODES, FAILED, MISSING, Account, CommandError, Json, Name, Region, span_seconds
+from trainstack.zombies import command as zombies_command
 
 PLUGIN_PAGE = (
     "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
@@ -243,7 +224,7 @@ deploying.add(app)
 verbs.add(app)
 cost_command.add(app)
 metrics.add(app)
-programs.add(app)
+models.add(app)
 tensorboard.add(app)
 zombies_command.add(app)
 for program in PROGRAMS:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import Annotated, Any
 
 import boto3
 import typer
 from botocore.config import Config
-
-from stacks.capacity.catalogue import catalogue
-from trainstack import account, status
 
 FAILED, INVALID, MISSING, REFUSED = 1, 2, 3, 4
 EXIT_CODES = (
@@ -55,17 +51,6 @@ class Account:
         for service in services:
             self.client(service)
         return self
-
-
-def observing(region: str | None) -> Account:
-    """Return an account with the clients that an observation uses."""
-    return Account(region).prepare("cloudformation", "ssm", "s3", "ec2")
-
-
-def status_of(opened: Account, deployment: account.Deployment) -> status.Status:
-    """Return a deployment's status now."""
-    now = time.time()
-    return status.status_of(account.observe(opened.client, deployment, now), catalogue(), opened.region, now)
 
 
 def span_seconds(span: str) -> float:

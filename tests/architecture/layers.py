@@ -122,11 +122,21 @@ LAYERS: dict[str, list[str]] = {
         "trainer",
     ],
     "trainstack": [
-        "account new_file node_events plots waiting",
-        "cost desired reader_policy status zombies",
-        "session why",
-        "cost_command metrics programs tensorboard verbs zombies_command",
-        "deploying",
+        "account programs session",
+        "observe reader_policy",
+        "costs models operate zombies",
         "commands",
     ],
+    "trainstack.costs": ["cost", "command"],
+    "trainstack.observe": [
+        "node_events plots status",
+        "current why",
+        "metrics tensorboard",
+    ],
+    "trainstack.operate": [
+        "desired new_file waiting",
+        "verbs",
+        "deploying",
+    ],
+    "trainstack.zombies": ["search", "command"],
 }

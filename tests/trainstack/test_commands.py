@@ -25,10 +25,10 @@ from stacks.functions.run_controller.records import state_key
 from tests.localcloud.core.conftest import as_role, make_role
 from tests.trainstack.stacks import create_stack
 from tests.trainstack.test_status import REPORT, RUN
-from trainstack import desired
 from trainstack.account import NotDeployed, find, find_all, observe
+from trainstack.observe.tensorboard import Copied, Copy
+from trainstack.operate import desired
 from trainstack.reader_policy import operator_policy, reader_policy
-from trainstack.tensorboard import Copied, Copy
 
 ROOT = Path(__file__).parents[2]
 REGION = "us-east-1"

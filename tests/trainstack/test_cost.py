@@ -21,9 +21,10 @@ from stacks.functions.run_controller.records import state_key
 from stacks.functions.run_controller.spending import Spending
 from tests.trainstack.stacks import create_stack
 from tests.trainstack.test_status import REPORT, RUN
-from trainstack import cost, cost_command
 from trainstack.account import Deployment, Observation
 from trainstack.commands import app
+from trainstack.costs import command as cost_command
+from trainstack.costs import cost
 
 BUCKETS = {"CheckpointBucket": "checkpoints", "ControlBucket": "control"}
 DAY = 1_790_035_200  # 2026-09-22 00:00 UTC

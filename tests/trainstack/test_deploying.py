@@ -15,8 +15,9 @@ from stacks.functions.run_controller.causes import Cause
 from stacks.functions.run_controller.policy import ControllerState
 from stacks.loading import load
 from tests.trainstack.test_status import RUN, status
-from trainstack import deploying, new_file, programs, waiting
+from trainstack import programs
 from trainstack.commands import main
+from trainstack.operate import deploying, new_file, waiting
 
 VALUES = {"--instance-type": "g6.2xlarge", "--nodes": "2", "--market": "on_demand", "--preset": "llama-160m"}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainstack.metrics import Series, plotted, series, table
-from trainstack.plots import number, plot
+from trainstack.observe.metrics import Series, plotted, series, table
+from trainstack.observe.plots import number, plot
 
 
 def record(at: float, kind: str, step: Any, **values: Any) -> dict[str, Any]:

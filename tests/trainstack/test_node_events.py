@@ -14,7 +14,7 @@ from moto import mock_aws
 from bootstrap.events import shipper
 from bootstrap.supervise.supervisor import TICK_SECONDS
 from bootstrap.supervise.trainers.output import INTERVAL_SECONDS
-from trainstack.node_events import POLL_SECONDS, EventReader, line_of, output_lines
+from trainstack.observe.node_events import POLL_SECONDS, EventReader, line_of, output_lines
 
 GROUP = "/trainstack/x"
 

@@ -11,7 +11,7 @@ from moto import mock_aws
 
 from stacks.functions.zombie_watch.search import Search, _spot_requests
 from trainstack.account import DEPLOYMENT_TAG
-from trainstack.zombies import end
+from trainstack.zombies.search import end
 
 REGION = "us-east-1"
 

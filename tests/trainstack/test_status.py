@@ -13,7 +13,7 @@ from bootstrap.supervise.membership.records import Checkpoint, RunStatus
 from stacks.capacity.catalogue import catalogue
 from stacks.functions.run_controller.policy import ControllerState
 from trainstack.account import Deployment, Node, Observation
-from trainstack.status import duration, lines, status_of
+from trainstack.observe.status import duration, lines, status_of
 
 NOW = 1_800_000_000.0
 RUN = RunDocument.from_json(

@@ -11,9 +11,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from trainstack import tensorboard
+from trainstack.observe import tensorboard
+from trainstack.observe.tensorboard import Copied, Copy
 from trainstack.session import CommandError
-from trainstack.tensorboard import Copied, Copy
 
 PREFIX = "runs/demo/first/results/"
 NAME = "gen-1/node-0/tensorboard/events.out.tfevents.1.node.2.0"
@@ -116,8 +116,8 @@ def test_tensorboard_reads_the_copy_while_it_grows(
         started.append(Server(command, code))
         return started[-1]
 
-    monkeypatch.setattr("trainstack.tensorboard.subprocess.Popen", start)
-    monkeypatch.setattr("trainstack.tensorboard.time.sleep", lambda seconds: put(s3, NAME, next(contents)))
+    monkeypatch.setattr("trainstack.observe.tensorboard.subprocess.Popen", start)
+    monkeypatch.setattr("trainstack.observe.tensorboard.time.sleep", lambda seconds: put(s3, NAME, next(contents)))
     copy = Copy(s3, "checkpoints", PREFIX, tmp_path / "new")
     if code:
         with pytest.raises(CommandError, match="ended with code 3"):
@@ -141,8 +141,8 @@ def test_without_tensorboard_the_copy_grows_until_the_user_ends_it(
         if next(looks, "end") == "end":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainstack.tensorboard.importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("trainstack.tensorboard.time.sleep", sleep)
+    monkeypatch.setattr("trainstack.observe.tensorboard.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("trainstack.observe.tensorboard.time.sleep", sleep)
     with pytest.raises(KeyboardInterrupt):
         tensorboard._follow(Copy(s3, "checkpoints", PREFIX, tmp_path), 6006)
     assert (tmp_path / NAME).read_bytes() == b"first"

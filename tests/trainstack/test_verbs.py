@@ -21,10 +21,10 @@ from stacks.functions.run_controller.policy import ControllerState
 from stacks.functions.run_controller.records import state_key
 from tests.trainstack.stacks import create_stack
 from tests.trainstack.test_status import REPORT, RUN
-from trainstack import desired, verbs, waiting
 from trainstack.commands import main
+from trainstack.operate import desired, verbs, waiting
+from trainstack.operate.waiting import Look, wait
 from trainstack.session import REFUSED
-from trainstack.waiting import Look, wait
 
 PARAMETER = "/trainstack/demo/desired"
 CALLER = "arn:aws:sts::123456789012:user/moto"

@@ -19,7 +19,7 @@ from tests.stacks.run_controller.test_causes import RECORDED
 from tests.stacks.run_controller.test_handler import DOCUMENT, INDEX, STATE, World, fail_to_boot
 from tests.trainstack.stacks import create_stack
 from trainstack.commands import main
-from trainstack.why import FAILURES_PATTERN, SENTENCES, newest
+from trainstack.observe.why import FAILURES_PATTERN, SENTENCES, newest
 
 GROUP = "/trainstack/x"
 

@@ -24,7 +24,7 @@ from tests.trainstack.stacks import create_stack
 from tests.trainstack.test_status import RUN
 from trainstack.account import DEPLOYMENT_TAG
 from trainstack.commands import main
-from trainstack.zombies import can_end, end, search
+from trainstack.zombies.search import can_end, end, search
 
 REGION = "us-east-1"
 HOUR = 3600.0

@@ -28,7 +28,7 @@ QUESTIONS: Mapping[str, tuple[str, object]] = {
     "global_batch_size": ("Sequences per step, across all GPUs", 256),
 }
 """The question and the default for each value to ask for."""
-SCHEMA = Path(__file__).resolve().parents[1] / "docs" / "deployment.schema.json"
+SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "deployment.schema.json"
 WIDTH = 118
 
 

@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stacks.errors import ConfigError
-from trainstack import account, desired, programs
-from trainstack.session import (
-    FAILED,
-    INVALID,
-    REFUSED,
-    Account,
-    CommandError,
-    Json,
-    confirm,
-    observing,
-    status_of,
-)
-from trainstack.status import Status
-from trainstack.verbs import LIMITED, saved
-from trainstack.waiting import Look, wait
+from trainstack import account, programs
+from trainstack.observe.current import observing, status_of
+from trainstack.observe.status import Status
+from trainstack.operate import desired
+from trainstack.operate.verbs import LIMITED, saved
+from trainstack.operate.waiting import Look, wait
+from trainstack.session import FAILED, INVALID, REFUSED, Account, CommandError, Json, confirm
 
 if TYPE_CHECKING:  # importing the configuration would double the start of commands such as `status`
     from stacks.config import DeploymentConfig
@@ -55,7 +47,7 @@ def init(
     batch: Annotated[int | None, typer.Option(help="Sequences per step, across all GPUs.")] = None,
 ) -> None:
     """Write a commented deployment file. On a terminal, prompts for values that are not given as options."""
-    from trainstack import new_file
+    from trainstack.operate import new_file
 
     given: dict[str, object] = {
         "name": name or new_file.name_of(file),

@@ -16,7 +16,7 @@ from bootstrap.documents.object_keys import results_prefix
 from bootstrap.events.schema import GenerationEnded
 from stacks.functions.run_controller.causes import REMEDIES, Cause
 from trainstack.account import Clients, Observation
-from trainstack.status import LATE_SECONDS, Status, duration
+from trainstack.observe.status import LATE_SECONDS, Status, duration
 
 SENTENCES: Mapping[Cause, str] = {
     Cause.PERMISSION: "AWS denies the launch of nodes.",

@@ -14,8 +14,8 @@ import typer
 
 from stacks.commands.progress import Progress
 from stacks.functions.zombie_watch.search import Zombie
-from trainstack import zombies
 from trainstack.session import FAILED, Account, CommandError, Json, Region, confirm
+from trainstack.zombies import search as zombies
 
 
 def add(app: typer.Typer) -> None:

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from bootstrap.documents.desired_state import DesiredState
-from trainstack import account, desired
+from trainstack import account
 from trainstack.account import Deployment
-from trainstack.session import FAILED, REFUSED, Account, CommandError, Json, Name, Region, observing, status_of
-from trainstack.status import Status
-from trainstack.waiting import Look, wait
+from trainstack.observe.current import observing, status_of
+from trainstack.observe.status import Status
+from trainstack.operate import desired
+from trainstack.operate.waiting import Look, wait
+from trainstack.session import FAILED, REFUSED, Account, CommandError, Json, Name, Region
 
 STOP_SECONDS = 900.0
 START_SECONDS = 600.0

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import boto3
 import typer
 
-from trainstack import account, cost
-from trainstack.session import FAILED, Account, CommandError, Json, Region, observing
+from trainstack import account
+from trainstack.costs import cost
+from trainstack.observe.current import observing
+from trainstack.session import FAILED, Account, CommandError, Json, Region
 
 LABELS = ("run", "node", "zone", "market", "day")
 

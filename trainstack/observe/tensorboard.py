@@ -19,7 +19,8 @@ from botocore.exceptions import ClientError
 
 from bootstrap.documents.object_keys import is_event_file, results_prefix
 from trainstack import account
-from trainstack.session import MISSING, Account, CommandError, Name, Region, observing
+from trainstack.observe.current import observing
+from trainstack.session import MISSING, Account, CommandError, Name, Region
 
 POLL_SECONDS = 10.0
 DEFAULT_PORT = 6006

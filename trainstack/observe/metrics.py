@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from trainstack import account
-from trainstack.node_events import Event, EventReader
-from trainstack.plots import plot
+from trainstack.observe.node_events import Event, EventReader
+from trainstack.observe.plots import plot
 from trainstack.session import MISSING, Account, CommandError, Json, Name, Region, span_seconds
 
 PATTERN = '{ ($.event = "trainer") || ($.event = "gpu_use") }'

@@ -1,0 +1,1 @@
+"""The costs of a deployment."""

@@ -1,0 +1,1 @@
+"""Read-only commands: the status, events, metrics and problems of a run."""

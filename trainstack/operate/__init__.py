@@ -1,0 +1,1 @@
+"""Commands that create, change and remove a deployment or its run."""

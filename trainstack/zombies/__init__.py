@@ -1,0 +1,1 @@
+"""Resources that cost money without a run."""
