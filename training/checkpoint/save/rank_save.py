@@ -24,8 +24,8 @@ from training.checkpoint.gc import GarbageCollector
 from training.checkpoint.log import LogWriter
 from training.checkpoint.manifest import ChunkRecord, Manifest, PartMessage, PartRecord, chunk_key, tensor_records
 from training.checkpoint.retention import Retention
-from training.checkpoint.save.core_share import CoreShare
 from training.checkpoint.save.local_tier import LocalRecord, LocalStage, write_record
+from training.checkpoint.save.other_load import OtherLoad
 from training.checkpoint.save.progress import ProgressMeter
 from training.checkpoint.storage.backend import Backend
 from training.checkpoint.storage.parallel import TRANSFER_THREADS, results_of
@@ -112,7 +112,7 @@ class SavePlan:
         damaged: log entries that the retention rules must ignore.
         threads: number of threads that encode chunks.
         compress: True to compress chunks where it saves space.
-        yields: True to compress only while the encoding threads do not wait for a core.
+        yields: True to compress only while training does not use the cores that the encoding threads need.
     """
 
     rank: int
@@ -150,7 +150,7 @@ class Saver:
         self._log = log
         self._reusable = dict(plan.reusable)
         self._encoding = threading.Semaphore(plan.threads)
-        self._load = CoreShare()
+        self._load = OtherLoad(plan.threads)
         self._has_swept = False
         self._reported: set[str] = set()
         self._layout: Layout | None = None
@@ -236,13 +236,13 @@ class Saver:
         if cancel.is_set():
             raise SaveCancelledError(f"saving step {request.manifest.step} was cancelled before its upload finished")
         content = plain[span.offset_bytes : span.offset_bytes + span.bytes]
-        with self._encoding, self._load.measured():
+        with self._encoding:
             name = chunks.plain_hash(content)
             reusable = self._reusable.get(name)
             if reusable is not None:
                 self.meter.add(span.bytes, 0)
                 return reusable, 0
-            compress = self._plan.compress and not (self._plan.yields and self._load.is_short)
+            compress = self._plan.compress and not (self._plan.yields and self._load.is_high)
             stored = chunks.encode(content, span.element_bytes, compress)
         record = ChunkRecord(key=chunk_key(self._plan.fence, name), bytes=span.bytes, stored_bytes=len(stored))
         if self._tiers is not None and request.skip_local_tier:
