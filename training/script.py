@@ -28,6 +28,7 @@ from training.loop.last_save import last_save_seconds
 from training.observe.metrics import MetricsFile
 from training.process.distributed import ControlFlags
 from training.process.outcome import EXIT_CODES, Ending
+from training.process.store import host_store
 
 if TYPE_CHECKING:
     from training.checkpoint.checkpointer import Checkpointer
@@ -143,6 +144,7 @@ def run_entrypoint(job: Job, interruption: Interruption, progress: Progress) -> 
     config = job.config
     assert config.entrypoint is not None, "checked by the caller"
     script = _find(config.entrypoint)
+    host_store()
     run = ThisRun(job.dataset, job.checkpoints, job.run_directory, job.generation, interruption)
     _started[:] = [run]
     sys.argv = [str(script), *config.arguments]

@@ -1,7 +1,7 @@
 """Boot time, and the cost of each kind of node loss: ``python -m benchmarks.boot``.
 
 The command writes build/bench/boot.json. The boot time is computed as the critical path through its real steps, using a
-table of latencies with sources. The losses are measured on nodes that each run a real supervisor, torchrun and trainer
+table of latencies with sources. The losses are measured on nodes that each run a real supervisor, launcher and trainer
 (CPU, gloo, the smallest model) with a deployment's default timings. Gangs of two and four nodes are disturbed in
 several ways, one after another: the first node is lost, a node joins, freezes or is disconnected, or a node receives a
 notice, either a short one or one that leaves time to continue training. Before each disturbance, every node has a

@@ -1,4 +1,4 @@
-"""Nodes to measure, with real supervisors, torchrun and trainers that share S3, SSM and CloudWatch Logs."""
+"""Nodes to measure, with real supervisors, launchers and trainers that share S3, SSM and CloudWatch Logs."""
 
 from __future__ import annotations
 

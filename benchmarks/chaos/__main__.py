@@ -2,7 +2,7 @@
 
 Runs with two or four ranks, which save to a directory, to S3 or to both as tiers, are interrupted at random points
 until they finish. Then the final state (weights, optimizer and random generators) must match an uninterrupted run's
-state bit for bit. Some cycles use real supervisors and torchrun. The seed and a cycle's number determine its fault.
+state bit for bit. Some cycles use real supervisors and launchers. The seed and a cycle's number determine its fault.
 
 Prints a table of the results by fault, and writes it as JSON. Exits with 1 after a violation, or after too few
 interruptions.
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in report.problems:
         print(f"VIOLATION {problem}")
     if restarts:
-        print(f"time from a fault to the next step, with supervisors and torchrun: median {median(restarts):.1f} s")
+        print(f"time from a fault to the next step, with supervisors: median {median(restarts):.1f} s")
     enough = report.cycles >= options.min_cycles
     print(
         f"{report.cycles} interruptions (at least {options.min_cycles}), {report.kills} processes killed, "
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--cycles", type=int, help="stop after this many cycles with forked ranks")
     parser.add_argument(
-        "--supervised-cycles", type=int, default=15, help="faults with real supervisors and torchrun (default 15)"
+        "--supervised-cycles", type=int, default=15, help="faults with real supervisors and launchers (default 15)"
     )
     parser.add_argument(
         "--garbage", type=int, default=1000, help="objects to add to the supervised run's records (default 1000)"

@@ -94,7 +94,7 @@ def _kill_all(target: Target) -> FaultResult:
 def _kill_one(target: Target) -> FaultResult:
     target.gang.send(signal.SIGKILL, [target.choice.randrange(len(target.gang.processes))])
     if not target.gang.records("start"):
-        # The other ranks may still wait for it to join, until their timeout; torchrun would end them immediately.
+        # The other ranks may still wait for it to join, until their timeout; a supervisor would end them soon.
         target.gang.send(signal.SIGKILL)
         return FaultResult(target.gang.wait(HANG_SECONDS), kills=len(target.gang.processes))
     return FaultResult(target.gang.wait(HANG_SECONDS), kills=1)

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.chaos.metrics import read_records
 from bootstrap.layout import TRAINER_MARK, Layout
 from bootstrap.supervise.supervisor import supervise
-from bootstrap.supervise.trainers.launch import torchrun_command
+from bootstrap.supervise.trainers.launch import launcher_command
 from bootstrap.system import System
 
 _FORK_SERVER = b"multiprocessing.forkserver"
@@ -129,16 +129,16 @@ class Node:
         self.process.wait()
 
     def trainers(self) -> list[int]:
-        """Return the ranks' process ids, whether torchrun started them or a standby forked them in its place."""
+        """Return the ranks' process ids, whether the launcher started them or a standby forked them in its place."""
         servers = set(self._marked(_FORK_SERVER, without=b"\0\0"))
         forked = [pid for pid in servers if _parent(pid) in servers]
-        return [*self._marked(b"-m\0training\0train\0", without=b"training.process.torchrun"), *forked]
+        return [*self._marked(b"-m\0training\0train\0", without=b"training.process.launcher"), *forked]
 
-    def torchruns(self) -> list[int]:
-        """Return torchrun's process ids."""
+    def launchers(self) -> list[int]:
+        """Return the launchers' process ids."""
         servers = set(self._marked(_FORK_SERVER, without=b"\0\0"))
         standbys = {_parent(parent) for pid in servers if (parent := _parent(pid)) in servers}
-        return [*self._marked(b"training.process.torchrun\0", without=b"guardian.py"), *standbys]
+        return [*self._marked(b"training.process.launcher\0", without=b"guardian.py"), *standbys]
 
     def run_directory(self, run: str, generation: int) -> Path:
         """Return a generation's run directory."""
@@ -201,4 +201,4 @@ class _Machine(System):
 
 
 if __name__ == "__main__":
-    sys.exit(0 if supervise(_Machine(), Layout(Path(sys.argv[1])), torchrun_command) else 1)
+    sys.exit(0 if supervise(_Machine(), Layout(Path(sys.argv[1])), launcher_command) else 1)

@@ -1,6 +1,6 @@
 """Gangs of real trainer processes, forked from a parent that has imported torch so that they start in milliseconds.
 
-Each rank leads its own session, as under torchrun, and runs the main function of `python -m training train`.
+Each rank leads its own session, as under the launcher, and runs the main function of `python -m training train`.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class WarmParent:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
         # Keep signals blocked until a rank has installed its handlers, which unblocks them. An early signal would kill
-        # the rank, and there is no torchrun to end the others.
+        # the rank, and there is no supervisor to end the others.
         resource_tracker.ensure_running()  # otherwise the next call starts it and unblocks the signals
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:

@@ -1,4 +1,4 @@
-"""Runs the same checks with the real supervisor and torchrun, on two nodes and across generations."""
+"""Runs the same checks with the real supervisor and launcher, on two nodes and across generations."""
 
 from __future__ import annotations
 
@@ -305,9 +305,9 @@ class SupervisedRun:
             os.kill(pid, signal.SIGKILL)
         return len(pids)
 
-    def terminate_torchrun(self, choice: random.Random) -> int:
-        """Send SIGTERM to one torchrun, which forwards it."""
-        os.kill(choice.choice(self._running()).torchruns()[0], signal.SIGTERM)
+    def terminate_launcher(self, choice: random.Random) -> int:
+        """Send SIGTERM to one launcher, which forwards it."""
+        os.kill(choice.choice(self._running()).launchers()[0], signal.SIGTERM)
         return 0
 
     def give_notice(self, choice: random.Random) -> int:
@@ -346,11 +346,11 @@ class SupervisedFault:
 
 
 SUPERVISED_FAULTS: dict[str, SupervisedFault] = {
-    "torchrun: kill one rank": SupervisedFault(SupervisedRun.kill_one_rank),
-    "torchrun: kill all ranks": SupervisedFault(SupervisedRun.kill_all_ranks),
-    "torchrun: SIGTERM to torchrun": SupervisedFault(SupervisedRun.terminate_torchrun, loses_nothing=True),
-    "torchrun: notice": SupervisedFault(SupervisedRun.give_notice, loses_nothing=True),
-    "torchrun: kill supervisor": SupervisedFault(SupervisedRun.kill_supervisor),
-    "torchrun: lose node": SupervisedFault(SupervisedRun.lose_node),
-    "torchrun: new generation": SupervisedFault(SupervisedRun.edit_run, loses_nothing=True),
+    "supervised: kill one rank": SupervisedFault(SupervisedRun.kill_one_rank),
+    "supervised: kill all ranks": SupervisedFault(SupervisedRun.kill_all_ranks),
+    "supervised: SIGTERM to the launcher": SupervisedFault(SupervisedRun.terminate_launcher, loses_nothing=True),
+    "supervised: notice": SupervisedFault(SupervisedRun.give_notice, loses_nothing=True),
+    "supervised: kill supervisor": SupervisedFault(SupervisedRun.kill_supervisor),
+    "supervised: lose node": SupervisedFault(SupervisedRun.lose_node),
+    "supervised: new generation": SupervisedFault(SupervisedRun.edit_run, loses_nothing=True),
 }

@@ -48,8 +48,8 @@ from bootstrap.supervise.trainers.launch import (
     Launch,
     LaunchCommand,
     free_port,
-    torchrun_arguments,
-    torchrun_command,
+    launcher_arguments,
+    launcher_command,
     trainer_environment,
 )
 from bootstrap.supervise.trainers.results import Results
@@ -79,7 +79,7 @@ class Actor:
         self._identity = identity
         self._loader = loader
         self._command = command
-        self._standby = Standby(context.layout.root / STANDBY_LOG) if command is torchrun_command else None
+        self._standby = Standby(context.layout.root / STANDBY_LOG) if command is launcher_command else None
         self.results = Results(context)
         self._not_before = 0.0
         self._lost_election = 0
@@ -220,7 +220,7 @@ class Actor:
         if standby is None:
             return None
         return lambda directory, log: standby.start(
-            _kind(launch.run), torchrun_arguments(launch), environment, directory, log
+            _kind(launch.run), launcher_arguments(launch), environment, directory, log
         )
 
     def _start(self, action: Start) -> None:

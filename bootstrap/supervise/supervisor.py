@@ -47,7 +47,7 @@ from bootstrap.supervise.run_status import INTERVAL_SECONDS as STATUS_SECONDS
 from bootstrap.supervise.run_status import StatusWriter
 from bootstrap.supervise.saved_state import load_state, save_state
 from bootstrap.supervise.situation import Leave, Situation, Wanted
-from bootstrap.supervise.trainers.launch import LaunchCommand, torchrun_command
+from bootstrap.supervise.trainers.launch import LaunchCommand, launcher_command
 from bootstrap.supervise.trainers.results import EVENT_FILES_INTERVAL_SECONDS
 from bootstrap.supervise.trainers.trainer import kill_left_over
 from bootstrap.supervise.volume_snapshot import VolumeSnapshot
@@ -61,7 +61,7 @@ EAGER_FACTOR = 4
 EAGER_SECONDS = 30.0
 
 
-def supervise(system: System, layout: Layout, command: LaunchCommand = torchrun_command) -> bool:
+def supervise(system: System, layout: Layout, command: LaunchCommand = launcher_command) -> bool:
     """Supervise until the node leaves. Return False if the supervisor itself failed.
 
     A supervisor failure is reported in the same way as a boot failure, and the instance shuts down.

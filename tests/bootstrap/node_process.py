@@ -1,4 +1,4 @@
-"""Runs a supervisor as a process, with the stand-in trainer instead of torchrun."""
+"""Runs a supervisor as a process, with the stand-in trainer instead of the launcher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bootstrap.layout import Layout
 from bootstrap.supervise.supervisor import supervise
-from bootstrap.supervise.trainers.launch import Launch, torchrun_command, trainer_arguments
+from bootstrap.supervise.trainers.launch import Launch, launcher_command, trainer_arguments
 from bootstrap.system import System
 
 
@@ -35,6 +35,6 @@ def direct(launch: Launch) -> list[str]:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
-    command = torchrun_command if sys.argv[2:] == ["torchrun"] else direct
+    command = launcher_command if sys.argv[2:] == ["launcher"] else direct
     root = Path(sys.argv[1])
     sys.exit(0 if supervise(TestSystem(root), Layout(root), command) else 1)

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-# torchrun sends SIGTERM to the siblings of the first rank that exits; the real trainer treats it as a stop request.
+# The launcher forwards SIGTERM; the real trainer treats it as a stop request.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 options = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=False))
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -22,7 +22,7 @@ from bootstrap.supervise.membership.scope import RunScope
 from bootstrap.supervise.monitors import Board
 from bootstrap.supervise.run_loading import RunLoader
 from bootstrap.supervise.saved_state import SavedState
-from bootstrap.supervise.trainers.launch import torchrun_command
+from bootstrap.supervise.trainers.launch import launcher_command
 from bootstrap.supervise.trainers.standby import Kind, Standby
 from tests.bootstrap import waiting
 from tests.bootstrap.account import REGION, Account
@@ -171,7 +171,7 @@ def test_only_a_node_that_joins_a_training_gang_waits_for_the_imports(account: A
     (package / "__main__.py").write_text(WAITS)
     for name in ("mute", "slow"):
         (root / name).touch()
-    actor = Actor(context, board, context.identity, SavedState(ME.instance_id, 5.0), loader, torchrun_command)
+    actor = Actor(context, board, context.identity, SavedState(ME.instance_id, 5.0), loader, launcher_command)
 
     def see(record: GenerationRecord | None, heartbeats: dict[str, Heartbeat]) -> None:
         now = context.system.monotonic_seconds()

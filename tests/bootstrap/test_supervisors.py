@@ -133,7 +133,10 @@ class Fleet:
 
 @pytest.fixture
 def fleet(account: Account, tmp_path: Path, stand_in: str) -> Iterator[Fleet]:
-    code = account.put_code({"training/__init__.py": "", "training/__main__.py": stand_in})
+    # The launcher imports only the standard library.
+    launcher = Path(__file__).parents[2] / "training" / "process" / "launcher.py"
+    files = {"training/__init__.py": "", "training/__main__.py": stand_in, "training/process/__init__.py": ""}
+    code = account.put_code({**files, "training/process/launcher.py": launcher.read_text()})
     account.put_dataset({"train-00000.bin": b"\1\0" * 100})
     fleet = Fleet(account, tmp_path, code)
     yield fleet
@@ -303,14 +306,14 @@ def test_a_run_fails_after_three_tries(fleet: Fleet) -> None:
     ]
 
 
-def test_a_real_torchrun_on_each_node(fleet: Fleet) -> None:
+def test_a_real_launcher_on_each_node(fleet: Fleet) -> None:
     fleet.run(processes_per_node=2, training={"steps": 1000, "step_seconds": 0.01})
-    first, second = fleet.launch("torchrun"), fleet.launch("torchrun")
+    first, second = fleet.launch("launcher"), fleet.launch("launcher")
     fleet.wait(lambda: any(len(node.trainer("step")) > 5 for node in fleet.nodes), "steps")
     assert len(fleet.trainer_pids(1)) == 4
     fleet.run(processes_per_node=2, training={"steps": 1, "step_seconds": 0.01})
     fleet.wait(lambda: fleet.outcome(), "the outcome")
-    for node in (first, second):  # rank 0 records the outcome while torchrun still exits on the other node
+    for node in (first, second):  # rank 0 records the outcome while the launcher still exits on the other node
         fleet.wait(lambda node=node: len(node.events("generation_ended")) == 2, "both generations to end")
         assert [event["outcome"] for event in node.events("generation_ended")] == ["stopped", "finished"]
     assert not any(map(alive, fleet.trainer_pids(1) + fleet.trainer_pids(2)))

@@ -25,7 +25,7 @@ from bootstrap.supervise.trainers.launch import (
     checkpoint_store,
     free_port,
     interface_of,
-    torchrun_command,
+    launcher_command,
     trainer_environment,
 )
 from bootstrap.supervise.trainers.trainer import Trainer, kill_left_over, remove_old_directories
@@ -304,11 +304,11 @@ def launch(root: Path, address: str = "127.0.0.9", **changes: Any) -> Launch:
 
 
 def test_the_command_line_matches_the_architecture(tmp_path: Path) -> None:
-    command = torchrun_command(launch(tmp_path))
+    command = launcher_command(launch(tmp_path))
     directory = tmp_path / "runs" / "first" / "gen-7"
     assert " ".join(command) == (
-        "/usr/bin/py -m training.process.torchrun --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=10.0.0.1 "
-        "--master-port=4321 --max-restarts=0 --rdzv-conf=timeout=90 -m training train "
+        "/usr/bin/py -m training.process.launcher --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=10.0.0.1 "
+        f"--master-port=4321 --exits={directory}/exits -m training train "
         f"--config {directory}/run.json --dataset {tmp_path}/datasets/stdlib "
         "--dataset-url s3://data/datasets/stdlib "
         f"--checkpoints s3://checkpoints/runs/demo/first/checkpoints --run-directory {directory} --generation 7"

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from training.errors import ConfigurationError, PeerError
 from training.process.messages import decode, encode
+from training.process.store import host_store
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ class Gang:
 
 
 def join_gang() -> Gang:
-    """Join the processes started by torchrun; without torchrun's variables, form a gang with one process.
+    """Join the processes started by the launcher or torchrun; without their variables, form a gang with one process.
 
     Raises:
         ConfigurationError: This node runs more processes than it has GPUs.
@@ -191,6 +192,7 @@ def join_gang() -> Gang:
         # interfaces.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if "RANK" in os.environ:
+        host_store()
         store, rank, world_size = next(_c10d.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
     else:
         store = _c10d.HashStore()

@@ -1,6 +1,6 @@
 """Reports how a process ended: an exit code, and an outcome file for the supervisor.
 
-The supervisor reads the file, because torchrun replaces a worker's non-zero exit code with 1.
+The supervisor reads the file, because an exit code does not tell the step or the reason.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Runs one program, and kills all its descendants at the end: a small process between the supervisor and torchrun.
+"""Runs one program, and kills all its descendants at the end: a small process between the supervisor and the launcher.
 
 It runs as a script, does not import this package, and starts within milliseconds:
 
     python -I -S guardian.py PROGRAM ARGUMENT...
 
-torchrun starts each worker in a new session. The workers are therefore not in its process group, and killing torchrun
-leaves them running. On Linux, this process is the subreaper of its descendants, so it adopts orphans. When standard
+The launcher starts each rank in a new session. The ranks are therefore not in its process group, and killing it leaves
+them running. On Linux, this process is the subreaper of its descendants, so it adopts orphans. When standard
 input ends (the supervisor closed it or was killed), and on SIGTERM, it kills all descendants with SIGKILL. After the
 program exits normally, it also kills remaining processes, and exits with the program's code (128 + signal number after
 a signal). It first waits some time for checkpoint writers, which continue from shared memory after their trainer dies
@@ -46,7 +46,7 @@ def main(command: list[str]) -> int:
     terminations: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: terminations.append(number))
     try:
-        # PR_SET_PDEATHSIG kills torchrun if this process is killed.
+        # PR_SET_PDEATHSIG kills the launcher if this process is killed.
         program = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -21,8 +21,8 @@ from bootstrap.prepare.dataset import stored_dataset
 from bootstrap.supervise.membership.records import GenerationRecord
 from hardware import instance_type
 
-# Timeout for the static rendezvous. torchrun's default is ten minutes, which would waste paid time.
-RENDEZVOUS_TIMEOUT_SECONDS = 90
+EXITS = "exits"
+"""Name of the folder, in a generation's run directory, with the launcher's records of ranks that have ended."""
 # Source: linux/sockios.h
 _SIOCGIFADDR = 0x8915
 _IS_LINUX = sys.platform.startswith("linux")
@@ -59,24 +59,23 @@ class Launch:
 
 
 LaunchCommand = Callable[[Launch], "list[str]"]
-"""Returns the command line. Tests replace this function to start a program other than torchrun."""
+"""Returns the command line. Tests replace this function to start a program other than the launcher."""
 
 
-def torchrun_command(launch: Launch) -> list[str]:
-    """Return the command line for torchrun with a static rendezvous."""
-    return [launch.interpreter, "-m", "training.process.torchrun", *torchrun_arguments(launch)]
+def launcher_command(launch: Launch) -> list[str]:
+    """Return the command line for the launcher (training/process/launcher.py)."""
+    return [launch.interpreter, "-m", "training.process.launcher", *launcher_arguments(launch)]
 
 
-def torchrun_arguments(launch: Launch) -> list[str]:
-    """Return torchrun's arguments, followed by the trainer's arguments."""
+def launcher_arguments(launch: Launch) -> list[str]:
+    """Return the launcher's arguments, followed by the trainer's arguments."""
     return [
         f"--nnodes={len(launch.record.members)}",
         f"--node-rank={launch.rank}",
         f"--nproc-per-node={launch.run.processes_per_node}",
         f"--master-addr={launch.record.master_address}",
         f"--master-port={launch.record.master_port}",
-        "--max-restarts=0",
-        f"--rdzv-conf=timeout={RENDEZVOUS_TIMEOUT_SECONDS}",
+        f"--exits={launch.directory / EXITS}",
         "-m",
         "training",
         *trainer_arguments(launch),

@@ -1,4 +1,4 @@
-"""The warm standby: a guarded process that has imported torch and waits to become the next torchrun.
+"""The warm standby: a guarded process that has imported torch and waits to become the next launcher.
 
 It saves most of the time between a generation record and the first step. If there is no standby with the same code, the
 trainers start cold.
@@ -22,7 +22,7 @@ from bootstrap.supervise.trainers import guardian
 logger = logging.getLogger(__name__)
 
 STANDBY_LOG = "standby.log"
-"""The standby's log, which is moved to the run directory when the standby becomes torchrun."""
+"""The standby's log, which is moved to the run directory when the standby becomes the launcher."""
 DESCRIPTOR_VARIABLE = "TRAINSTACK_STANDBY_FD"
 # A new standby imports while the current generation trains, but not while that generation is still starting or
 # importing on the same cores.
@@ -119,7 +119,7 @@ class Standby:
     def start(
         self, kind: Kind, arguments: Sequence[str], environment: Mapping[str, str], directory: Path, log: Path
     ) -> subprocess.Popen[bytes] | None:
-        """Turn the standby into torchrun with these arguments. Return its guardian, or None if no standby is usable.
+        """Make the standby the launcher with these arguments. Return its guardian, or None if no standby is usable.
 
         A standby that is still importing is usable. A standby that has not sent anything may run older code, without
         this feature.

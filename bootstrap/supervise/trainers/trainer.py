@@ -20,6 +20,7 @@ from bootstrap.supervise.run_status import Progress
 from bootstrap.supervise.situation import Result
 from bootstrap.supervise.trainers import guardian
 from bootstrap.supervise.trainers.dumps import dump
+from bootstrap.supervise.trainers.launch import EXITS
 from bootstrap.supervise.trainers.output import Output, OutputReader
 from bootstrap.supervise.trainers.standby import STANDBY_LOG
 from bootstrap.system import System
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 LOG_TAIL_BYTES = 4000
 # Time for the other ranks to write their outcomes after the first rank fails.
 SIBLING_GRACE_SECONDS = 5.0
-# Time for the processes to exit after all ranks have written their outcomes. torchrun may wait minutes for dead agents.
+# Time for the processes to exit after all ranks have written their outcomes.
 EXIT_GRACE_SECONDS = 10.0
 KILL_LIMIT_SECONDS = 10.0
 
@@ -79,7 +80,7 @@ class Trainer:
         """Start the processes under a guardian, in a new run directory.
 
         Args:
-            command: torchrun's command line.
+            command: The launcher's command line.
             environment: Environment for all processes.
             config: The trainer's configuration.
             warm_start: Alternative to `command` that is tried first.
@@ -120,15 +121,17 @@ class Trainer:
     def poll(self) -> Result | None:
         """Return the generation's result on this node, or None while a process is running.
 
-        The ranks' outcome files take precedence, because they are more precise than torchrun's exit code.
+        The ranks' outcome files take precedence, because they are more precise than exit codes. The launcher does not
+        end the other ranks when one ends, so this method ends them if the rank did not finish or stop.
         """
         if self._killed is not None:
             return self._killed
         assert self._process is not None
+        exits = self._exits()  # before the outcomes, which a rank writes before it exits
         outcomes = self._outcomes()
         exit_code = self._process.poll()
         if exit_code is None:
-            if not self._is_overdue(outcomes):
+            if not self._is_overdue(outcomes, exits):
                 return None
             self._end()
             outcomes = self._outcomes()
@@ -171,7 +174,7 @@ class Trainer:
             return ""
 
     def _standby_log(self) -> str:
-        """Return the log of a standby that exited before it became torchrun."""
+        """Return the log of a standby that exited before it became the launcher."""
         return self._system.read(self._directory / STANDBY_LOG) or ""
 
     def _note(self, record: Mapping[str, Any]) -> None:
@@ -180,10 +183,11 @@ class Trainer:
         if isinstance(step, int):
             self.step = max(self.step, step)
 
-    def _is_overdue(self, outcomes: Mapping[int, Mapping[str, Any]]) -> bool:
-        """Return True if, according to the ranks' outcomes, the processes should have exited by now."""
+    def _is_overdue(self, outcomes: Mapping[int, Mapping[str, Any]], exits: Mapping[int, int]) -> bool:
+        """Return True if, according to the ranks' outcomes and exits, the processes should have exited by now."""
         complete = len(outcomes) == len(self._ranks)
-        if not complete and all(each["outcome"] in ("finished", "stopped") for each in outcomes.values()):
+        in_order = all(each["outcome"] in ("finished", "stopped") for each in outcomes.values())
+        if not complete and in_order and not exits.keys() - outcomes.keys():
             self._grace_until = None
             return False
         now = self._system.monotonic_seconds()
@@ -205,6 +209,15 @@ class Trainer:
                 found[rank] = value
         return found
 
+    def _exits(self) -> dict[int, int]:
+        """Return the exit codes of the ranks that have ended, from the launcher's records."""
+        found: dict[int, int] = {}
+        for rank in self._ranks:
+            text = self._system.read(self._directory / EXITS / f"rank-{rank:05d}.json")
+            with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):  # written by the user's code
+                found[rank] = int(json.loads(text)["exit_code"]) if text is not None else found[rank]
+        return found
+
     def _result(self, outcomes: Mapping[int, Mapping[str, Any]], exit_code: int | None) -> Result:
         step = self._last_step(outcomes)
         reported = [each["outcome"] for each in outcomes.values()]
@@ -217,7 +230,9 @@ class Trainer:
         if len(reported) < len(self._ranks):
             missing = sorted(set(self._ranks) - set(outcomes))
             tail = (self.log_tail() or self._standby_log())[-2000:]
-            return Result("failed", step, f"ranks {missing} exited without an outcome (exit code {exit_code}): {tail}")
+            codes = {rank: code for rank, code in self._exits().items() if rank in missing}
+            how = f"exit codes {codes}" if codes else f"exit code {exit_code}"
+            return Result("failed", step, f"ranks {missing} exited without an outcome ({how}): {tail}")
         if all(outcome == "finished" for outcome in reported):
             return Result("finished", step, "")
         return Result("stopped", step, self._message(outcomes, "stopped"))

@@ -21,7 +21,7 @@ from bootstrap.supervise.monitors import Board
 from bootstrap.supervise.run_loading import RunLoader
 from bootstrap.supervise.saved_state import SavedState
 from bootstrap.supervise.situation import Elect
-from bootstrap.supervise.trainers.launch import torchrun_command
+from bootstrap.supervise.trainers.launch import launcher_command
 from tests.bootstrap.account import REGION, Account
 from tests.bootstrap.test_steps import real
 from tests.bootstrap.test_supervisors import Fleet, Node, fleet
@@ -119,7 +119,7 @@ class Elector:
         loader = RunLoader(context, board.wake)
         loader.loaded_digest = run.digest()
         state = SavedState(identity.instance_id, 5.0)
-        self.actor = Actor(context, board, identity, state, loader, torchrun_command)
+        self.actor = Actor(context, board, identity, state, loader, launcher_command)
 
     def elect(self, members: tuple[Member, ...]) -> None:
         self.actor.act(Elect(1, members))
