@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import torch
 
 from training.checkpoint.log import LogWriter
@@ -55,11 +57,11 @@ def open_store(
     """
     log: list[LogWriter] = []
 
-    def raise_fence() -> int:
+    def raise_fence() -> tuple[int, str]:
         log.append(LogWriter(backend, generation))
-        return log[0].fence
+        return log[0].fence, secrets.token_hex(16)
 
-    fence = gang.ask_rank_zero(raise_fence)
+    fence, secret = gang.ask_rank_zero(raise_fence)
     resumed = resume(gang, backend, state, subject, seed)
     if resumed is None:
         gang.ask_rank_zero(lambda: prove_loadable(backend, fence, state, compress=compress, verification=verification))
@@ -70,6 +72,7 @@ def open_store(
         rank=gang.rank,
         world_size=gang.world_size,
         fence=fence,
+        secret=secret,
         retention=retention,
         reusable=chunks_by_hash(resumed.manifest) if resumed is not None and resumed.has_reusable_chunks else {},
         damaged=frozenset() if resumed is None else resumed.damaged,

@@ -89,6 +89,8 @@ def write_records(run: Run, reports: Sequence[StepReport], age: CheckpointAge | 
             bytes_written=progress.written_bytes,
             bytes_per_second=progress.written_bytes_per_second,
         )
+    for found in run.writer.take_set_aside():
+        run.metrics.write("part_set_aside", step=found.step, url=found.url, message=found.message)
     for result in run.writer.take_results():
         run.metrics.write(
             "checkpoint",

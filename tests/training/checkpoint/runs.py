@@ -113,7 +113,7 @@ class MemoryBackend:
 
     def create(self, key: str, content: bytes) -> None:
         if self.objects.setdefault(key, content) is not content:
-            raise AlreadyExistsError(f"{key}: exists already")
+            raise AlreadyExistsError(f"{key}: already exists")
 
     def get(self, key: str) -> bytes:
         try:

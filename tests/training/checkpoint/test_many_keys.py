@@ -18,7 +18,8 @@ from tests.training.checkpoint.runs import MemoryBackend, assert_holds, complete
 from training.checkpoint import chunk_listing, tags
 from training.checkpoint.gc import GarbageCollector
 from training.checkpoint.retention import Retention
-from training.checkpoint.save.rank_save import MAX_LISTED_PARTS, SavePlan
+from training.checkpoint.save.parts import MAX_LISTED_PARTS
+from training.checkpoint.save.rank_save import SavePlan
 from training.checkpoint.save.writer import CheckpointWriter
 from training.checkpoint.storage.directory import DirectoryBackend
 from training.checkpoint.storage.tiers import TierContents, TieredBackend

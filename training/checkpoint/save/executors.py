@@ -23,9 +23,10 @@ from typing import Protocol
 from training.checkpoint.chunks import Layout
 from training.checkpoint.log import LogWriter
 from training.checkpoint.save.host_buffer import HostBuffer
+from training.checkpoint.save.parts import PartSetAside
 from training.checkpoint.save.progress import SaveProgress
 from training.checkpoint.save.rank_save import SavePlan, Saver, SaveRequest
-from training.checkpoint.save.writer_process import Cancel, Finished, NewBuffer, Setup, save_and_report
+from training.checkpoint.save.writer_process import Cancel, Finished, NewBuffer, Report, Setup, save_and_report
 from training.checkpoint.storage.backend import Backend
 from training.errors import StoreError
 from training.process.children import STOP_SIGNALS
@@ -43,9 +44,11 @@ class SaveExecutor(Protocol):
 
     Attributes:
         progress: latest progress of the save in flight, updated by :meth:`finished`.
+        set_aside: objects that rank 0 found in place of parts, extended by :meth:`finished`.
     """
 
     progress: SaveProgress | None
+    set_aside: list[PartSetAside]
 
     def submit(self, request: SaveRequest, buffer: HostBuffer) -> None:
         """Begin a save. The buffer must not change until the save has finished."""
@@ -106,8 +109,9 @@ class ThreadExecutor:
     def __init__(self, backend: Backend, plan: SavePlan, log: LogWriter | None) -> None:
         self._saver = Saver(backend, plan, log)
         self._cancel = threading.Event()
-        self._messages: queue.Queue[Finished | SaveProgress] = queue.Queue()
+        self._messages: queue.Queue[Report] = queue.Queue()
         self.progress: SaveProgress | None = None
+        self.set_aside: list[PartSetAside] = []
 
     def submit(self, request: SaveRequest, buffer: HostBuffer) -> None:
         """Start the thread."""
@@ -132,9 +136,13 @@ class ThreadExecutor:
                 message = self._messages.get(left_seconds > 0, left_seconds)
             except queue.Empty:
                 return None
-            if isinstance(message, Finished):
-                return message
-            self.progress = message
+            match message:
+                case Finished():
+                    return message
+                case SaveProgress():
+                    self.progress = message
+                case PartSetAside():
+                    self.set_aside.append(message)
 
     def close(self) -> None:
         """Do nothing, because the thread ends with its save."""
@@ -169,6 +177,7 @@ class ProcessExecutor:
         self._buffer: HostBuffer | None = None
         self._layout: Layout | None = None
         self.progress: SaveProgress | None = None
+        self.set_aside: list[PartSetAside] = []
         right = None if log is None else log.right
         self._connection.send(Setup(url, plan, right, placement.cores, placement.niceness))
 
@@ -200,12 +209,16 @@ class ProcessExecutor:
             try:
                 if not self._connection.poll(max(0.0, deadline - time.monotonic())):
                     return None
-                message: Finished | SaveProgress = self._connection.recv()
+                message: Report = self._connection.recv()
             except (EOFError, OSError) as error:
                 raise self._died() from error
-            if isinstance(message, Finished):
-                return message
-            self.progress = message
+            match message:
+                case Finished():
+                    return message
+                case SaveProgress():
+                    self.progress = message
+                case PartSetAside():
+                    self.set_aside.append(message)
 
     def close(self) -> None:
         """Close the connection, and wait until the process has completed its save and exited."""

@@ -15,10 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from pydantic import ValidationError
-
 from training.checkpoint import chunks
-from training.checkpoint.chunk_listing import existing
 from training.checkpoint.chunks import ChunkSpan, Layout
 from training.checkpoint.gc import GarbageCollector
 from training.checkpoint.log import LogWriter
@@ -26,6 +23,7 @@ from training.checkpoint.manifest import ChunkRecord, Manifest, PartMessage, Par
 from training.checkpoint.retention import Retention
 from training.checkpoint.save.local_tier import LocalRecord, LocalStage, write_record
 from training.checkpoint.save.other_load import OtherLoad
+from training.checkpoint.save.parts import Parts
 from training.checkpoint.save.progress import ProgressMeter
 from training.checkpoint.storage.backend import Backend
 from training.checkpoint.storage.parallel import TRANSFER_THREADS, results_of
@@ -35,11 +33,8 @@ from training.errors import PeerError, SaveCancelledError, StoreError, Supersede
 
 logger = logging.getLogger(__name__)
 
-PARTS_PREFIX = "parts/"
 PARTS_TIMEOUT_SECONDS = 900
 """Time that rank 0 waits for the other ranks' parts. It equals the timeout for a collective."""
-MAX_LISTED_PARTS = 10_000
-"""Maximum number of keys in a listing under `parts/`, where every node of the run can write."""
 ORPHAN_PATIENCE_SECONDS = 15
 """Time that rank 0 waits for parts after its trainer has died. Other trainers may have died before copying their
 shares."""
@@ -107,6 +102,7 @@ class SavePlan:
         rank: this process's rank.
         world_size: the gang's world size.
         fence: sequence number of the gang's fence, which names the folder for its chunks.
+        secret: text that only the gang's ranks know, so that rank 0 reads only their parts; the same on all ranks.
         retention: rules for the checkpoints to keep.
         reusable: records of chunks, by hash, in complete checkpoints that are certain to be kept.
         damaged: log entries that the retention rules must ignore.
@@ -118,6 +114,7 @@ class SavePlan:
     rank: int
     world_size: int
     fence: int
+    secret: str = ""
     retention: Retention = field(default_factory=Retention)
     reusable: Mapping[str, ChunkRecord] = field(default_factory=dict)
     damaged: frozenset[int] = frozenset()
@@ -140,6 +137,7 @@ class Saver:
         log: rank 0's right to commit; None on other ranks.
 
     Attributes:
+        parts: the parts that the ranks exchange.
         orphaned: event to set when the trainer has died and requests no further saves.
         meter: the current save's progress.
     """
@@ -158,6 +156,7 @@ class Saver:
         self._tiers = backend if isinstance(backend, TieredBackend) else None
         self._stage = None if self._tiers is None else LocalStage(self._tiers, plan.threads, plan.compress)
         self._prunable: list[str] = []
+        self.parts = Parts(backend, plan.fence, plan.secret)
         self.orphaned = threading.Event()
         self.meter = ProgressMeter()
 
@@ -185,7 +184,7 @@ class Saver:
             self._reusable = {chunk.blake3: chunk for chunk in part.chunks}
             if self._log is not None:
                 return self._commit(request, [part, *self._gather_parts(request, cancel)], cancel)
-            self._send_part(request, PartMessage(part=part))
+            self.parts.send(request.serial, self._plan.rank, PartMessage(part=part))
         except Exception as error:
             if self._log is None:
                 self._report_failure(request, error, cancel.is_set())
@@ -256,15 +255,10 @@ class Saver:
         self.meter.add(span.bytes, len(stored))
         return record, len(stored)
 
-    def _send_part(self, request: SaveRequest, message: PartMessage) -> None:
-        self._backend.put(self._part_key(request, self._plan.rank), message.model_dump_json().encode())
-
-    def _part_key(self, request: SaveRequest, rank: int) -> str:
-        return f"{PARTS_PREFIX}{self._plan.fence:08d}/{request.serial:06d}/{rank:05d}.json"
-
     def _report_failure(self, request: SaveRequest, error: Exception, cancelled: bool) -> None:
         try:
-            self._send_part(request, PartMessage(error=f"rank {self._plan.rank}: {error}", cancelled=cancelled))
+            failure = PartMessage(error=f"rank {self._plan.rank}: {error}", cancelled=cancelled)
+            self.parts.send(request.serial, self._plan.rank, failure)
         except StoreError as unreachable:
             # The trainers' control flags report the failure to the other ranks. The message only shortens rank 0's
             # wait.
@@ -272,38 +266,20 @@ class Saver:
 
     def _gather_parts(self, request: SaveRequest, cancel: threading.Event) -> list[PartRecord]:
         """Wait until the parts from ranks 1 and up are in the store; return them in rank order."""
-        waiting = {self._part_key(request, rank): rank for rank in range(1, self._plan.world_size)}
-        if not waiting:
-            return []
+        waiting = set(range(1, self._plan.world_size))
         parts: dict[int, PartRecord] = {}
         began = time.monotonic()
         pause = SHORTEST_POLL_SECONDS
         while waiting:
-            for key in self._existing_parts(request, waiting):
-                parts[waiting.pop(key)] = self._read_part(key)
+            for rank, message in self.parts.received(request.serial, request.manifest.step, waiting).items():
+                parts[rank] = _part_of(message)
+            waiting -= parts.keys()
             if waiting:
-                self._refuse_to_wait(request, sorted(waiting.values()), time.monotonic() - began, cancel)
+                self._refuse_to_wait(request, sorted(waiting), time.monotonic() - began, cancel)
                 # Add jitter, because many runs may share the store.
                 cancel.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 1.5, LONGEST_POLL_SECONDS)
         return [parts[rank] for rank in sorted(parts)]
-
-    def _existing_parts(self, request: SaveRequest, waiting: Mapping[str, int]) -> list[str]:
-        """Return the keys that exist. If other objects fill the listing, look up each key."""
-        listed = self._backend.keys(self._part_key(request, 0).rpartition("/")[0] + "/", MAX_LISTED_PARTS)
-        found = waiting.keys() & listed
-        if len(listed) == MAX_LISTED_PARTS:
-            found |= existing(self._backend, sorted(waiting.keys() - found))
-        return sorted(found)
-
-    def _read_part(self, key: str) -> PartRecord:
-        try:
-            message = PartMessage.model_validate_json(self._backend.get(key))
-        except ValidationError as error:
-            raise StoreError(f"{self._backend.url}/{key}: not a valid part of a save ({error})") from error
-        if message.part is None:
-            raise (SaveCancelledError if message.cancelled else PeerError)(message.error or "failed without a reason")
-        return message.part
 
     def _refuse_to_wait(self, request: SaveRequest, ranks: list[int], waited: float, cancel: threading.Event) -> None:
         assert self._log is not None, "rank 0 gathers"
@@ -342,7 +318,7 @@ class Saver:
     def _delete_old(self) -> None:
         try:
             if self._plan.world_size > 1 or not self._has_swept:
-                self._backend.delete(self._stale_parts())
+                self._backend.delete(self.parts.stale())
                 self._has_swept = True
             self._collector.collect(self._plan.fence, self._plan.damaged)
         except StoreError as error:
@@ -351,11 +327,9 @@ class Saver:
                 self._reported.add(str(error))
                 logger.warning("cannot delete old checkpoints: %s", error)
 
-    def _stale_parts(self) -> list[str]:
-        """Return the keys of the chunk lists that rank 0 has gathered, or that no rank will gather; the oldest first.
 
-        The next call returns those that do not fit in a listing.
-        """
-        own = f"{PARTS_PREFIX}{self._plan.fence:08d}/"
-        listed = self._backend.keys(PARTS_PREFIX, MAX_LISTED_PARTS)
-        return [key for key in listed if key < own or key.startswith(own)]
+def _part_of(message: PartMessage) -> PartRecord:
+    """Return a rank's part, or raise the error that ended its save."""
+    if message.part is None:
+        raise (SaveCancelledError if message.cancelled else PeerError)(message.error or "failed without a reason")
+    return message.part

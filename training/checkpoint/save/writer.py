@@ -25,6 +25,7 @@ from training.checkpoint.log import LogWriter
 from training.checkpoint.manifest import Manifest
 from training.checkpoint.save.executors import Placement, ProcessExecutor, SaveExecutor, ThreadExecutor
 from training.checkpoint.save.host_buffer import HostBuffer
+from training.checkpoint.save.parts import PartSetAside
 from training.checkpoint.save.progress import SaveProgress
 from training.checkpoint.save.rank_save import SavePlan, SaveRequest, SaveResult
 from training.checkpoint.save.writer_process import Finished
@@ -145,6 +146,12 @@ class CheckpointWriter:
         self._poll(0.0)
         progress, self._executor.progress = self._executor.progress, None
         return progress
+
+    def take_set_aside(self) -> list[PartSetAside]:
+        """Return the objects found in place of parts since the last call; rank 0 only."""
+        self._poll(0.0)
+        found, self._executor.set_aside = self._executor.set_aside, []
+        return found
 
     @paused_garbage_collection()
     def begin(

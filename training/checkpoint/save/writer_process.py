@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
 from training.checkpoint.log import LogRight, LogWriter
+from training.checkpoint.save.parts import PartSetAside
 from training.checkpoint.save.progress import SaveProgress, reported
 from training.checkpoint.save.rank_save import SavePlan, Saver, SaveRequest, SaveResult
 from training.checkpoint.storage.urls import open_backend
@@ -71,6 +72,7 @@ class Finished:
 
 
 Message = NewBuffer | Cancel | SaveRequest
+Report = Finished | SaveProgress | PartSetAside
 
 
 class _Server:
@@ -121,7 +123,7 @@ class _Server:
         )
         self._thread.start()
 
-    def _send(self, message: Finished | SaveProgress) -> None:
+    def _send(self, message: Report) -> None:
         try:
             self._trainer.send(message)
         except OSError:
@@ -136,10 +138,11 @@ def save_and_report(
     request: SaveRequest,
     plain: memoryview,
     cancel: threading.Event,
-    send: Callable[[Finished | SaveProgress], None],
+    send: Callable[[Report], None],
 ) -> None:
-    """Run one save in a thread; send the progress and then the result."""
+    """Run one save in a thread; send the progress and the objects set aside, and then the result."""
     result = error = None
+    saver.parts.report = send
     try:
         with reported(saver.meter, send):
             result = saver.save(request, plain, cancel)
