@@ -34,12 +34,7 @@ class Pricing(Service):
 
     def operations(self) -> Mapping[str, Handler]:
         """Return the handlers, keyed by operation."""
-        return {"GetProducts": self.products, "DescribeServices": self.services}
-
-    def services(self, call: Call) -> Mapping[str, Any]:
-        """Handle DescribeServices."""
-        names = ["instanceType", "operatingSystem", "tenancy", "regionCode", "capacitystatus", "preInstalledSw"]
-        return {"Services": [{"ServiceCode": _SERVICE, "AttributeNames": names}], "FormatVersion": "aws_v1"}
+        return {"GetProducts": self.products}
 
     def products(self, call: Call) -> Mapping[str, Any]:
         """Handle GetProducts. The regionCode filter defaults to the cloud's region."""

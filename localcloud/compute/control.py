@@ -27,7 +27,7 @@ class ComputeControl(Service):
     `POST pool {instance_types, zone, is_available, usd_per_hour, notice_seconds}` (spot capacity and price of a zone;
     without capacity, its spot instances are interrupted),
     `POST refuse {code, message}` (no launch succeeds until `POST refuse {}`),
-    `POST freeze {instance_id, frozen}`, `POST poweroff {instance_id, reboot}`.
+    `POST freeze {instance_id, frozen}`, `POST poweroff {instance_id}`.
     """
 
     name = "compute"
@@ -113,7 +113,7 @@ class ComputeControl(Service):
             try:
                 self._spot.interrupt(instance_id, notice_seconds)
             except ApiError as error:
-                if error.code != "IncorrectInstanceState":  # it ends already, or it has a notice
+                if error.code != "IncorrectInstanceState":  # it is already ending, or it has a notice
                     raise
 
     def _refuse(self, order: _Order) -> None:
@@ -126,9 +126,7 @@ class ComputeControl(Service):
         instance.machine.set_frozen(_field(order, "frozen", bool))
 
     def _power_off(self, order: _Order) -> None:
-        self._inventory.shut_down_from_inside(
-            _field(order, "instance_id", str), reboot=_field(order, "reboot", bool, False)
-        )
+        self._inventory.shut_down_from_inside(_field(order, "instance_id", str))
 
 
 def _parsed(body: bytes) -> _Order:

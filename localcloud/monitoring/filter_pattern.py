@@ -13,8 +13,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-LONGEST = 1024
-"""Source: filterPattern in botocore's model of CloudWatch Logs (1.44)."""
 TOKEN = re.compile(
     r"""\s*(?:(?P<selector>\$(?:\.[\w*-]+|\[(?:\d+|\*)\])+)|(?P<string>"(?:[^"\\]|\\.)*")"""
     r"""|(?P<operator>&&|\|\||!=|<=|>=|[=<>(){}])|(?P<word>[^\s(){}=<>!&|"]+))"""

@@ -27,20 +27,16 @@ from localcloud.cloudformation.providers.base.tagging import tag_map
 from localcloud.cloudformation.providers.base.waiting import wait_for
 
 _SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
-_LAUNCH = ("LaunchTemplate", "MixedInstancesPolicy", "LaunchConfigurationName", "VPCZoneIdentifier")
+_LAUNCH = ("LaunchTemplate", "MixedInstancesPolicy", "VPCZoneIdentifier")
 _REFRESH_FAILED = frozenset({"Failed", "Cancelled", "RollbackSuccessful", "RollbackFailed"})
-_POLICIES = ("AutoScalingInstanceRefresh", "AutoScalingReplacingUpdate", "AutoScalingScheduledAction")
+_POLICIES = ("AutoScalingInstanceRefresh", "AutoScalingScheduledAction")
 
 
 @dataclass(frozen=True)
 class UpdatePolicy:
-    """The emulated parts of an UpdatePolicy attribute.
-
-    The engine evaluates AutoScalingReplacingUpdate, which replaces the group, before it calls the provider.
-    """
+    """The emulated parts of an UpdatePolicy attribute."""
 
     refresh: Mapping[str, Any] | None
-    replaces: bool
     ignores_unmodified_sizes: bool
 
     @classmethod
@@ -57,10 +53,9 @@ class UpdatePolicy:
         unknown = sorted(set(policy) - set(_POLICIES))
         if unknown:
             raise ResourceFailure(f"UpdatePolicy: not emulated: {', '.join(unknown)}; emulated: {', '.join(_POLICIES)}")
-        refresh, replacing, scheduled = (policy.get(name) for name in _POLICIES)
+        refresh, scheduled = (policy.get(name) for name in _POLICIES)
         return cls(
             refresh=refresh,
-            replaces=parse_bool((replacing or {}).get("WillReplace", False)),
             ignores_unmodified_sizes=parse_bool((scheduled or {}).get("IgnoreUnmodifiedGroupSizeProperties", False)),
         )
 
@@ -70,35 +65,14 @@ class AutoScalingGroup(Resource):
 
     type_name = "AWS::AutoScaling::AutoScalingGroup"
     service = "autoscaling"
-    create_only = frozenset({"AutoScalingGroupName", "InstanceId"})
+    # The properties whose API parameters the emulated Auto Scaling accepts (compute.autoscaling.group_settings).
+    create_only = frozenset({"AutoScalingGroupName"})
     updatable = frozenset(
-        {*_SIZES, *_LAUNCH, "AvailabilityZones", "AvailabilityZoneDistribution", "AvailabilityZoneImpairmentPolicy"}
-        | {"CapacityRebalance", "CapacityReservationSpecification", "Context", "Cooldown", "DefaultInstanceWarmup"}
-        | {"DesiredCapacityType", "HealthCheckGracePeriod", "HealthCheckType", "InstanceLifecyclePolicy", "Tags"}
-        | {"InstanceMaintenancePolicy", "LifecycleHookSpecificationList", "MaxInstanceLifetime", "MetricsCollection"}
-        | {"NewInstancesProtectedFromScaleIn", "PlacementGroup", "ServiceLinkedRoleARN", "TerminationPolicies"}
-        | {"DeletionProtection"}
+        {*_SIZES, *_LAUNCH, "CapacityRebalance", "CapacityReservationSpecification", "LifecycleHookSpecificationList"}
+        | {"MaxInstanceLifetime", "Tags"}
     )
-    set_after_create = frozenset({"MetricsCollection"})
-    parameter_names = {"Cooldown": "DefaultCooldown"}
-    unremovable = frozenset(
-        {"AvailabilityZones", "AvailabilityZoneDistribution", "AvailabilityZoneImpairmentPolicy", "Context"}
-        | {"CapacityReservationSpecification", "DesiredCapacityType", "InstanceLifecyclePolicy"}
-        | {"ServiceLinkedRoleARN"}
-    )
-    defaults = {
-        "CapacityRebalance": False,
-        "DeletionProtection": "none",
-        "PlacementGroup": "",
-        "Cooldown": 300,
-        "DefaultInstanceWarmup": -1,
-        "HealthCheckGracePeriod": 0,
-        "HealthCheckType": "EC2",
-        "InstanceMaintenancePolicy": {"MinHealthyPercentage": -1, "MaxHealthyPercentage": -1},
-        "MaxInstanceLifetime": 0,
-        "NewInstancesProtectedFromScaleIn": False,
-        "TerminationPolicies": ["Default"],
-    }
+    unremovable = frozenset({"CapacityReservationSpecification"})
+    defaults = {"CapacityRebalance": False, "MaxInstanceLifetime": 0}
     create_call = Create("create_auto_scaling_group")
     describe_call = Describe(
         "describe_auto_scaling_groups", "AutoScalingGroupNames", "AutoScalingGroups.0", listed=True
@@ -174,20 +148,13 @@ class AutoScalingGroup(Resource):
         """Update the group, then replace its running instances according to the update policy."""
         policy = UpdatePolicy.of(api.context)
         self._configure_hooks(api, physical_id, old, new)
-        if changed(old, new, "MetricsCollection"):
-            if old.get("MetricsCollection"):
-                api.call("disable_metrics_collection", AutoScalingGroupName=physical_id)
-            for metrics in new.get("MetricsCollection") or []:
-                api.call("enable_metrics_collection", AutoScalingGroupName=physical_id, **metrics)
-        separate = {"MetricsCollection", "LifecycleHookSpecificationList", "Tags"}
+        separate = {"LifecycleHookSpecificationList", "Tags"}
         if not changed(old, new, *(self.updatable - separate)):
             return
         settings = {name: value for name, value in new.items() if name not in separate}
         if policy.ignores_unmodified_sizes:
             settings = {n: v for n, v in settings.items() if n not in _SIZES or old.get(n) != v}
         launch = changed(old, new, *_LAUNCH)
-        if launch and policy.replaces:
-            raise ResourceFailure(f"{physical_id}: groups with AutoScalingReplacingUpdate cannot be updated in place")
         api.call("update_auto_scaling_group", **self.arguments(api, settings))
         if launch and policy.refresh is not None:
             self._refresh(api, physical_id, policy.refresh)

@@ -45,11 +45,6 @@ def rule_paths(type_name: str) -> list[tuple[str, ...]]:
     return [tuple(path.split("/")) for path in RULES.get(type_name, {})]
 
 
-def _replacing_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    policy = new.get("UpdatePolicy", {}).get("AutoScalingReplacingUpdate", {})
-    return str(policy.get("WillReplace", "false")).lower() == "true"
-
-
 def _tenancy_replaces(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Return True unless the tenancy changes from dedicated to default, the only change possible in place."""
     tenancies = [item.get("Properties", {}).get("InstanceTenancy", "default") for item in (old, new)]
@@ -60,7 +55,6 @@ def _page(name: str, verdict: Verdict, *properties: str, **more: Any) -> dict[st
     return {prop: Rule(verdict, f"{_PAGES}/{name}.html", **more) for prop in properties}
 
 
-_GROUP = "aws-resource-autoscaling-autoscalinggroup"
 _FSX = "aws-resource-fsx-filesystem"
 
 RULES: Mapping[str, Mapping[str, Rule]] = {
@@ -68,15 +62,14 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     "AWS::EC2::Volume": _page(
         "aws-resource-ec2-volume", "not_supported", "AvailabilityZone", "Encrypted", "KmsKeyId", "SnapshotId"
     ),
-    # These are updated in place unless the update policy replaces the group.
+    # These are updated in place, because the provider rejects update policies that replace the group.
     "AWS::AutoScaling::AutoScalingGroup": _page(
-        _GROUP,
-        "conditional",
+        "aws-resource-autoscaling-autoscalinggroup",
+        "in_place",
         "LaunchConfigurationName",
         "LaunchTemplate",
         "MixedInstancesPolicy",
         "VPCZoneIdentifier",
-        when=_replacing_update,
     ),
     "AWS::EC2::VPC": _page("aws-resource-ec2-vpc", "conditional", "InstanceTenancy", when=_tenancy_replaces),
     "AWS::EC2::Subnet": _page("aws-resource-ec2-subnet", "in_place", "Ipv6CidrBlock"),

@@ -45,7 +45,7 @@ def attempts(group: Group, desired: int) -> Iterator[ZoneAttempt]:
     overrides: Sequence[Override] = [Override(None)]
     if distribution is not None:
         overrides = group.plan.overrides or overrides
-        on_demand = sum(member.weight for member in counted if member.market == "on-demand")
+        on_demand = sum(member.market == "on-demand" for member in counted)
         market = "on-demand" if on_demand < on_demand_target(distribution, desired) else "spot"
         if market == "spot" and distribution.spot_allocation == "lowest-price":
             overrides = _spread(overrides, counted, distribution.spot_pools)
@@ -95,16 +95,12 @@ def victims(group: Group, excess: int, now: float) -> list[Member]:
     """
     chosen: list[Member] = []
     left = [member for member in group.members.values() if not member.is_ending]
-    while excess > 0 and left:
-        candidates = [member for member in left if member.weight <= excess]
-        if not candidates:
-            break
+    while len(chosen) < excess and left:
         # Terminate unhealthy and pending instances first.
-        unfit = [member for member in candidates if member.health != "Healthy" or member.state.startswith("Pending")]
-        victim = unfit[0] if unfit else _first_to_leave(group, _in_fullest_zone(candidates), now)
+        unfit = [member for member in left if member.health != "Healthy" or member.state.startswith("Pending")]
+        victim = unfit[0] if unfit else _first_to_leave(group, _in_fullest_zone(left), now)
         chosen.append(victim)
         left.remove(victim)
-        excess -= victim.weight
     return chosen
 
 
@@ -122,7 +118,7 @@ def _first_to_leave(group: Group, members: Sequence[Member], now: float) -> Memb
     left = list(members)
     if group.plan.distribution is not None:
         target = on_demand_target(group.plan.distribution, group.desired)
-        on_demand = sum(one.weight for one in group.members.values() if one.market == "on-demand" and one.counts)
+        on_demand = sum(one.market == "on-demand" and one.counts for one in group.members.values())
         surplus: Market = "on-demand" if on_demand > target else "spot"
         left = [member for member in left if member.market == surplus] or left
     left = [member for member in left if member.template.template_id != group.plan.template.template_id] or left

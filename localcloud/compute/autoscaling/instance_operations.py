@@ -54,7 +54,7 @@ class InstanceOperations:
                         f"({member.state}).",
                     )  # fmt: skip
             if call.parameters["ShouldDecrementDesiredCapacity"]:
-                self._decrement(group, sum(member.weight for member in members))
+                self._decrement(group, len(members))
             answer = [shown(self._detach_one(group, member), group.arn) for member in members]
         self._store.wake.set()
         return {"Activities": answer}

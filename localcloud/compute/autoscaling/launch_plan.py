@@ -13,7 +13,6 @@ ON_DEMAND_STRATEGIES = ("prioritized", "lowest-price")
 SPOT_STRATEGIES = (
     "lowest-price", "capacity-optimized", "capacity-optimized-prioritized", "price-capacity-optimized",
 )  # fmt: skip
-_MAXIMUM_WEIGHT = 999
 
 
 def read_plan(parameters: Mapping[str, Any], resolver: LaunchResolver) -> LaunchPlan | None:
@@ -89,20 +88,17 @@ def _refuse_spot_options(version: LaunchTemplateVersion) -> None:
 
 
 def _override(parameter: Mapping[str, Any], resolver: LaunchResolver) -> Override:
-    if unknown := set(parameter) - {"InstanceType", "WeightedCapacity", "LaunchTemplateSpecification"}:
+    if unknown := set(parameter) - {"InstanceType", "LaunchTemplateSpecification"}:
         raise ApiError(
             "ValidationError",
             "MixedInstancesPolicy: the embedded cloud does not emulate overrides with "
             f"{', '.join(sorted(unknown))}; use InstanceType",
         )
-    weight = str(parameter.get("WeightedCapacity", "1"))
-    if not weight.isdigit() or not 1 <= int(weight) <= _MAXIMUM_WEIGHT:
-        raise ApiError("ValidationError", f"WeightedCapacity '{weight}' must be a number from 1 to {_MAXIMUM_WEIGHT}")
     template = None
     if parameter.get("LaunchTemplateSpecification"):
         template, version = _reference(parameter["LaunchTemplateSpecification"], resolver)
         _refuse_spot_options(version)
-    return Override(parameter.get("InstanceType"), int(weight), template)
+    return Override(parameter.get("InstanceType"), template)
 
 
 def _distribution(parameter: Mapping[str, Any]) -> Distribution:
@@ -141,8 +137,6 @@ def _shown(reference: TemplateReference, overrides: Sequence[Override], distribu
         one: dict[str, Any] = {}
         if override.instance_type is not None:
             one["InstanceType"] = override.instance_type
-        if override.weight != 1:
-            one["WeightedCapacity"] = str(override.weight)
         if override.template is not None:
             one["LaunchTemplateSpecification"] = override.template.as_shown()
         shown_overrides.append(one)

@@ -57,21 +57,21 @@ class GroupLauncher:
     def _try(self, group: Group, planned: Sequence[ZoneAttempt], cause: str) -> bool:
         for attempt in planned:
             try:
-                instance, override = self._in_zone(group, attempt)
+                instance = self._in_zone(group, attempt)
             except ApiError as error:
                 is_capacity = error.code in _NO_CAPACITY
                 self._report_failure(group, attempt, cause, error)
                 if not is_capacity and error.code not in ("InvalidPlacementGroup.InUse",):
                     break
             else:
-                self._join(group, instance, override, cause)
+                self._join(group, instance, cause)
                 return True
         with self._store.lock:
             group.launch_failures += 1
             group.launch_not_before = self._clock() + retry_seconds(group.launch_failures)
         return False
 
-    def _in_zone(self, group: Group, attempt: ZoneAttempt) -> tuple[Instance, Override]:
+    def _in_zone(self, group: Group, attempt: ZoneAttempt) -> Instance:
         """Launch in a zone's first pool that has capacity. If all pools fail, raise the last pool's ApiError."""
         refusal: ApiError | None = None
         for override in attempt.overrides:
@@ -79,7 +79,7 @@ class GroupLauncher:
                 try:
                     specification = self._specification(group, attempt, override, reservation)
                     (instance,) = self._inventory.launch(specification, 1, group=group.name, by=_ROLE)
-                    return instance, override
+                    return instance
                 except ApiError as error:
                     refusal = error
                     # Skip reservations that have expired or are for a different type or zone.
@@ -112,7 +112,7 @@ class GroupLauncher:
                 parameters["InstanceMarketOptions"] = options
         return self._resolver.resolve(parameters)
 
-    def _join(self, group: Group, instance: Instance, override: Override, cause: str) -> None:
+    def _join(self, group: Group, instance: Instance, cause: str) -> None:
         specification = instance.specification
         template = specification.template
         assert template is not None, "a group launches from a template"
@@ -121,7 +121,7 @@ class GroupLauncher:
             group.launch_failures, group.launch_not_before = 0, 0.0
             member = Member(
                 instance_id=instance.id, instance_type=specification.instance_type, zone=specification.zone,
-                subnet_id=specification.subnet_id, market=specification.market, weight=override.weight,
+                subnet_id=specification.subnet_id, market=specification.market,
                 template=TemplateReference(template.template_id, template.name, str(template.version)),
                 joined=self._clock(),
                 activity=self._activities.begin(

@@ -129,7 +129,6 @@ class Lifecycle:
 
     def _come_into_service(self, group: Group, member: Member) -> None:
         member.state = "InService"
-        member.in_service_since = self._clock()
         assert member.activity is not None
         self._activities.launch_succeeded(group, member.activity)
         member.activity = None

@@ -44,10 +44,9 @@ class TemplateReference:
 
 @dataclass(frozen=True)
 class Override:
-    """An override in a mixed instances policy, with an instance type, its weight and an optional template."""
+    """An override in a mixed instances policy, with an instance type and an optional template."""
 
     instance_type: str | None
-    weight: int = 1
     template: TemplateReference | None = None
 
 
@@ -128,12 +127,10 @@ class Member:
     zone: str
     subnet_id: str
     market: Market
-    weight: int
     template: TemplateReference
     joined: float
     state: str = "Pending"
     health: str = "Healthy"
-    in_service_since: float | None = None
     waits: list[HookWait] = field(default_factory=list)
     activity: Activity | None = None
     holds_place_while_ending: bool = False
@@ -209,8 +206,8 @@ class Group:
 
     @property
     def capacity(self) -> int:
-        """The total weight of the instances that count toward the capacity."""
-        return sum(member.weight for member in self.members.values() if member.counts)
+        """The number of instances that count toward the capacity."""
+        return sum(member.counts for member in self.members.values())
 
     @property
     def refresh(self) -> Refresh | None:

@@ -121,9 +121,9 @@ class GroupReconciler:
     def _terminate_replaced(self, group: Group) -> None:
         """Terminate instances whose replacements are in service."""
         leaving = [one for one in group.members.values() if one.leaves_because and not one.is_ending]
-        staying = sum(one.weight for one in group.members.values() if one.is_in_service and not one.leaves_because)
+        staying = sum(one.is_in_service and not one.leaves_because for one in group.members.values())
         for member in leaving:
-            if staying + sum(one.weight for one in leaving if not one.is_ending) - member.weight >= group.desired:
+            if staying + sum(not one.is_ending for one in leaving) > group.desired:
                 assert member.leaves_because is not None
                 self._lifecycle.begin_end(group, member, member.leaves_because)
 
@@ -142,7 +142,7 @@ class GroupReconciler:
             self._lifecycle.begin_end(
                 group, victim,
                 "an instance was taken out of service in response to a difference between desired and actual "
-                f"capacity, shrinking the capacity from {before} to {before - victim.weight}.",
+                f"capacity, shrinking the capacity from {before} to {before - 1}.",
             )  # fmt: skip
 
     def _missing(self, group: Group) -> str | None:
@@ -163,5 +163,4 @@ class GroupReconciler:
     @staticmethod
     def _goal(group: Group) -> int:
         """Return the desired capacity plus the instances that remain in service until they are replaced."""
-        extra = sum(one.weight for one in group.members.values() if one.leaves_because and one.is_in_service)
-        return group.desired + extra
+        return group.desired + sum(bool(one.leaves_because) and one.is_in_service for one in group.members.values())

@@ -49,17 +49,17 @@ class InstanceRefresher:
     def _replace_some(self, group: Group, refresh: Refresh, waiting: set[str]) -> None:
         healthy = [one for one in group.members.values() if _is_healthy(one)]
         needed = math.ceil(group.desired * int(refresh.preferences.get("MinHealthyPercentage", 90)) / 100)
-        allowed = sum(member.weight for member in healthy) - needed
+        allowed = len(healthy) - needed
         is_idle = len(healthy) == len(group.members) and group.capacity >= group.desired
         for instance_id in sorted(waiting, key=lambda one: group.members[one].joined):
             member = group.members[instance_id]
             is_healthy = member in healthy
             # If MinHealthyPercentage is 100, replace one instance at a time.
-            if is_healthy and allowed < member.weight and not is_idle:
+            if is_healthy and allowed < 1 and not is_idle:
                 continue
             self._lifecycle.begin_end(group, member, _CAUSE, holds_place=True)
             if is_healthy:
-                allowed -= member.weight
+                allowed -= 1
             is_idle = False
 
 

@@ -66,8 +66,6 @@ def member_view(member: Member, group: Group | None = None) -> dict[str, Any]:
     }  # fmt: skip
     if member.template.template_id:
         view["LaunchTemplate"] = member.template.as_shown()
-    if member.weight != 1:
-        view["WeightedCapacity"] = str(member.weight)
     return view if group is None else view | {"AutoScalingGroupName": group.name}
 
 

@@ -35,6 +35,9 @@ _OWN_FILTERS = {
 }
 _REFUSED = {
     "RequestSpotInstances": "use RunInstances with InstanceMarketOptions",
+    "StopInstances": "terminate the instance",
+    "StartInstances": "launch another instance",
+    "RebootInstances": "launch another instance",
 }
 
 
@@ -65,9 +68,6 @@ class Ec2Service(Service):
             {
                 "RunInstances": self.run_instances,
                 "TerminateInstances": self.terminate_instances,
-                "StopInstances": self.stop_instances,
-                "StartInstances": self.start_instances,
-                "RebootInstances": self.reboot_instances,
                 "ModifyInstanceAttribute": self.modify_instance_attribute,
                 "GetConsoleOutput": self.get_console_output,
                 "DescribeInstances": self.describe_instances,
@@ -114,7 +114,9 @@ class Ec2Service(Service):
 
     def terminate_instances(self, call: Call) -> Mapping[str, Any]:
         """Handle TerminateInstances."""
-        instances = self._chosen(call)
+        instances = [self._inventory.get(instance_id) for instance_id in call.parameters.get("InstanceIds", [])]
+        if call.parameters.get("DryRun"):
+            raise ApiError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
         before = {instance.id: instance.state for instance in instances}
         for instance in instances:
             if self._record.is_protected(instance.id):
@@ -125,30 +127,6 @@ class Ec2Service(Service):
                 )
         self._inventory.terminate(list(before))
         return {"TerminatingInstances": [_change(one, before[one.id]) for one in instances]}
-
-    def stop_instances(self, call: Call) -> Mapping[str, Any]:
-        """Handle StopInstances. Hibernation is not emulated."""
-        if call.parameters.get("Hibernate"):
-            raise ApiError("UnsupportedHibernationConfiguration", "The embedded cloud does not hibernate instances.")
-        instances = self._chosen(call)
-        before = {instance.id: instance.state for instance in instances}
-        for instance in instances:
-            self._inventory.stop(instance.id, by_force=bool(call.parameters.get("Force")))
-        return {"StoppingInstances": [_change(one, before[one.id]) for one in instances]}
-
-    def start_instances(self, call: Call) -> Mapping[str, Any]:
-        """Handle StartInstances."""
-        instances = self._chosen(call)
-        before = {instance.id: instance.state for instance in instances}
-        for instance in instances:
-            self._inventory.start(instance.id)
-        return {"StartingInstances": [_change(one, before[one.id]) for one in instances]}
-
-    def reboot_instances(self, call: Call) -> Mapping[str, Any]:
-        """Handle RebootInstances."""
-        for instance in self._chosen(call):
-            self._inventory.reboot(instance.id)
-        return {}
 
     def modify_instance_attribute(self, call: Call) -> Mapping[str, Any]:
         """Handle ModifyInstanceAttribute: set the shutdown behavior and pass all other attributes to moto."""
@@ -237,12 +215,6 @@ class Ec2Service(Service):
         if purchase.lifecycle != "on-demand":
             overlay["InstanceLifecycle"] = purchase.lifecycle
         return {**shown, **overlay}
-
-    def _chosen(self, call: Call) -> list[Instance]:
-        instances = [self._inventory.get(instance_id) for instance_id in call.parameters.get("InstanceIds", [])]
-        if call.parameters.get("DryRun"):
-            raise ApiError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
-        return instances
 
     def _spot_request(self, instance: Instance) -> dict[str, Any]:
         is_over = not instance.is_live

@@ -157,8 +157,8 @@ class Ec2FleetOperations(FleetOperations):
             "FleetId": fleet.fleet_id, "FleetState": fleet.state, "Type": "maintain",
             "ActivityStatus": activity_status(fleet),
             "CreateTime": timestamp(fleet.created),
-            "FulfilledCapacity": sum(one.pool.weight for one in fleet.live()),
-            "FulfilledOnDemandCapacity": sum(one.pool.weight for one in fleet.live("on-demand")),
+            "FulfilledCapacity": float(len(fleet.live())),
+            "FulfilledOnDemandCapacity": float(len(fleet.live("on-demand"))),
             "TargetCapacitySpecification": {
                 "TotalTargetCapacity": targets.total, "OnDemandTargetCapacity": targets.on_demand,
                 "SpotTargetCapacity": targets.spot,

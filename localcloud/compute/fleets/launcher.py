@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from localcloud.api import ApiError
 from localcloud.compute.capacity import CapacityPools, Market
-from localcloud.compute.fleets.allocation import order, within_total_price
+from localcloud.compute.fleets.allocation import order
 from localcloud.compute.fleets.history import FleetHistory
 from localcloud.compute.fleets.model import Fleet, FleetMember, FleetStore, Kind, Pool
 from localcloud.compute.fleets.pools import launch_parameters
@@ -22,7 +23,6 @@ _ROLES: dict[Kind, str] = {
     "ec2": "ec2fleet.amazonaws.com/AWSServiceRoleForEC2Fleet",
     "spot": "spotfleet.amazonaws.com/AWSServiceRoleForEC2SpotFleet",
 }
-_ALL_PRICED_OUT = "The maximum total price of the fleet is reached."
 
 
 class FleetLauncher:
@@ -69,9 +69,6 @@ class FleetLauncher:
         tag = {"Key": FLEET_TAGS[fleet.plan.kind], "Value": fleet.fleet_id}
         tags = [{"ResourceType": "instance", "Tags": [tag]}]
         try:
-            with self._store.lock:
-                if not within_total_price(fleet, market, pool, self.price):
-                    raise ApiError("MaxSpotFleetRequestPriceExceeded", _ALL_PRICED_OUT)
             specification = self._resolver.resolve(launch_parameters(pool, market, tags))
             (instance,) = self._inventory.launch(specification, 1, group=fleet.fleet_id, by=_ROLES[fleet.plan.kind])
         except ApiError as error:
@@ -82,14 +79,8 @@ class FleetLauncher:
         return True
 
     def _join(self, fleet: Fleet, pool: Pool, instance: Instance) -> None:
-        market = instance.market
-        zone = instance.zone
-        price = (
-            self._types.spot_usd_per_hour(pool.instance_type, zone)
-            if market == "spot"
-            else self._types.on_demand_usd_per_hour(pool.instance_type)
-        )
-        member = FleetMember(instance.id, pool, market, zone, instance.spot_request_id, price)
+        price = self.price(replace(pool, zone=instance.zone), instance.market)
+        member = FleetMember(instance.id, pool, instance.market, instance.zone, instance.spot_request_id, price)
         with self._store.lock:
             fleet.members[instance.id] = member
             fleet.failures, fleet.retry_at = 0, 0.0

@@ -17,24 +17,22 @@ State = Literal["submitted", "active", "deleted", "deleted_running", "deleted_te
 
 @dataclass(frozen=True)
 class Pool:
-    """A launch template with one override. The override's subnet or zone determines `zone`.
+    """A launch template with one override. The subnet determines `zone`.
 
-    `max_usd_per_unit_hour` is the maximum spot price per unit of weight.
+    `max_usd_per_hour` is the maximum spot price.
     """
 
     template: Mapping[str, Any]
-    override: Mapping[str, Any]
     instance_type: str
     zone: str | None
     subnet_id: str | None
-    weight: float
     priority: float
-    max_usd_per_unit_hour: float | None
+    max_usd_per_hour: float | None
 
 
 @dataclass(frozen=True)
 class Targets:
-    """A fleet's target capacity, in units of weight."""
+    """A fleet's target capacity, as a number of instances."""
 
     total: int
     on_demand: int
@@ -64,8 +62,6 @@ class Plan:
     pools: Sequence[Pool]
     spot_strategy: str
     on_demand_strategy: str
-    spot_pools: int
-    max_total_price: Mapping[Market, float | None]
     replaces_unhealthy: bool
     terminates_excess: bool
     rebalance: Rebalance | None
@@ -143,9 +139,9 @@ class Fleet:
         """Return the instances that count toward the target."""
         return [one for one in self.live(market) if not one.is_superseded]
 
-    def fulfilled(self, market: Market) -> float:
+    def fulfilled(self, market: Market) -> int:
         """Return the capacity that counts toward the target."""
-        return sum(one.pool.weight for one in self.counted(market))
+        return len(self.counted(market))
 
 
 class FleetStore:

@@ -13,27 +13,25 @@ from typing import Any
 from localcloud.api import ApiError
 from localcloud.compute.fleets.model import Kind, Plan, Pool, Rebalance, Targets
 
-SPOT_STRATEGIES = (
-    "lowest-price", "diversified", "capacity-optimized", "capacity-optimized-prioritized", "price-capacity-optimized",
-)  # fmt: skip
+# AWS has more strategies; no template of this project uses them.
+SPOT_STRATEGIES = ("lowest-price", "capacity-optimized", "price-capacity-optimized")
 ON_DEMAND_STRATEGIES = ("lowest-price", "prioritized")
 _SPOT_FLEET_STRATEGIES = {
-    "lowestPrice": "lowest-price", "diversified": "diversified", "capacityOptimized": "capacity-optimized",
-    "capacityOptimizedPrioritized": "capacity-optimized-prioritized", "priceCapacityOptimized":
-    "price-capacity-optimized", "prioritized": "prioritized",
+    "lowestPrice": "lowest-price", "capacityOptimized": "capacity-optimized",
+    "priceCapacityOptimized": "price-capacity-optimized", "prioritized": "prioritized",
 }  # fmt: skip
 _DELAY_SECONDS = (120, 7200)
 # The embedded cloud rejects these options because it does not emulate them.
 _REFUSED = {
     "ec2": ("ReservedCapacityOptions", "ValidFrom", "ValidUntil", "TerminateInstancesWithExpiration"),
     "spot": (
-        *("LaunchSpecifications", "LoadBalancersConfig", "ValidFrom", "ValidUntil"),
-        "TerminateInstancesWithExpiration",
+        *("LaunchSpecifications", "LoadBalancersConfig", "ValidFrom", "ValidUntil", "InstancePoolsToUseCount"),
+        *("TerminateInstancesWithExpiration", "SpotMaxTotalPrice", "OnDemandMaxTotalPrice"),
     ),
 }
 _REFUSED_MARKET_OPTIONS = (
     *("SingleInstanceType", "SingleAvailabilityZone", "CapacityReservationOptions"),
-    "MinTargetCapacity",
+    *("MinTargetCapacity", "InstancePoolsToUseCount", "MaxTotalPrice"),
 )
 
 
@@ -46,7 +44,7 @@ class _Checks:
 
     def one_of(self, name: str, value: str, allowed: Sequence[str]) -> None:
         if value not in allowed:
-            self.problems.append(f"{name} '{value}' is not one of {', '.join(allowed)}")
+            self.problems.append(f"{name} '{value}' is not emulated; use one of {', '.join(allowed)}")
 
     def finish(self) -> None:
         if self.problems:
@@ -79,13 +77,11 @@ def ec2_fleet_plan(request: Mapping[str, Any], pools: Sequence[Pool]) -> Plan:
         pools=pools,
         spot_strategy=spot.get("AllocationStrategy", "lowest-price"),
         on_demand_strategy=on_demand.get("AllocationStrategy", "lowest-price"),
-        spot_pools=int(spot.get("InstancePoolsToUseCount", 1)),
-        max_total_price={"spot": _price(spot), "on-demand": _price(on_demand)},
         replaces_unhealthy=bool(request.get("ReplaceUnhealthyInstances")),
         terminates_excess=request.get("ExcessCapacityTerminationPolicy", "termination") == "termination",
         rebalance=_rebalance(checks, (spot.get("MaintenanceStrategies") or {}).get("CapacityRebalance")),
     )  # fmt: skip
-    _check_plan(checks, plan, "InstancePoolsToUseCount" in spot)
+    _check_plan(checks, plan)
     return plan
 
 
@@ -113,15 +109,11 @@ def spot_fleet_plan(config: Mapping[str, Any], pools: Sequence[Pool]) -> Plan:
         pools=pools,
         spot_strategy=_SPOT_FLEET_STRATEGIES.get(spot, spot),
         on_demand_strategy=_SPOT_FLEET_STRATEGIES.get(on_demand or "lowestPrice", str(on_demand)),
-        spot_pools=int(config.get("InstancePoolsToUseCount", 1)),
-        max_total_price={
-            "spot": _number(config.get("SpotMaxTotalPrice")), "on-demand": _number(config.get("OnDemandMaxTotalPrice"))
-        },
         replaces_unhealthy=bool(config.get("ReplaceUnhealthyInstances")),
         terminates_excess=policy == "default",
         rebalance=_rebalance(checks, maintenance),
     )  # fmt: skip
-    _check_plan(checks, plan, "InstancePoolsToUseCount" in config)
+    _check_plan(checks, plan)
     return plan
 
 
@@ -141,11 +133,9 @@ def read_targets(target: Mapping[str, Any]) -> Targets:
     return Targets(total, on_demand + rest, spot)
 
 
-def _check_plan(checks: _Checks, plan: Plan, names_pools: bool) -> None:
+def _check_plan(checks: _Checks, plan: Plan) -> None:
     checks.one_of("spot AllocationStrategy", plan.spot_strategy, SPOT_STRATEGIES)
     checks.one_of("on-demand AllocationStrategy", plan.on_demand_strategy, ON_DEMAND_STRATEGIES)
-    if names_pools and plan.spot_strategy != "lowest-price":
-        checks.problems.append("InstancePoolsToUseCount requires the lowest-price strategy")
     if plan.targets.total < 0:
         checks.problems.append(f"target capacity {plan.targets.total} is negative")
     checks.finish()
@@ -165,11 +155,3 @@ def _rebalance(checks: _Checks, options: Mapping[str, Any] | None) -> Rebalance 
     if delay is not None and not _DELAY_SECONDS[0] <= int(delay) <= _DELAY_SECONDS[1]:
         checks.problems.append(f"TerminationDelay {delay} must be from {_DELAY_SECONDS[0]} to {_DELAY_SECONDS[1]}")
     return Rebalance(None if delay is None else int(delay))
-
-
-def _price(options: Mapping[str, Any]) -> float | None:
-    return _number(options.get("MaxTotalPrice"))
-
-
-def _number(text: str | None) -> float | None:
-    return float(text) if text else None

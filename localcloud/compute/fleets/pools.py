@@ -7,24 +7,24 @@ from typing import Any
 
 from localcloud.api import ApiError
 from localcloud.compute.capacity import Market
-from localcloud.compute.fleets.model import FleetMember, Kind, Pool
+from localcloud.compute.fleets.model import Kind, Pool
 from localcloud.compute.launch.resolver import LaunchResolver, LaunchTemplateVersion
 
+# AWS supports more keys; no template of this project uses them.
 _OVERRIDES = {
-    "ec2": frozenset({"InstanceType", "MaxPrice", "SubnetId", "AvailabilityZone", "WeightedCapacity", "Priority"}
-                     | {"Placement", "ImageId"}),
-    "spot": frozenset({"InstanceType", "SpotPrice", "SubnetId", "AvailabilityZone", "WeightedCapacity", "Priority"}),
-}  # fmt: skip
+    "ec2": frozenset({"InstanceType", "MaxPrice", "SubnetId", "Priority"}),
+    "spot": frozenset({"InstanceType", "SubnetId", "Priority"}),
+}
 _MIN_PRIORITY = float("inf")
 
 
 def read_pools(
     configs: Sequence[Mapping[str, Any]], kind: Kind, resolver: LaunchResolver, max_price: str | None = None
 ) -> list[Pool]:
-    """Return the pools defined by LaunchTemplateConfigs. An override with several subnets yields several pools.
+    """Return the pools defined by LaunchTemplateConfigs.
 
     Args:
-        max_price: Maximum spot price for pools that do not define one, in USD per hour and unit of weight.
+        max_price: Maximum spot price for pools that do not define one, in USD per hour.
 
     Raises:
         ApiError: There are no configurations, a template is missing or invalid, or an override is not emulated.
@@ -52,24 +52,18 @@ def _read(
         for override in config.get("Overrides") or [{}]:
             if unknown := sorted(set(override) - _OVERRIDES[kind]):
                 raise ApiError(code, f"Overrides: {', '.join(unknown)} is not emulated; use InstanceType and SubnetId")
-            for subnet_id in _subnets(override):
-                pool = _pool(template, version, override, subnet_id, code, resolver, max_price)
-                place = pool.instance_type, pool.zone, override.get("ImageId")
-                if kind == "ec2" and place in places:
-                    # Source: https://github.com/github-aws-runners/terraform-aws-github-runner/issues/5297
-                    raise ApiError(code, "The fleet configuration contains duplicate instance pools.")
-                places.add(place)
-                yield pool
-
-
-def _subnets(override: Mapping[str, Any]) -> list[str | None]:
-    named = [one.strip() for one in str(override.get("SubnetId") or "").split(",") if one.strip()]
-    return [*named] or [None]
+            pool = _pool(template, version, override, code, resolver, max_price)
+            place = pool.instance_type, pool.zone
+            if kind == "ec2" and place in places:
+                # Source: https://github.com/github-aws-runners/terraform-aws-github-runner/issues/5297
+                raise ApiError(code, "The fleet configuration contains duplicate instance pools.")
+            places.add(place)
+            yield pool
 
 
 def _pool(
-    template: Mapping[str, Any], version: LaunchTemplateVersion, override: Mapping[str, Any], subnet_id: str | None,
-    code: str, resolver: LaunchResolver, max_price: str | None,
+    template: Mapping[str, Any], version: LaunchTemplateVersion, override: Mapping[str, Any], code: str,
+    resolver: LaunchResolver, max_price: str | None,
 ) -> Pool:  # fmt: skip
     data = version.data
     instance_type = override.get("InstanceType") or data.get("InstanceType")
@@ -77,21 +71,15 @@ def _pool(
         raise ApiError(code, f"Launch template {version.template_id}: no instance type in the template or the override")
     resolver.types.facts(instance_type)
     interfaces = data.get("NetworkInterfaces") or [{}]
-    subnet = subnet_id or data.get("SubnetId") or interfaces[0].get("SubnetId")
-    zone = override.get("AvailabilityZone") or (override.get("Placement") or {}).get("AvailabilityZone")
-    weight = float(override.get("WeightedCapacity") or 1)
-    if weight <= 0:
-        raise ApiError(code, f"Overrides: WeightedCapacity {weight:g} must be greater than 0")
-    price = override.get("MaxPrice") or override.get("SpotPrice") or max_price
+    subnet = override.get("SubnetId") or data.get("SubnetId") or interfaces[0].get("SubnetId")
+    price = override.get("MaxPrice") or max_price
     return Pool(
         template=dict(template),
-        override=dict(override),
         instance_type=instance_type,
-        zone=resolver.zone_of(subnet) if subnet else zone,
-        subnet_id=subnet_id,
-        weight=weight,
+        zone=resolver.zone_of(subnet) if subnet else None,
+        subnet_id=override.get("SubnetId"),
         priority=float(override["Priority"]) if override.get("Priority") is not None else _MIN_PRIORITY,
-        max_usd_per_unit_hour=float(price) if price else None,
+        max_usd_per_hour=float(price) if price else None,
     )
 
 
@@ -100,23 +88,11 @@ def launch_parameters(pool: Pool, market: Market, tags: Sequence[Mapping[str, An
     parameters: dict[str, Any] = {
         "LaunchTemplate": dict(pool.template), "TagSpecifications": list(tags), "InstanceType": pool.instance_type
     }  # fmt: skip
-    placement = dict(pool.override.get("Placement") or {})
-    if "AvailabilityZone" in pool.override:
-        placement["AvailabilityZone"] = pool.override["AvailabilityZone"]
-    if placement:
-        parameters["Placement"] = placement
     if pool.subnet_id:
         parameters["SubnetId"] = pool.subnet_id
-    if pool.override.get("ImageId"):
-        parameters["ImageId"] = pool.override["ImageId"]
     if market == "spot":
         options: dict[str, Any] = {"MarketType": "spot"}
-        if pool.max_usd_per_unit_hour is not None:
-            options["SpotOptions"] = {"MaxPrice": f"{pool.max_usd_per_unit_hour * pool.weight:g}"}
+        if pool.max_usd_per_hour is not None:
+            options["SpotOptions"] = {"MaxPrice": f"{pool.max_usd_per_hour:g}"}
         parameters["InstanceMarketOptions"] = options
     return parameters
-
-
-def launched_from(member: FleetMember, pool: Pool) -> bool:
-    """Return True if an instance has the pool's type and location, even if the pools have since been replaced."""
-    return member.pool.instance_type == pool.instance_type and member.zone == (pool.zone or member.zone)

@@ -130,8 +130,8 @@ class SpotFleetOperations(FleetOperations):
             "ActivityStatus": activity_status(fleet),
             "CreateTime": timestamp(fleet.created),
             "SpotFleetRequestConfig": defaults | fleet.request | {
-                "FulfilledCapacity": sum(one.pool.weight for one in fleet.live()),
-                "OnDemandFulfilledCapacity": sum(one.pool.weight for one in fleet.live("on-demand")),
+                "FulfilledCapacity": float(len(fleet.live())),
+                "OnDemandFulfilledCapacity": float(len(fleet.live("on-demand"))),
             },
             "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
         }  # fmt: skip

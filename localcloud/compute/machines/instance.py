@@ -58,7 +58,6 @@ class Instance:
     state: State = "pending"
     reason: Reason | None = None
     ended_unix_seconds: float | None = None
-    has_run_user_data: bool = False
     reclaim_unix_seconds: float | None = None
     rebalance_unix_seconds: float | None = None
     target_lifecycle_state: str | None = None

@@ -1,4 +1,4 @@
-"""Launches, starts, stops and terminates instances, and reports their states to moto, the bus and listeners."""
+"""Launches and terminates instances, and reports their states to moto, the bus and listeners."""
 
 from __future__ import annotations
 
@@ -134,52 +134,13 @@ class Inventory:
                 grace = 0.0 if at_once else SHUTDOWN_GRACE_SECONDS
                 self._workers.submit(self._logged, self._end, instance, grace)
 
-    def stop(self, instance_id: str, reason: Reason = USER_INITIATED, *, by_force: bool = False) -> None:
-        """Start stopping an instance.
-
-        Raises:
-            ApiError: The instance is a spot instance, or its state does not allow stopping it.
-        """
-        instance = self.get(instance_id)
-        if instance.market == "spot":
-            raise ApiError(
-                "UnsupportedOperation", f"You can't stop the Spot Instance '{instance_id}' because it is associated "
-                "with a one-time Spot Instance request.",
-            )  # fmt: skip
-        if instance.state in ("stopping", "stopped"):
-            return
-        if not self._begin(instance, "stopping", reason, when_live=True):
-            raise _incorrect_state(instance)
-        self._workers.submit(self._logged, self._stop, instance, 0.0 if by_force else SHUTDOWN_GRACE_SECONDS)
-
-    def start(self, instance_id: str) -> None:
-        """Start a stopped instance. It is pending when this method returns."""
-        instance = self.get(instance_id)
-        if instance.state in ("pending", "running"):
-            return
-        with self._lock:
-            if instance.state != "stopped":
-                raise _incorrect_state(instance)
-            self._move(instance, "pending", None)
-        self._announce(instance)
-        self._workers.submit(self._logged, self._boot, instance)
-
-    def reboot(self, instance_id: str) -> None:
-        """Restart the machine, which ends all processes. The user data does not run again."""
-        instance = self.get(instance_id)
-        if instance.state != "running":
-            raise _incorrect_state(instance)
-        self._workers.submit(self._logged, self._reboot, instance)
-
-    def shut_down_from_inside(self, instance_id: str, *, reboot: bool) -> None:
+    def shut_down_from_inside(self, instance_id: str) -> None:
         """Handle a `shutdown` command on the machine according to the instance's shutdown behavior."""
         instance = self.get(instance_id)
-        if reboot:
-            self.reboot(instance_id)
-        elif self._record.shutdown_behavior(instance_id) == "terminate" or instance.market == "spot":
+        if self._record.shutdown_behavior(instance_id) == "terminate" or instance.market == "spot":
             self.terminate([instance_id], INSTANCE_INITIATED)
-        else:
-            self.stop(instance_id, INSTANCE_INITIATED)
+        elif instance.state == "running" and self._begin(instance, "stopping", INSTANCE_INITIATED, when_live=True):
+            self._workers.submit(self._logged, self._stop, instance)
 
     def leave_group(self, instance_id: str, group_tag: str) -> None:
         """Record that an instance left its Auto Scaling group, and remove the group's tag."""
@@ -298,15 +259,13 @@ class Inventory:
         machine = instance.machine
         machine.on_crash = lambda: self.terminate([instance.id], INTERNAL_ERROR)
         try:
-            if not instance.has_run_user_data:
-                machine.make(instance.specification.user_data)
+            machine.make(instance.specification.user_data)
             machine.metadata_url = self._servers.open(instance)
             with self._lock:
                 if instance.state != "pending":
                     self._servers.close_one(instance.id)
                     return
-                machine.boot(run_user_data=not instance.has_run_user_data)
-                instance.has_run_user_data = True
+                machine.boot()
                 self._move(instance, "running", None)
         except (OSError, ProcessTreeError):
             _logger.exception("%s: boot failed", instance.id)
@@ -335,24 +294,14 @@ class Inventory:
         )  # fmt: skip
         self._announce(instance)
 
-    def _stop(self, instance: Instance, grace_seconds: float) -> None:
-        instance.machine.power_off(grace_seconds)
+    def _stop(self, instance: Instance) -> None:
+        instance.machine.power_off(SHUTDOWN_GRACE_SECONDS)
         self._servers.close_one(instance.id)
         with self._lock:
             if instance.state != "stopping":
                 return
             self._move(instance, "stopped", instance.reason)
         self._announce(instance)
-
-    def _reboot(self, instance: Instance) -> None:
-        instance.machine.power_off(SHUTDOWN_GRACE_SECONDS)
-        try:
-            with self._lock:
-                if instance.state == "running":
-                    instance.machine.boot(run_user_data=False)
-        except ProcessTreeError:
-            _logger.exception("%s: reboot failed", instance.id)
-            self.terminate([instance.id], INTERNAL_ERROR)
 
     def _begin(self, instance: Instance, state: State, reason: Reason, *, when_live: bool) -> bool:
         with self._lock:
@@ -382,10 +331,3 @@ class Inventory:
             work(*arguments)
         except Exception:  # noqa: BLE001 - top level of a thread
             _logger.exception("%s failed for %s", work.__name__, arguments[0].id)
-
-
-def _incorrect_state(instance: Instance) -> ApiError:
-    return ApiError(
-        "IncorrectInstanceState", f"The instance '{instance.id}' is not in a valid state for this operation "
-        f"({instance.state}).",
-    )  # fmt: skip

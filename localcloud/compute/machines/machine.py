@@ -36,24 +36,21 @@ echo "${process_tree.INSTANCE_VARIABLE}"
 """
 
 _POWER_PROGRAM = '''#!{interpreter} -ES
-"""Powers off or restarts this instance through the cloud's API, since it has no firmware."""
+"""Powers off this instance through the cloud's API, since it has no firmware."""
 import json, os, sys, urllib.error, urllib.request
 
 name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
-reboot = name == "reboot"
 when = "now" if name != "shutdown" else None
 for argument in arguments:
-    if argument in ("-r", "--reboot"):
-        reboot = True
-    elif argument in ("-h", "-P", "-p", "-H", "--halt", "--poweroff", "-f", "--force", "--no-wall"):
+    if argument in ("-h", "-P", "-p", "-H", "--halt", "--poweroff", "-f", "--force", "--no-wall"):
         pass
     elif when is None and not argument.startswith("-"):
         when = argument
     elif argument.startswith("-"):
-        sys.exit(f"{{name}}: unknown option {{argument}}; supported are -h, -P, -H and -r")
+        sys.exit(f"{{name}}: unknown option {{argument}}; supported are -h, -P and -H")
 if when not in ("now", "+0"):
     sys.exit(f"{{name}}: time {{when or '+1 (default)'}} is not supported; use 'now'")
-order = json.dumps({{"instance_id": os.environ["LOCALCLOUD_INSTANCE"], "reboot": reboot}}).encode()
+order = json.dumps({{"instance_id": os.environ["LOCALCLOUD_INSTANCE"]}}).encode()
 headers = {{"Content-Type": "application/json", "{header}": "{token}"}}
 request = urllib.request.Request("{endpoint}/_localcloud/compute/poweroff", data=order, headers=headers)
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({{}}))
@@ -92,12 +89,6 @@ class Machine:
         """The path of the machine's console output file."""
         return self.directory / "console.log"
 
-    @property
-    def is_on(self) -> bool:
-        """Whether a boot is running."""
-        with self._lock:
-            return self._init is not None and self._init.poll() is None
-
     def make(self, data: bytes) -> None:
         """Create the directory with root, home, the image's programs in bin, and the user data."""
         for name in ("root", "home", "bin"):
@@ -110,8 +101,7 @@ class Machine:
                 interpreter=sys.executable, endpoint=self._endpoint_url, header=TOKEN_HEADER, token=self._power_token
             )
         )
-        for name in ("poweroff", "reboot"):
-            (self.directory / "bin" / name).symlink_to("shutdown")
+        (self.directory / "bin" / "poweroff").symlink_to("shutdown")
         cloud_init = self.directory / "bin" / "cloud-init"
         cloud_init.write_text(_CLOUD_INIT)
         cloud_init.chmod(0o755)
@@ -156,19 +146,17 @@ class Machine:
             process_tree.INSTANCE_VARIABLE: self.instance_id,
         }
 
-    def boot(self, *, run_user_data: bool) -> None:
-        """Start the init process. With `run_user_data`, it runs the user data if the user data is a script.
+    def boot(self) -> None:
+        """Start the init process, which runs the user data if the user data is a script.
 
         Raises:
-            ProcessTreeError: A boot is already running, or the process cannot be started.
+            ProcessTreeError: The process cannot be started.
         """
         script = self.directory / "user-data"
         command = [sys.executable, "-m", "localcloud.compute.machines.init", "--home", str(self.directory / "home")]
-        if run_user_data and script.exists():
+        if script.exists():
             command += ["--user-data", str(script)]
         with self._lock:
-            if self.is_on:
-                raise ProcessTreeError(f"{self.instance_id}: already powered on")
             try:
                 with self.console_path.open("ab") as console:
                     process = subprocess.Popen(

@@ -76,13 +76,6 @@ def test_verdicts(type_name, old, new, expected):
     assert verdict(type_name, old, new) == expected
 
 
-def test_replacing_update_policy_replaces_the_group():
-    policy = {"AutoScalingReplacingUpdate": {"WillReplace": True}}
-    old, new = {"LaunchTemplate": {"Version": "1"}}, {"LaunchTemplate": {"Version": "2"}}
-    assert verdict(GROUP, old, new, UpdatePolicy=policy) == "True"
-    assert verdict(GROUP, {"MaxSize": "1"}, {"MaxSize": "2"}, UpdatePolicy=policy) == "False"
-
-
 def test_unknown_value_may_replace():
     assert verdict("AWS::S3::BucketPolicy", {"Bucket": "a"}, {"Bucket": Unknown("Bucket")}) == "Conditional"
     assert verdict("AWS::S3::Bucket", {"Tags": []}, {"Tags": [{"Key": "k", "Value": Unknown("x")}]}) == "False"

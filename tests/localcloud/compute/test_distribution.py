@@ -32,7 +32,7 @@ def group(distribution: Distribution | None = None, *members: Member, **settings
 
 def member(name: str, zone: str = "z1", *, market="on-demand", kind="a", joined=0.0, version="2", **more) -> Member:
     template = TemplateReference("lt-1", "template", version)
-    return Member(name, kind, zone, "s" + zone[1], market, 1, template, joined, **({"state": "InService"} | more))
+    return Member(name, kind, zone, "s" + zone[1], market, template, joined, **({"state": "InService"} | more))
 
 
 @pytest.mark.parametrize(

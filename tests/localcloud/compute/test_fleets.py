@@ -118,14 +118,18 @@ def test_fleet_without_capacity_launches_once_capacity_is_available(cloud, role)
     cloud.until(lambda: described(cloud, fleet)["FleetState"] == "deleted", "the fleet to be deleted")
 
 
-def test_weights_count_and_allocation_strategy_orders_the_pools(cloud, role):
-    weighted = configs(cloud, "g5.xlarge", subnets=2, WeightedCapacity=2.0)
-    spread = request(cloud, 3, LaunchTemplateConfigs=weighted, SpotOptions={"AllocationStrategy": "diversified"})
-    fleet = cloud.ec2.create_fleet(**spread)["FleetId"]
-    found = instances(cloud, until_active(cloud, fleet, 2))
-    assert sorted(one["Placement"]["AvailabilityZone"] for one in found) == ["eu-west-1a", "eu-west-1b"]
-    assert described(cloud, fleet)["FulfilledCapacity"] == 4.0
+def test_allocation_strategy_orders_the_pools(cloud, role):
+    cloud.post("capacity", {"instance_type": "g5.xlarge", "zone": "eu-west-1a", "available": 1})
+    deepest = request(
+        cloud, 1, SpotOptions={"AllocationStrategy": "capacity-optimized"},
+        LaunchTemplateConfigs=configs(cloud, "g5.xlarge", subnets=2),
+    )  # fmt: skip
+    fleet = cloud.ec2.create_fleet(**deepest)["FleetId"]
+    (found,) = instances(cloud, until_active(cloud, fleet, 1))
+    assert found["Placement"]["AvailabilityZone"] == "eu-west-1b"
+    assert described(cloud, fleet)["FulfilledCapacity"] == 1.0
     cloud.ec2.delete_fleets(FleetIds=[fleet], TerminateInstances=True)
+    cloud.post("capacity", {"instance_type": "g5.xlarge", "zone": "eu-west-1a", "available": None})
     cloud.post("capacity", {"instance_type": "g5.4xlarge", "zone": "eu-west-1a", "available": 1, "market": "on-demand"})
     prioritized = request(
         cloud, 2, "on-demand", OnDemandOptions={"AllocationStrategy": "prioritized"},
@@ -163,13 +167,13 @@ def test_rebalancing_launches_first_and_terminates_the_old_instance_after_the_de
 
 def test_all_problems_of_a_request_are_reported(cloud, role):
     wrong = request(
-        cloud, 1, SpotOptions={"AllocationStrategy": "capacity-optimized", "InstancePoolsToUseCount": 2,
+        cloud, 1, SpotOptions={"AllocationStrategy": "diversified", "InstancePoolsToUseCount": 2,
                                "MinTargetCapacity": 1},
         TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "b"}]}],
     )  # fmt: skip
     code, message = refusal(cloud.ec2.create_fleet, **wrong)
     assert code == "InvalidFleetConfig"
-    assert all(word in message for word in ("MinTargetCapacity", "TagSpecifications", "InstancePoolsToUseCount"))
+    assert all(word in message for word in ("MinTargetCapacity", "TagSpecifications", "InstancePools", "diversified"))
     for changes in ({"Type": "instant"}, {"Type": "request"}, {"TerminateInstancesWithExpiration": True}):
         assert refusal(cloud.ec2.create_fleet, **request(cloud, 1, **changes))[0] == "InvalidFleetConfig"
     spot = cloud.template(InstanceMarketOptions={"MarketType": "spot"})

@@ -20,7 +20,7 @@ START = Call(
 
 
 def member(instance_id: str, **values: Any) -> Member:
-    known = {"instance_type": "m5.large", "zone": "a", "subnet_id": "s", "market": "spot", "weight": 1, "joined": 0.0}
+    known = {"instance_type": "m5.large", "zone": "a", "subnet_id": "s", "market": "spot", "joined": 0.0}
     return Member(instance_id=instance_id, template=TEMPLATE, state="InService", **(known | values))
 
 

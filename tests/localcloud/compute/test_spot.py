@@ -62,7 +62,7 @@ def test_instance_can_shut_down_before_the_notice_expires(cloud):
     (instance,) = cloud.run("echo up; read line < $HOME/never || true", **SPOT)
     cloud.until_printed(instance, "up")
     cloud.post("interrupt", {"instance_id": instance, "notice_seconds": 600})
-    cloud.post("poweroff", {"instance_id": instance, "reboot": False})
+    cloud.post("poweroff", {"instance_id": instance})
     cloud.until_state(instance, "terminated")
     ended = [one for one in cloud.records("instance_ended") if one["instance_id"] == instance]
     assert ended[0]["reason"] == "Client.InstanceInitiatedShutdown"

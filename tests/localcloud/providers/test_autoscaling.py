@@ -40,7 +40,7 @@ def mixed(template: str, version: str = "1") -> dict[str, Any]:
         },
         "LaunchTemplate": {
             "LaunchTemplateSpecification": {"LaunchTemplateId": template, "Version": version},
-            "Overrides": [{"InstanceType": "t3.micro", "WeightedCapacity": 1}, {"InstanceType": "t3.small"}],
+            "Overrides": [{"InstanceType": "t3.micro"}, {"InstanceType": "t3.small"}],
         },
     }
 
@@ -52,10 +52,7 @@ HOOK = {
     "DefaultResult": "CONTINUE",
 }
 NOT_KEPT = dict.fromkeys(
-    ("AvailabilityZoneDistribution", "AvailabilityZoneImpairmentPolicy", "CapacityReservationSpecification", "Context")
-    + ("DesiredCapacityType", "InstanceLifecyclePolicy", "InstanceMaintenancePolicy", "MaxInstanceLifetime")
-    + ("ServiceLinkedRoleARN", "DefaultInstanceWarmup", "LaunchConfigurationName", "DeletionProtection")
-    + ("AvailabilityZones", "Cooldown", "CapacityRebalance", "PlacementGroup"),
+    ("CapacityReservationSpecification", "MaxInstanceLifetime", "CapacityRebalance"),
     "moto does not store it; a test below checks the calls against scripted responses",
 )
 
@@ -93,26 +90,6 @@ def test_group(lifecycle: Lifecycle, world: Any) -> None:
             {"drain": 60, "new": 120},
         ),
         ({"LifecycleHookSpecificationList": None}, hooks, {}),
-        (
-            {"HealthCheckType": "ELB", "HealthCheckGracePeriod": "30"},
-            described("HealthCheckType", "HealthCheckGracePeriod"),
-            ("ELB", 30),
-        ),
-        (
-            {"HealthCheckType": None},
-            described("HealthCheckType", "HealthCheckGracePeriod"),
-            ("EC2", 30),
-        ),
-        (
-            {"NewInstancesProtectedFromScaleIn": True, "TerminationPolicies": ["OldestInstance"]},
-            described("NewInstancesProtectedFromScaleIn"),
-            (True,),
-        ),
-        (
-            {"MetricsCollection": [{"Granularity": "1Minute", "Metrics": ["GroupDesiredCapacity"]}]},
-            lambda group: [item["Metric"] for item in described("EnabledMetrics")(group)[0]],
-            ["GroupDesiredCapacity"],
-        ),
         (
             {"MixedInstancesPolicy": None, "LaunchTemplate": {"LaunchTemplateId": world.template, "Version": "1"}},
             lambda group: described("LaunchTemplate")(group)[0]["LaunchTemplateId"],
@@ -214,10 +191,7 @@ def test_unmodified_sizes_are_not_sent_if_the_policy_ignores_them(update: Any) -
 @pytest.mark.parametrize(
     ("policy", "problem"),
     [
-        (
-            {"AutoScalingReplacingUpdate": {"WillReplace": True}},
-            "with AutoScalingReplacingUpdate cannot be updated in place",
-        ),
+        ({"AutoScalingReplacingUpdate": {"WillReplace": True}}, "not emulated: AutoScalingReplacingUpdate"),
         ({"AutoScalingRollingUpdate": {}}, "not emulated: AutoScalingRollingUpdate"),
     ],
 )
@@ -233,40 +207,19 @@ def test_creation_policy_with_signals_fails(context: Any) -> None:
 
 
 def test_all_settings_reach_the_service(update: Any) -> None:
-    settings: dict[str, Any] = {
-        "AvailabilityZones": ["us-east-1a"],
-        "AvailabilityZoneDistribution": {"CapacityDistributionStrategy": "balanced-only"},
-        "AvailabilityZoneImpairmentPolicy": {
-            "ZonalShiftEnabled": True,
-            "ImpairedZoneHealthCheckBehavior": "IgnoreUnhealthy",
-        },
-        "CapacityRebalance": False,
+    settings = {
+        "CapacityRebalance": True,
         "CapacityReservationSpecification": {"CapacityReservationPreference": "capacity-reservations-first"},
-        "Context": "c",
-        "DefaultInstanceWarmup": 10,
-        "DeletionProtection": "none",
-        "DesiredCapacityType": "units",
-        "InstanceLifecyclePolicy": {"RetentionTriggers": {"TerminateHookAbandon": "retain"}},
-        "InstanceMaintenancePolicy": {"MinHealthyPercentage": 0, "MaxHealthyPercentage": 100},
         "MaxInstanceLifetime": 86400,
-        "PlacementGroup": "together",
-        "ServiceLinkedRoleARN": "arn:aws:iam::123456789012:role/aws-service-role/x",
     }
-    sent = dict(update({}, new={**OLD, **settings, "Cooldown": "60"}).calls)["update_auto_scaling_group"]
-    assert sent == {"AutoScalingGroupName": "g", **OLD, **settings, "DefaultCooldown": 60}
+    sent = dict(update({}, new={**OLD, **settings}).calls)["update_auto_scaling_group"]
+    assert sent == {"AutoScalingGroupName": "g", **OLD, **settings}
 
 
 def test_removed_settings_return_to_defaults_or_fail(update: Any) -> None:
-    extra = {"PlacementGroup": "pg", "MaxInstanceLifetime": 86400, "DefaultInstanceWarmup": 60, "Cooldown": 60}
+    extra = {"CapacityRebalance": True, "MaxInstanceLifetime": 86400}
     sent = dict(update({}, old={**OLD, **extra}, new=OLD).calls)["update_auto_scaling_group"]
-    assert sent == {
-        "AutoScalingGroupName": "g",
-        **OLD,
-        "DefaultCooldown": 300,
-        "PlacementGroup": "",
-        "MaxInstanceLifetime": 0,
-        "DefaultInstanceWarmup": -1,
-    }
+    assert sent == {"AutoScalingGroupName": "g", **OLD, "CapacityRebalance": False, "MaxInstanceLifetime": 0}
     with pytest.raises(ResourceFailure, match="cannot be removed in place: CapacityReservationSpecification"):
         update({}, old={**OLD, "CapacityReservationSpecification": {}}, new=OLD)
 

@@ -179,7 +179,7 @@ def test_spot_fleet_strategy_cannot_change(world: Any, context: Any) -> None:
         "IamFleetRole": world.role_arn(),
         "TargetCapacity": 1,
         "LaunchTemplateConfigs": [fleet_launch(world)],
-        "AllocationStrategy": "diversified",
+        "AllocationStrategy": "capacityOptimized",
     }
     old, new = (
         {"SpotFleetRequestConfigData": {**config, **more}} for more in ({}, {"AllocationStrategy": "lowestPrice"})
