@@ -110,9 +110,10 @@ LAYERS: dict[str, list[str]] = {
         "checkpointer",
     ],
     "training.data": [
-        "arguments dataset device_copy order padding probe progress",
-        "mapped publish samples text",
-        "batches prepare streaming",
+        "arguments dataset device_copy order padding probe progress workers",
+        "publish samples text",
+        "collate",
+        "batches mapped prepare streaming",
     ],
     "training.loop": [
         "data_source early_stopping interruption job last_save lr_schedule optimizer step_result",

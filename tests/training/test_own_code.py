@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset
 from tests.training.conftest import Gangs, Trained
 from training.config import TrainingConfig, describe_problems
 from training.config.parallel import ParallelConfig
-from training.data import mapped
+from training.data import workers
 from training.data.mapped import MappedTrainBatches, MappedValidationBatches, build_dataset
 from training.data.padding import pad
 from training.data.samples import NO_TARGET
@@ -227,12 +227,12 @@ def test_dataset_that_cannot_be_pickled_is_rejected() -> None:
     with pytest.raises(
         ConfigurationError, match="cannot pickle the dataset for worker processes .* or set data.workers: 0"
     ):
-        mapped._require_picklable(dataset)
+        workers.require_picklable(dataset)
 
 
 def test_batches_larger_than_shared_memory_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"/dev/shm: \d+ MiB free, but .* .docker run --shm-size"):
-        mapped._require_shared_memory(1 << 50, 4)
+        workers.require_shared_memory(1 << 50, 4)
 
 
 @pytest.fixture

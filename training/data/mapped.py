@@ -8,39 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import math
-import multiprocessing
-import multiprocessing.forkserver
-import os
-import pickle
 import random
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from training.data.collate import Collate, Collated, bytes_of, on_device
 from training.data.order import SampleOrder, permuted
 from training.data.probe import probe
-from training.data.samples import NO_TARGET
+from training.data.workers import require_picklable, require_shared_memory, start_forkserver, start_worker
 from training.errors import ConfigurationError, TrainingError
 from training.process.batch import Batch, LossTerms
-from training.process.children import STOP_SIGNALS, end_with_parent, ignore_stop_signals
 from training.user_code import call, shown
 
 Key = tuple[int, int]
 """A position in the run, and a sample number."""
 PREFETCHED_BATCHES = 2
-TARGETS_OF = "the number of terms in the mean that the model returns for the batch, such as (batch[1] != -100).sum()"
-PADDED_TYPES = (torch.int64, torch.int32, torch.int16)
-MAX_WORKERS = 8
-SHARED_MEMORY = "/dev/shm"  # noqa: S108
-"""File system for the worker processes' batches on Linux; 64 MB in a container by default.
-Source: https://docs.docker.com/reference/cli/docker/container/run/ (2026-11), ``--shm-size``."""
 
 
 def build_dataset(path: str, options: Mapping[str, Any], split: str, directory: Path) -> Any:
@@ -125,74 +113,6 @@ class _Positions(Sampler[list[Key]]):
             position += self._stride
 
 
-class _Collated(NamedTuple):
-    """A batch on the host. It is a tuple, so torch's DataLoader pins its tensors.
-
-    Attributes:
-        batch: the result of the dataset's ``collate_fn``.
-        targets: number of targets, excluding padding.
-    """
-
-    batch: Any
-    targets: float
-
-
-class _Collate:
-    """Creates a batch and counts its targets, with the dataset's ``collate_fn`` and ``targets_of`` or torch's default.
-
-    Without ``targets_of``, every sample counts as one target.
-
-    Raises:
-        ConfigurationError: The dataset has a ``collate_fn``, but no ``targets_of``.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self._collate: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", None) or default_collate
-        self._targets_of: Callable[[Any], Any] | None = getattr(dataset, "targets_of", None)
-        self._is_default = self._collate is default_collate
-        self.counts_samples = self._targets_of is None
-        if self.counts_samples and not self._is_default:
-            raise ConfigurationError(
-                [
-                    f"data.function: {type(dataset).__qualname__} has collate_fn but no targets_of; add a method "
-                    f"targets_of(batch), {TARGETS_OF}"
-                ]
-            )
-
-    def __call__(self, items: list[Any]) -> _Collated:
-        batch = self._batch(items)
-        return _Collated(batch, self._targets(batch, len(items)))
-
-    def _targets(self, batch: Any, samples: int) -> float:
-        if self._targets_of is None:
-            if _has_padding(batch):
-                raise TrainingError(
-                    f"data.function: a batch contains {NO_TARGET}, which marks padding, so its samples may differ in "
-                    f"weight; give the dataset a method targets_of(batch), {TARGETS_OF}"
-                )
-            return samples
-        targets = self._targets_of(batch)
-        number = targets.item() if isinstance(targets, (Tensor, np.generic)) and not targets.shape else targets
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
-            raise TrainingError(
-                f"data.function: targets_of returned {shown(targets)}; it must return a number of at least 0, "
-                f"{TARGETS_OF}"
-            )
-        return number
-
-    def _batch(self, items: list[Any]) -> Any:
-        try:
-            return self._collate(items)
-        except (RuntimeError, TypeError) as error:
-            if not self._is_default:
-                raise
-            raise TrainingError(
-                f"data.function: cannot collate samples ({str(error).splitlines()[0]}); give the dataset a "
-                "method collate_fn(items) that pads them to equal length with training.data.padding.pad, and a method "
-                "targets_of(batch)"
-            ) from error
-
-
 class MappedTrainBatches:
     """Batches from the train split, in the run's order; see :class:`training.data.batches.TrainBatches`.
 
@@ -220,7 +140,7 @@ class MappedTrainBatches:
         workers: int,
         prefetch_batches: int | None,
     ) -> None:
-        self._seeded, self._collate, self._device = _Seeded(dataset, seed), _Collate(dataset), device
+        self._seeded, self._collate, self._device = _Seeded(dataset, seed), Collate(dataset), device
         self.samples = len(dataset)
         self._global_batch_size = global_batch_size
         self._targets_per_sample = 1.0
@@ -228,8 +148,8 @@ class MappedTrainBatches:
         self._workers = workers
         self._ahead = (prefetch_batches or PREFETCHED_BATCHES) if workers else 0
         if workers:
-            _require_picklable(dataset)
-            _start_forkserver()
+            require_picklable(dataset)
+            start_forkserver()
         self._loader = DataLoader(
             self._seeded,
             batch_sampler=self._positions,
@@ -240,7 +160,7 @@ class MappedTrainBatches:
             prefetch_factor=self._ahead or None,
             # A forked process would inherit the locks and connections of this process's threads in arbitrary states.
             multiprocessing_context="forkserver" if workers else None,
-            worker_init_fn=_start_worker,
+            worker_init_fn=start_worker,
             # Each iteration draws a seed. Drawing it from the global generator would change resumed runs.
             generator=torch.Generator(),
         )
@@ -260,12 +180,12 @@ class MappedTrainBatches:
             self._batches = iter(self._loader)
         self._next = None
         for _ in range(share.start, share.stop, max_sequences):
-            yield _on_device(self._fetch(), self._device)
+            yield on_device(self._fetch(), self._device)
         self._next = (position + self._global_batch_size, share, max_sequences)
 
-    def _fetch(self) -> _Collated:
+    def _fetch(self) -> Collated:
         try:
-            return cast(_Collated, next(self._batches))
+            return cast(Collated, next(self._batches))
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker (pid"):
                 raise
@@ -289,16 +209,16 @@ class MappedTrainBatches:
         except TrainingError as error:
             raise ConfigurationError([str(error)]) from error
         if self._workers:
-            _require_shared_memory(_bytes_of(collated.batch), self._workers * self._ahead)
+            require_shared_memory(bytes_of(collated.batch), self._workers * self._ahead)
         self._targets_per_sample = max(1.0, collated.targets / sequences)
-        return _on_device(collated, self._device)
+        return on_device(collated, self._device)
 
 
 class MappedValidationBatches:
     """A fixed random subset of the validation dataset; see :class:`training.data.batches.ValidationBatches`."""
 
     def __init__(self, dataset: Any, max_sequences: int, device: torch.device) -> None:
-        self._seeded, self._collate, self._device = _Seeded(dataset, 0), _Collate(dataset), device
+        self._seeded, self._collate, self._device = _Seeded(dataset, 0), Collate(dataset), device
         self.sequences = min(max_sequences, len(dataset))
         places = np.arange(self.sequences, dtype=np.uint64)
         self._numbers = permuted(places, len(dataset), b"validation").tolist()
@@ -306,88 +226,4 @@ class MappedValidationBatches:
     def rows(self, numbers: range) -> Batch:
         """Return part of the subset as a batch."""
         keys = [(number, self._numbers[number]) for number in numbers]
-        return _on_device(self._collate(self._seeded.__getitems__(keys)), self._device)
-
-
-def _start_worker(worker: int) -> None:
-    ignore_stop_signals(worker)
-    end_with_parent()
-
-
-def worker_count(configured: int | None, local_world_size: int) -> int:
-    """Return the configured number of workers per trainer process, or one less than a process's share of the cores."""
-    if configured is not None:
-        return configured
-    return max(0, min(MAX_WORKERS, len(os.sched_getaffinity(0)) // local_world_size - 1))
-
-
-def _on_device(collated: _Collated, device: torch.device) -> Batch:
-    """Return a batch as arguments for a model, with the tensors on the device."""
-    moved = _moved(collated.batch, device)
-    return Batch(moved if isinstance(moved, tuple) else (moved,), collated.targets)
-
-
-def _has_padding(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.dtype in PADDED_TYPES and bool((value == NO_TARGET).any())
-    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
-    return any(_has_padding(each) for each in values)
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, Mapping):
-        return {key: _moved(each, device) for key, each in value.items()}
-    if isinstance(value, (tuple, list)):
-        return tuple(_moved(each, device) for each in value)
-    return value
-
-
-def _bytes_of(value: Any) -> int:
-    if isinstance(value, Tensor):
-        return value.nbytes
-    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
-    return sum(_bytes_of(each) for each in values)
-
-
-def _start_forkserver() -> None:
-    """Start the process that forks the workers, unless it is already running.
-
-    The process starts with stop signals blocked. Otherwise, a signal to the process group would end it and the workers
-    before the last save.
-    """
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data", "training.data.mapped"])
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        multiprocessing.forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _require_picklable(dataset: Any) -> None:
-    try:
-        pickle.dumps(dataset)
-    # Pickling runs the dataset's code, which may raise any exception.
-    except Exception as error:  # noqa: BLE001
-        raise ConfigurationError(
-            [
-                f"data.function: cannot pickle the dataset for worker processes ({error}); open files and connections "
-                "on first use, and use named functions instead of lambdas; or set data.workers: 0"
-            ]
-        ) from error
-
-
-def _require_shared_memory(batch_bytes: int, batches: int) -> None:
-    if not os.path.isdir(SHARED_MEMORY):  # noqa: PTH112
-        return
-    status = os.statvfs(SHARED_MEMORY)
-    free, needed = status.f_bavail * status.f_frsize, batch_bytes * (batches + 1)
-    if needed > free:
-        raise ConfigurationError(
-            [
-                f"{SHARED_MEMORY}: {free >> 20} MiB free, but prefetched batches take {needed >> 20} MiB; "
-                "enlarge it (docker run --shm-size), or lower data.workers, data.prefetch_batches or "
-                "micro_batch_size"
-            ]
-        )
+        return on_device(self._collate(self._seeded.__getitems__(keys)), self._device)

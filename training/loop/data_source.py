@@ -12,9 +12,10 @@ from training.checkpoint.storage.urls import open_backend
 from training.config import TrainingConfig
 from training.data.batches import TrainBatches, ValidationBatches
 from training.data.dataset import RECORD_FILE, DatasetRecord, open_dataset, read_record
-from training.data.mapped import MappedTrainBatches, MappedValidationBatches, build_dataset, worker_count
+from training.data.mapped import MappedTrainBatches, MappedValidationBatches, build_dataset
 from training.data.samples import samples_of
 from training.data.streaming import CachedWindows, RangeReader, RemoteSplit, StreamedOrder, StreamedWindows
+from training.data.workers import worker_count
 from training.errors import ConfigurationError
 from training.process.distributed import Gang
 

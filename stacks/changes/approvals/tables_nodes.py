@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stacks.changes.approvals.documents import NODE_RULES, RUN_RULES
-from stacks.changes.approvals.known import SUBNET, TAGS, Known
-from stacks.changes.approvals.rules import (
-    Rule,
-    any_of,
-    at_most,
-    bounded_growth,
+from stacks.changes.approvals.fleet_rules import (
     fleet_configs,
     interfaces,
     known_places,
     known_prices,
     known_types,
     launch_template,
+    overrides,
+    own_list,
+    spot_price,
+)
+from stacks.changes.approvals.known import SUBNET, TAGS, Known
+from stacks.changes.approvals.rules import (
+    Rule,
+    any_of,
+    at_most,
+    bounded_growth,
     lower_limit,
     no_increase,
     numbers,
-    overrides,
     own,
-    own_list,
     passes,
-    spot_price,
     tag_specifications,
 )
 from stacks.changes.templates.values import NODE_DOCUMENT, RUN_DOCUMENT
