@@ -66,7 +66,7 @@ def sample(
     """Continue a text with a trained GPT or Llama."""
     address, data = _resolve(model, step, dataset, region)
     numbers = ["--max-new-tokens", str(max_new_tokens), "--temperature", str(temperature), "--seed", str(seed)]
-    # A prompt that starts with a dash would otherwise be an option.
+    # Otherwise, a prompt that starts with a dash would be parsed as an option.
     _become(
         "sample", address, *data, f"--prompt={prompt}", *numbers, *([] if top_k is None else ["--top-k", str(top_k)])
     )

@@ -147,7 +147,7 @@ class CapacityConfig(Section):
         max_length=40,
     )
     auto: AutoCapacity | None = optional_section(
-        "Workload requirements from which instance types are chosen; `null`: use `instance_types`.",
+        "Workload requirements for choosing instance types; `null`: use `instance_types`.",
         edit="replaces nodes",
     )
     nodes: int = setting("Number of nodes in the run.", edit="restarts the trainer", default=1, ge=1, le=1000)

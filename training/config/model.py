@@ -61,7 +61,8 @@ class ModelConfig(Section):
     )
     preset: Literal["demo", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama-160m", "llama-1b"] | None = Field(
         default=None,
-        description="Named shape, which replaces the four size keys. If neither is set, `demo` is used.",
+        description="Named shape, which replaces the four size keys. If neither this key nor a size key is set, the "
+        "shape is `demo`.",
         json_schema_extra=NEW_RUN,
     )
     num_hidden_layers: int | None = Field(

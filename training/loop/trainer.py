@@ -81,7 +81,7 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
 
 def _train_steps(run: Run, progress: Progress) -> tuple[Ending, str]:
     loop = Loop(run, progress)
-    # All ranks may have received a stop request while the run was built.
+    # All ranks may have received a stop request while the run was being built.
     stop = bool(run.gang.agree(ControlFlags(stop=float(run.interruption.wants_stop))).stop)
     try:
         while run.state.step < run.config.steps and not stop and not run.patience.is_exhausted:

@@ -147,7 +147,8 @@ def _own_principals_policy(stack: Stack) -> iam.PolicyDocument:
     Its policy limits the buckets instead.
 
     Source: https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-endpoints-access.html (2026-11); docs/security.md
-    contains the sources for the services. `check --aws` asks whether each service supports policies.
+    contains the sources for the services, including `ssmmessages`, which AWS documents together with the other
+    endpoints for Systems Manager. `check --aws` asks whether each service supports policies.
     """
     own = iam.PolicyStatement(
         sid="OwnPrincipals",

@@ -171,7 +171,7 @@ def decide(task: Task, offers: Sequence[Offer], current: Place | None, now_unix_
     if candidates:
         return answer("place", candidates[0].place, "best acceptable place")
     if is_on_demand:
-        return answer("on_demand", current, "no acceptable place; the nodes exist already")
+        return answer("on_demand", current, "no acceptable place; the nodes already exist")
     if bought is not None and merit.needs_on_demand:
         return answer("on_demand", bought.place, "the expected spot time does not cover the remaining work")
     return answer("wait", None, "no acceptable place, and the expected spot time covers the remaining work")
