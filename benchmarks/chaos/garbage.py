@@ -22,6 +22,8 @@ NAMES = (
     "control/generations/zz-{unique}", "control/generations/99999999.json", "control/generations/{unique}.json",
     "control/{unique}", "control/controller.json", "checkpoints/log/99999999.json", "checkpoints/log/{unique}.json",
     "checkpoints/log/00000001.json.{unique}", "checkpoints/tags/{unique}.json", "checkpoints/dropped/{unique}",
+    "checkpoints/parts/{unique}", "checkpoints/parts/00000000/000001/00001.json",
+    "checkpoints/parts/00000001/000001/00001.json",
 )  # fmt: skip
 
 
