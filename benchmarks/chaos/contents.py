@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from training.checkpoint.layout import views_of
-from training.checkpoint.manifest import LogEntry, Manifest
+from training.checkpoint.manifest import ChunkRecord, LogEntry, Manifest
 from training.checkpoint.storage.backend import Backend
 from training.checkpoint.store import checkpoint_entries, read_manifest, read_part
 from training.errors import CorruptCheckpointError
@@ -73,6 +73,18 @@ def differences(backend: Backend, other: Backend) -> list[str]:
 
 
 def newest_chunk_file(backend: Backend, root: Path, choice: random.Random) -> Path:
-    """Return a random chunk file from the newest checkpoint in a directory store."""
-    manifest = read_manifest(backend, next(checkpoint_entries(backend)))
-    return root / choice.choice(sorted({chunk.key for chunk in manifest.chunks}))
+    """Return the file of a random chunk in a directory store that only the newest checkpoint contains.
+
+    Checkpoints share the chunks that have not changed, such as unused RNG states. If a shared chunk is damaged, all of
+    these checkpoints are lost (docs/checkpoint-format.md, "Failures").
+    """
+    newest, *others = checkpoint_entries(backend)
+    shared = {chunk.key for entry in others for chunk in _chunks(backend, entry)}
+    return root / choice.choice(sorted({chunk.key for chunk in _chunks(backend, newest)} - shared))
+
+
+def _chunks(backend: Backend, entry: LogEntry) -> list[ChunkRecord]:
+    try:
+        return read_manifest(backend, entry).chunks
+    except CorruptCheckpointError:  # retention has collected it
+        return []
