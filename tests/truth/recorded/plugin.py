@@ -22,7 +22,10 @@ import pytest
 sys.modules.setdefault("localstack.version", types.ModuleType("localstack.version")).__version__ = "0"
 
 SECONDS = 90
-NOT_OFFERED = ("is not emulated", "are not emulated", "not emulated:", "NotImplemented")
+NOT_OFFERED = (
+    *("is not emulated", "are not emulated", "not emulated:", "NotImplemented"),
+    "the embedded cloud supports only python3.x runtimes",
+)
 # Fields that AWS added after most recordings, or that contain settings that the fixtures requested later.
 LATER = ("LastOperations", "DeploymentConfig", "Capabilities", "OperationId", "ResourceIdentifiers")
 # Lists whose order AWS does not define, and values that the services generate.

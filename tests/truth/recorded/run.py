@@ -9,6 +9,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import boto3
+
 HERE = Path(__file__).parent
 TESTS = "tests/aws/services/cloudformation"
 PYTHON = "LOCALSTACK_PYTHON"
@@ -19,7 +21,7 @@ KNOWN = HERE / "known.json"
 def recorded(folder: Path, build: Path) -> Counter[str]:
     """Run the CloudFormation tests in a checkout of LocalStack; print the differences and count the results."""
     python = Path(os.environ.get(PYTHON) or folder / ".venv/bin/python").absolute()
-    if not (folder / TESTS).is_dir() or not python.exists():
+    if not (folder / TESTS).exists() or not python.exists():
         print(
             f"LOCALSTACK={folder}: must be a checkout of https://github.com/localstack/localstack with an environment "
             f"of Python 3.12 or newer in .venv (make install-test there), or set {PYTHON} to its interpreter"
@@ -31,6 +33,7 @@ def recorded(folder: Path, build: Path) -> Counter[str]:
     subprocess.run([sys.executable, "-m", "localcloud", "up", "--state", str(state)], check=True)
     try:
         cloud = json.loads((state / "cloud.json").read_text())
+        _create_role(cloud)
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE.absolute()), str((folder / "localstack-core").absolute())]),
@@ -57,6 +60,20 @@ def recorded(folder: Path, build: Path) -> Counter[str]:
     finally:
         subprocess.run([sys.executable, "-m", "localcloud", "down", "--state", str(state)])
     return compare(results.read_text() if results.exists() else "", json.loads(KNOWN.read_text()))
+
+
+def _create_role(cloud: dict[str, str]) -> None:
+    """Create the role for functions that a test creates on AWS, but not on LocalStack, which does not check roles."""
+    trust = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    client = boto3.client(
+        "iam",
+        region_name="us-east-1",
+        endpoint_url=cloud["endpoint_url"],
+        aws_access_key_id=cloud["access_key_id"],
+        aws_secret_access_key=cloud["secret_access_key"],
+    )
+    document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
+    client.create_role(RoleName="LambdaExecutionRole", AssumeRolePolicyDocument=document)
 
 
 def compare(results: str, known: dict[str, str]) -> Counter[str]:
