@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from bootstrap.boot_steps.boot_sequence import STEPS
+from bootstrap.boot_steps.step_runner import Step, StepRunError, run_steps
 from bootstrap.context import (
     FLUSH_SECONDS,
     attach_shipper,
@@ -21,7 +22,6 @@ from bootstrap.errors import BootstrapError, CommandError, MetadataError, StepEr
 from bootstrap.events.log import EventLog
 from bootstrap.events.schema import BootFinished, BootStarted
 from bootstrap.layout import Layout
-from bootstrap.step_runner import Step, StepRunError, run_steps
 from bootstrap.supervise.leaving import complete_hook_if_terminating
 from bootstrap.system import System
 

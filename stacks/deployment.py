@@ -12,6 +12,7 @@ from stacks.artifacts.bundles import BUNDLES
 from stacks.config import DeploymentConfig
 from stacks.constructs.observability.log_encryption import LogEncryption
 from stacks.constructs.permissions_boundary import PermissionsBoundary, deployment_statements, network_statements
+from stacks.errors import ConfigError, Problem
 from stacks.loading import load
 from stacks.network_stack import NetworkStack
 from stacks.observability_stack import ObservabilityStack
@@ -30,6 +31,9 @@ def synthesise(app: cdk.App) -> None:
     """
     path = Path(str(app.node.get_context("config")))
     config = load(path)
+    if config.engine != "fleet":
+        problem = Problem("engine", config.engine, "has no stacks", f"submit the run with `trainstack up {path}`")
+        raise ConfigError(str(path), [problem])
     add_stacks(app, config, may_destroy=_is_set(app, "allow-destroy"), is_idle=_is_set(app, "idle-network"))
     if config.delivery.pipeline is not None or config.delivery.github is not None:
         PipelineStack(

@@ -19,22 +19,20 @@ from typing import Annotated, NoReturn
 
 import typer
 from botocore.exceptions import BotoCoreError, ClientError
-from rich.console import Console
 
-from stacks.capacity.catalogue import catalogue
-from trainstack import account, models
+from trainstack import account, dispatch, models
 from trainstack.costs import command as cost_command
-from trainstack.observe import metrics, node_events, status, tensorboard, why
+from trainstack.observe import metrics, node_events, status, tensorboard
 from trainstack.observe.current import observing, status_of
 from trainstack.operate import deploying, verbs
 from trainstack.reader_policy import operator_policy, reader_policy
 from trainstack.session import EXIT_CODES, FAILED, MISSING, Account, CommandError, Json, Name, Region, span_seconds
+from trainstack.slurm import command as slurm_command
 from trainstack.zombies import command as zombies_command
 
 PLUGIN_PAGE = (
     "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
 )
-WATCH_SECONDS = 5.0
 PROGRAMS = (
     ("config", "stacks", "Check, review and deliver deployment files (`python -m stacks`)."),
     ("training", "training", "Prepare data, inspect checkpoints, train manually (`python -m training`)."),
@@ -45,30 +43,6 @@ PROGRAMS = (
 app = typer.Typer(
     help="Operate training runs on AWS.", epilog=EXIT_CODES, no_args_is_help=True, pretty_exceptions_enable=False
 )
-console = Console(highlight=False, soft_wrap=True, markup=False)
-
-
-@app.command("status")
-def show_status(
-    name: Name,
-    region: Region = None,
-    watch: Annotated[bool, typer.Option(help=f"Repeat every {WATCH_SECONDS:.0f} s until Ctrl-C.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Print a run's phase, step, loss, nodes, newest durable checkpoint and price per hour."""
-    opened = observing(region)
-    deployment = account.find(opened.client, name)
-    while True:
-        found = status_of(opened, deployment)
-        if as_json:
-            print(json.dumps(found.to_json()), flush=True)
-        else:
-            if watch and console.is_terminal:
-                console.clear()
-            print("\n".join(status.lines(found)), flush=True)
-        if not watch:
-            return
-        time.sleep(WATCH_SECONDS)
 
 
 @app.command("runs")
@@ -88,19 +62,6 @@ def show_runs(region: Region = None, as_json: Json = False) -> None:
         print(f"{each.name:<24} {each.run:<20} {each.phase:<10} step {step}{loss}  {len(each.nodes)} nodes{price}")
 
 
-@app.command("why")
-def explain(name: Name, region: Region = None, as_json: Json = False) -> None:
-    """Explain in one sentence why a run is not training, with the evidence and the remedy."""
-    opened, now = observing(region).prepare("logs"), time.time()
-    seen = account.observe(opened.client, account.find(opened.client, name), now)
-    found = why.explain(
-        seen,
-        status.status_of(seen, catalogue(), opened.region, now),
-        lambda: why.first_failure(opened.client, seen, now),
-    )
-    print(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
-
-
 @app.command("events")
 def show_events(
     name: Name,
@@ -117,24 +78,6 @@ def show_events(
     for event in reader.follow() if follow else reader.poll():
         if not kind or event["event"] in kind:
             print(json.dumps(event) if as_json else node_events.line_of(event), flush=True)
-
-
-@app.command("logs")
-def show_output(
-    name: Name,
-    region: Region = None,
-    node: Annotated[str, typer.Option(help="Only this instance's output.")] = "",
-    rank: Annotated[int | None, typer.Option(min=0, help="Only the node with this rank in the gang.")] = None,
-    since: Annotated[str, typer.Option(help="Age of the oldest line, such as 30m, 6h or 2d.")] = "1h",
-    follow: Annotated[bool, typer.Option(help="Continue until Ctrl-C, even when nodes are replaced.")] = False,
-) -> None:
-    """Print the trainers' standard output and error. A node sends at most 4 KiB per second on average."""
-    oldest = time.time() - span_seconds(since)
-    reader = _reader(Account(region), name, oldest, node)
-    for event in reader.follow() if follow else reader.poll():
-        if event["event"] == "trainer_output" and rank in (None, event.get("rank")):
-            for line in node_events.output_lines(event):
-                print(line, flush=True)
 
 
 @app.command("ssh", context_settings={"ignore_unknown_options": True})
@@ -220,11 +163,13 @@ def use_account(
         os.environ.update(json.loads(done.stdout))
 
 
+dispatch.add(app)
 deploying.add(app)
 verbs.add(app)
 cost_command.add(app)
 metrics.add(app)
 models.add(app)
+slurm_command.add(app)
 tensorboard.add(app)
 zombies_command.add(app)
 for program in PROGRAMS:

@@ -16,7 +16,15 @@ EXIT_CODES = (
     "instance does not exist, 4 the run's phase does not permit the command."
 )
 
-Name = Annotated[str, typer.Argument(help="Deployment name, as in the deployment file.")]
+
+def _deployment_name(name: str) -> str:
+    """Reject a file. Commands with this argument support only fleets, which they find by name."""
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        raise CommandError(INVALID, f"{name}: must be a deployment name; the command supports only engine: fleet")
+    return name
+
+
+Name = Annotated[str, typer.Argument(help="Deployment name, as in the deployment file.", callback=_deployment_name)]
 Region = Annotated[str | None, typer.Option(help="AWS region; default: the region of the AWS configuration.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.boot.critical_path import Task
-from bootstrap.step_runner import Step
+from bootstrap.boot_steps.step_runner import Step
 
 GPUS = 8
 DATASET_GIB = 20.0

@@ -10,10 +10,10 @@ from bootstrap.boot_steps.python_env import PythonEnv
 from bootstrap.boot_steps.run_document import FetchRunDocument
 from bootstrap.boot_steps.shared_storage import SharedStorage
 from bootstrap.boot_steps.staging import Staging
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.boot_steps.trainer_ready import TrainerReady
 from bootstrap.boot_steps.volumes import Volumes
 from bootstrap.boot_steps.wheelhouse import Wheelhouse
-from bootstrap.step_runner import Step
 
 STEPS: tuple[Step, ...] = (
     Identity(),

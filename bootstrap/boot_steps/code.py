@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.documents import RunDocument
 from bootstrap.errors import StepError
 from bootstrap.fetch.archives import fetch_archive
-from bootstrap.step_runner import Step
 
 
 class Code(Step):

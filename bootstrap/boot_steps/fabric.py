@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.errors import CommandError, NotReadyError, StepError
 from bootstrap.events.schema import InstanceFault
 from bootstrap.gpus.collectives import PLUGIN, PLUGIN_DIRECTORIES, WITH_EFA, plugin_directory
 from bootstrap.gpus.health import Fault
-from bootstrap.step_runner import Step
 from hardware import instance_type
 
 EFA_INFO = "/opt/amazon/efa/bin/fi_info"

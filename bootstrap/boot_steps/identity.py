@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context, identify
 from bootstrap.errors import NoMetadataService, StepError
-from bootstrap.step_runner import Step
 
 
 class Identity(Step):

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.errors import CommandError, NotReadyError, StepError
 from bootstrap.events.schema import GpusReset, InstanceFault
 from bootstrap.gpus.health import Action, Fault, gpu_faults, xid_faults
 from bootstrap.gpus.links import link_faults, start_fabric_manager
-from bootstrap.step_runner import Step
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.disks.listing import DEVICES, PROBE_SECONDS, Disk, contents, list_disks
 from bootstrap.disks.mounting import mount, mounted_source
 from bootstrap.disks.tools import require_program
 from bootstrap.errors import CommandError, NotReadyError, StepError
-from bootstrap.step_runner import Step
 
 logger = logging.getLogger(__name__)
 

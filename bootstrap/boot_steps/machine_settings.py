@@ -13,10 +13,10 @@ import xml.etree.ElementTree as ET  # noqa: S405 the driver's own output
 from collections.abc import Iterator
 from pathlib import Path
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.errors import CommandError
 from bootstrap.events.schema import InstanceFault
-from bootstrap.step_runner import Step
 
 DRIVER_SECONDS = 120.0
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")

@@ -6,11 +6,11 @@ import json
 import logging
 from functools import partial
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.errors import CommandError, NotReadyError, StepError
 from bootstrap.gpus.health import driver_fault
 from bootstrap.interpreter import find_interpreter
-from bootstrap.step_runner import Step
 
 logger = logging.getLogger(__name__)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bootstrap.aws import AWS_ERRORS, Patience
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.documents import RunDocument
 from bootstrap.documents.desired_state import RUNNING, DesiredState, desired_parameter
 from bootstrap.errors import StepError
-from bootstrap.step_runner import Step
 
 
 class FetchRunDocument(Step):

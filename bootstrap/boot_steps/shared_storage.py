@@ -6,12 +6,12 @@ https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-ec2-instance.html an
 
 from __future__ import annotations
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.disks.mounting import mount, mounted_source
 from bootstrap.disks.tools import require_program
 from bootstrap.documents import Lustre
 from bootstrap.errors import CommandError, NotReadyError, StepError
-from bootstrap.step_runner import Step
 
 TOOL_SECONDS = 120.0
 MOUNT_SECONDS = 120.0

@@ -16,6 +16,7 @@ from pathlib import Path
 from botocore.exceptions import ClientError
 
 from bootstrap.aws import AWS_ERRORS
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.datasets.index import INDEX, MAX_INDEX_BYTES, DatasetFile, index_files
 from bootstrap.datasets.mounted import link_mounted_dataset
@@ -26,7 +27,6 @@ from bootstrap.fetch.partial import JOURNAL, RANGES, hidden_names
 from bootstrap.fetch.transfer import SPARE_DISK_BYTES, download_objects
 from bootstrap.prepare.dataset import find_prepared
 from bootstrap.prewarm.start import start_prewarm
-from bootstrap.step_runner import Step
 
 logger = logging.getLogger(__name__)
 

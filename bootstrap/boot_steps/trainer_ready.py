@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.errors import CommandError, StepError
 from bootstrap.interpreter import find_interpreter
-from bootstrap.step_runner import Step
 
 # `python -c` puts the working directory first on sys.path, but that directory is not part of the bundle.
 _PROBE = """

@@ -17,6 +17,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from bootstrap.aws import AWS_ERRORS
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.disks.listing import BLOCK_DEVICES, DEVICES, NOTHING_FOUND, contents
 from bootstrap.disks.mounting import mount, mounted_source
@@ -30,7 +31,6 @@ from bootstrap.disks.volume_copy import (
 from bootstrap.documents import Volume
 from bootstrap.errors import BootstrapError, CommandError, NotReadyError, StepError
 from bootstrap.events.schema import VolumeInitialization
-from bootstrap.step_runner import Step
 
 logger = logging.getLogger(__name__)
 

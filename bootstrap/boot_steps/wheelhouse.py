@@ -7,12 +7,12 @@ import logging
 import os
 from pathlib import Path
 
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.documents import Bundle
 from bootstrap.errors import CommandError, StepError
 from bootstrap.fetch.archives import fetch_archive
 from bootstrap.interpreter import environment_python, image_interpreter, wheelhouse_of
-from bootstrap.step_runner import Step
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,14 +54,27 @@ def code_bundle(directory: Path, user_code: Path | None = None) -> BundleFile:
     Raises:
         BundleError: The user code contains a file or module with the same name as one in the trainer.
     """
-    files = list(_packages(TRAINER))
+    return write_archive(_with_user_code(TRAINER, user_code), directory)
+
+
+def job_bundle(directory: Path, user_code: Path | None = None) -> BundleFile:
+    """Return the bundle for the jobs of a batch system: the trainer and the node program, with the user code.
+
+    Raises:
+        BundleError: The user code contains a file or module with the same name as one of them.
+    """
+    return write_archive(_with_user_code(("bootstrap", *TRAINER), user_code), directory)
+
+
+def _with_user_code(packages: Sequence[str], user_code: Path | None) -> list[tuple[str, Path]]:
+    files = list(_packages(packages))
     if user_code is not None:
         added = list(_files(user_code, ""))
-        taken = {name for name, _ in files} | {f"{name}.py" for name in TRAINER}
+        taken = {name for name, _ in files} | {f"{name}.py" for name in packages}
         if clashes := sorted(taken & {name for name, _ in added}):
             raise BundleError(f"{user_code}: {', '.join(clashes)} would replace or hide trainer files; rename them")
         files += added
-    return write_archive(files, directory)
+    return files
 
 
 def gate_bundle(directory: Path) -> BundleFile:

@@ -25,7 +25,9 @@ def known_types(config: DeploymentConfig) -> list[InstanceType]:
 
 
 def gpus(config: DeploymentConfig) -> int:
-    """Return the lowest number of GPUs per node among the listed types."""
+    """Return the GPUs per node: the number in `slurm.gres`, or else the lowest number among the listed types."""
+    if config.engine == "slurm" and config.slurm is not None and config.slurm.gres is not None:
+        return int(config.slurm.gres.rpartition(":")[2])
     return min((one.gpus for one in known_types(config)), default=0)
 
 

@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from stacks.capacity.plan import gpus
 from stacks.config import DeploymentConfig
 from stacks.errors import ConfigError, Problem
 from stacks.loading import load
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Check a file. Return 0, or 2 if the file has errors."""
     try:
         config = load(options.config)
-        problems = [*warnings(config), *expired_prices(config, datetime.now(UTC).date())]
+        problems = [*warnings(config), *_expired(config)]
         if options.aws:
             problems += _account_problems(config, options.config)
     except ConfigError as error:
@@ -52,13 +53,22 @@ def run(options: argparse.Namespace) -> int:
         print(f"{problem.severity}: {problem}", file=sys.stderr)
     if errors or config is None:
         return 2
-    types = ", ".join(config.capacity.instance_types)
     warned = f", {len(problems)} warnings" if problems else ""
-    print(
-        f"{options.config}: valid{warned}. {config.name}: {config.capacity.nodes} x ({types}), {config.capacity.market}"
-    )
+    print(f"{options.config}: valid{warned}. {config.name}: {_nodes(config)}")
     print(f"checkpoints: {config.training.config.describe_checkpoint_interval()}")
     return 0
+
+
+def _expired(config: DeploymentConfig) -> list[Problem]:
+    return [] if config.engine == "slurm" else list(expired_prices(config, datetime.now(UTC).date()))
+
+
+def _nodes(config: DeploymentConfig) -> str:
+    """Return what the run trains on."""
+    types = ", ".join(config.capacity.instance_types)
+    if config.engine == "slurm":
+        return f"{config.capacity.nodes} nodes x {gpus(config)} GPUs, jobs on a Slurm cluster"
+    return f"{config.capacity.nodes} x ({types}), {config.capacity.market}"
 
 
 def _account_problems(config: DeploymentConfig, path: Path) -> list[Problem]:

@@ -6,7 +6,7 @@ the rules that involve several sections.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -18,7 +18,8 @@ from stacks.config.network import NetworkConfig
 from stacks.config.node import AMI_ID, NodeConfig
 from stacks.config.observability import BudgetConfig, ObservabilityConfig
 from stacks.config.run import RunConfig
-from stacks.config.setting import Edit, Section, setting
+from stacks.config.setting import Edit, Section, section, setting
+from stacks.config.slurm import SlurmConfig
 from stacks.config.storage import StorageConfig
 
 __all__ = ["AMI_ID", "STACKS", "DeploymentConfig", "Edit"]
@@ -45,6 +46,16 @@ class DeploymentConfig(Section):
     )
     tags: dict[str, str] = setting(
         "Tags to set on every resource, for cost reports.", edit="replaces nodes", default={}
+    )
+    engine: Literal["fleet", "slurm"] = setting(
+        "What runs the training. `fleet`: instances in your AWS account, managed by the stacks. `slurm`: jobs on a "
+        "Slurm cluster, described by the `slurm` section; docs/slurm.md lists the keys that then have no effect.",
+        edit="creates a second deployment",
+        default="fleet",
+    )
+    slurm: SlurmConfig | None = section(
+        "The jobs on a Slurm cluster; requires `engine: slurm`, and has no effect on a fleet.",
+        edit="applies to new jobs",
     )
     network: NetworkConfig = NetworkConfig()
     storage: StorageConfig = StorageConfig()

@@ -37,6 +37,7 @@ The column `edit` shows what the next `cdk deploy` does after you edit the key:
 value |
 | touches data | changes storage or encryption keys; review the diff carefully |
 | changes the delivery | changes the pipeline or the workflows' roles; does not affect training |
+| applies to new jobs | `engine: slurm` only: applies to jobs that the next `trainstack up` submits |
 | nothing | - |
 """
 

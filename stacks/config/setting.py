@@ -17,6 +17,7 @@ Edit = Literal[
     "replaces the network",
     "creates a second deployment",
     "changes the delivery",
+    "applies to new jobs",
 ]
 ZoneLetter = Annotated[str, Field(pattern=r"^[a-z]$")]
 MountPoint = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]{1,100}$")]

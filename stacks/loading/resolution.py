@@ -25,7 +25,8 @@ def resolve(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig, lis
     A key stays unset if it depends on an invalid key.
     """
     problems: list[Problem] = []
-    for step in (_zones, _instance_types, _image, _wheelhouse):
+    steps = (_instance_types,) if config.__dict__.get("engine") == "slurm" else _STEPS
+    for step in steps:
         with suppress(UndecodedKey):
             config, found = step(config, path)
             problems += found
@@ -91,3 +92,7 @@ def _wheelhouse(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig,
         return config, error.problems
     node = config.node.model_copy(update={"python": python.model_copy(update={"wheelhouse": digest})})
     return config.model_copy(update={"node": node}), problems
+
+
+_STEPS = (_zones, _instance_types, _image, _wheelhouse)
+"""The steps for a fleet. Other engines do not launch instances."""

@@ -43,6 +43,9 @@ def _stages(config: DeploymentConfig, read: Read) -> Iterator[Problem]:
             rule = f"is not a valid deployment file ({error.problems[0]})"
             yield Problem(path, name, rule, f"run `python -m stacks check {name}` in the repository root")
             continue
+        if stage.engine != "fleet":
+            rule = f"has engine {stage.engine}, which has no stacks to deploy"
+            yield Problem(path, name, rule, "list files with engine: fleet")
         place = (stage.name, stage.region, stage.account)
         if place in seen:
             rule = f"describes the same deployment ({stage.name} in {stage.region}) as {seen[place]}"

@@ -7,18 +7,21 @@ from contextlib import suppress
 from stacks.config import DeploymentConfig
 from stacks.config.setting import UndecodedKey
 from stacks.errors import Problem
-from stacks.validators import capacity, delivery, market, network, node, observability, run, storage
+from stacks.validators import capacity, delivery, market, network, node, observability, run, slurm, storage
 
-RULES = (
+FLEET_RULES = (
     *(*capacity.RULES, *market.RULES, *network.RULES, *storage.RULES),
-    *(*node.RULES, *run.RULES, *observability.RULES, *delivery.RULES),
+    *(*node.RULES, *run.RULES, *observability.RULES, *delivery.RULES, *slurm.FLEET_RULES),
 )
+SLURM_RULES = (capacity.one_gpu_model, capacity.gang, *run.RULES, *slurm.RULES)
+RULES = (*FLEET_RULES, *slurm.RULES)
 
 
 def problems(config: DeploymentConfig) -> list[Problem]:
     """Return the errors and warnings from every rule. A rule stops at the first key that failed to decode."""
     found: list[Problem] = []
-    for rule in RULES:
+    is_fleet = config.__dict__.get("engine", "fleet") == "fleet"
+    for rule in FLEET_RULES if is_fleet else SLURM_RULES:
         with suppress(UndecodedKey):
             for problem in rule(config):
                 found.append(problem)

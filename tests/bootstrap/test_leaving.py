@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from bootstrap.boot_main import boot
+from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.errors import MetadataError, StepError
 from bootstrap.events.schema import NodeLeaving, RunFinished
 from bootstrap.imds import InterruptionNotice
 from bootstrap.layout import Layout
-from bootstrap.step_runner import Step
 from bootstrap.supervise import supervisor
 from bootstrap.supervise.leaving import LONGEST_WAIT_SECONDS, wait_for_reclaim
 from bootstrap.supervise.monitors import FREE_SECONDS, Board, MetadataWatch

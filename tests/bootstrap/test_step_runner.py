@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from bootstrap.boot_steps.boot_sequence import STEPS
+from bootstrap.boot_steps.step_runner import Step, StepRunError, check_order, run_steps
 from bootstrap.context import Context
 from bootstrap.documents import NodeDocument
 from bootstrap.errors import StepError
 from bootstrap.events.log import EventLog
 from bootstrap.layout import Layout
-from bootstrap.step_runner import Step, StepRunError, check_order, run_steps
 from bootstrap.system import System
 from tests.bootstrap.test_documents import node
 

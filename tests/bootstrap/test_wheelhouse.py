@@ -12,6 +12,7 @@ import pytest
 
 from bootstrap.aws import Aws
 from bootstrap.boot_steps.python_env import PythonEnv
+from bootstrap.boot_steps.step_runner import run_steps
 from bootstrap.boot_steps.wheelhouse import Wheelhouse
 from bootstrap.context import Context
 from bootstrap.documents import NodeDocument
@@ -20,7 +21,6 @@ from bootstrap.events.log import EventLog
 from bootstrap.imds import InstanceMetadata
 from bootstrap.interpreter import WHEELHOUSE_FILE, find_interpreter, find_tool
 from bootstrap.layout import Layout
-from bootstrap.step_runner import run_steps
 from bootstrap.system import System
 from tests.bootstrap.account import REGION, Account
 from tests.bootstrap.wheels import PYTHON, wheel, wheelhouse

@@ -33,7 +33,7 @@ from pathlib import Path
 from bootstrap.context import make_context
 from bootstrap.documents import NodeDocument
 from bootstrap.layout import Layout
-from bootstrap.step_runner import run_steps
+from bootstrap.boot_steps.step_runner import run_steps
 from bootstrap.interpreter import find_interpreter, find_tool
 from bootstrap.boot_steps.python_env import PythonEnv
 from bootstrap.boot_steps.wheelhouse import Wheelhouse

@@ -1,9 +1,10 @@
-"""The commands that create and remove a deployment: `init`, `up` and `down`."""
+"""Creates and removes a deployment: the commands `init` and `down`, and the deploy of `up` for a fleet."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from trainstack.observe.status import Status
 from trainstack.operate import desired
 from trainstack.operate.verbs import LIMITED, saved
 from trainstack.operate.waiting import Look, wait
-from trainstack.session import FAILED, INVALID, REFUSED, Account, CommandError, Json, confirm
+from trainstack.session import FAILED, INVALID, REFUSED, Account, CommandError, confirm
 
 if TYPE_CHECKING:  # importing the configuration would double the start of commands such as `status`
     from stacks.config import DeploymentConfig
@@ -30,7 +31,7 @@ File = Annotated[Path, typer.Argument(help="Deployment file, such as config/my-r
 
 def add(app: typer.Typer) -> None:
     """Add the commands to a command line."""
-    for name, command in (("init", init), ("up", up), ("down", down)):
+    for name, command in (("init", init), ("down", down)):
         app.command(name, rich_help_panel="Create and remove a deployment")(command)
 
 
@@ -68,30 +69,26 @@ def init(
     print(f"{file}: written; {config.name} in {config.region}. Edit it, then run `trainstack up {file}`")
 
 
-def up(
-    file: File,
-    stacks: Annotated[list[str] | None, typer.Argument(help="Stacks, such as TrainingStack; default: all.")] = None,
-    approved: Annotated[
-        int, typer.Option(metavar="CODE", help="Approved exit code of the review: 20, 30 or 40.")
-    ] = HARMLESS,
-    follows: Annotated[bool, typer.Option("--follow/--no-follow", help="Report progress until the run ends.")] = True,
-    as_json: Json = False,
-) -> None:
-    """Validate a file, build its wheels, review the change, deploy it, and follow the run until it ends.
+def deploy(file: Path, stacks: Sequence[str], approved: int, *, follows: bool, as_json: bool) -> None:
+    """Build a file's wheels, review the change, deploy it, and follow the run until it ends.
 
-    A change with a code above 10 requires confirmation on the terminal, or --approved with its code. Ctrl-C ends the
-    command, not the run.
+    Args:
+        file: A valid deployment file with `engine: fleet`.
+        stacks: Stacks to deploy; empty: all.
+        approved: Approved exit code of the review.
+        follows: Whether to report progress until the run ends.
+        as_json: Whether to print the status as JSON.
     """
     from stacks.delivery.review import MEANINGS
 
-    config = _load(file)
+    config = load(file, warn=False)
     _run("bundle", "building wheels", str(file), *(["--locked"] if _is_locked(file) else []))
     code = programs.run(programs.python("stacks", "diff", str(file)), "reviewing the change")
     if code not in MEANINGS:
         raise CommandError(INVALID if code == INVALID else FAILED, f"{file}: the review failed (code {code})")
     if code:
         _approve(file, code, approved)
-        _run("deploy", "deploying", str(file), *(stacks or []), "--yes")
+        _run("deploy", "deploying", str(file), *stacks, "--yes")
     else:
         print(f"{file}: nothing to deploy", file=sys.stderr)
     opened = observing(config.region)
@@ -115,7 +112,10 @@ def down(
     With --data and --allow-destroy, and storage.deletion: destroy in the file, also deletes the buckets and
     StorageStack.
     """
-    config = _load(file)
+    config = load(file)
+    if config.engine != "fleet":
+        rule = f"engine {config.engine} has no billed resources to delete; end its jobs with `trainstack stop {file}`"
+        raise CommandError(REFUSED, f"{file}: {rule}")
     if data and not (config.storage.deletion == "destroy" and allow_destroy):
         raise CommandError(
             REFUSED,
@@ -133,8 +133,8 @@ def down(
     print(f"{config.name}: deleted" + ("" if data else "; the data remains"))
 
 
-def _load(file: Path) -> DeploymentConfig:
-    """Load a file and print its warnings.
+def load(file: Path, *, warn: bool = True) -> DeploymentConfig:
+    """Load a file and print its warnings, unless `warn` is false.
 
     Raises:
         CommandError: The file is invalid.
@@ -144,7 +144,7 @@ def _load(file: Path) -> DeploymentConfig:
 
     try:
         config = load(file)
-        for problem in warnings(config):
+        for problem in warnings(config) if warn else ():
             print(f"{problem.severity}: {problem}", file=sys.stderr)
     except ConfigError as error:
         raise CommandError(INVALID, str(error)) from error

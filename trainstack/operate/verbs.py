@@ -1,4 +1,4 @@
-"""The commands that change a run: `stop`, `resume`, `restart` and `retry`. Each waits until its effect is visible."""
+"""Changes of a fleet's run: `stop`, `resume`, `restart` and `retry`. Each waits until its effect is visible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Waits = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the ef
 
 def add(app: typer.Typer) -> None:
     """Add the commands to a command line."""
-    for name, command in (("stop", stop), ("resume", resume), ("restart", restart), ("retry", retry)):
+    for name, command in (("restart", restart), ("retry", retry)):
         app.command(name, rich_help_panel="Change a run")(command)
 
 
@@ -75,7 +75,7 @@ class Change:
         return CommandError(REFUSED, f"{self.name}: {text}")
 
 
-def stop(name: Name, region: Region = None, waits: Waits = True, as_json: Json = False) -> None:
+def stop(name: str, region: str | None, *, waits: bool, as_json: bool) -> None:
     """Save a checkpoint and scale the fleet to zero. The run stays stopped, even across deploys, until `resume`."""
     change = Change(name, region, as_json=as_json)
     if change.before.phase == "ended":
@@ -97,7 +97,7 @@ def stop(name: Name, region: Region = None, waits: Waits = True, as_json: Json =
     change.done(f"stopped; {saved(status)}" if waits else "stop requested", status)
 
 
-def resume(name: Name, region: Region = None, waits: Waits = False, as_json: Json = False) -> None:
+def resume(name: str, region: str | None, *, waits: bool, as_json: bool) -> None:
     """Start a stopped run again from its newest checkpoint."""
     change = Change(name, region, as_json=as_json)
     was_stopped = change.before.desired == "stopped"

@@ -1,0 +1,1 @@
+"""Submits runs to a Slurm cluster, and observes them there."""

@@ -1,0 +1,75 @@
+"""The commands `slurm script` and `slurm sweep`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stacks.errors import BundleError
+from trainstack.operate.deploying import load
+from trainstack.session import INVALID, CommandError, Json
+
+if TYPE_CHECKING:  # importing the configuration would double the start of commands such as `status`
+    from trainstack.slurm.plan import Plan
+
+File = Annotated[Path, typer.Argument(help="Deployment file with engine: slurm.")]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands to a command line."""
+    group = typer.Typer(help="Show how a deployment file with engine: slurm becomes jobs.", no_args_is_help=True)
+    group.command("script")(show_script)
+    group.command("sweep")(show_sweep)
+    app.add_typer(group, name="slurm", rich_help_panel="Programs")
+
+
+def show_script(
+    file: File,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Also write the code and the records, so that you can sbatch the script.")
+    ] = False,
+) -> None:
+    """Print the job script that `trainstack up` submits."""
+    from trainstack.slurm.files import write_files
+    from trainstack.slurm.script import script_text
+
+    plan = read_plan(file)
+    if prepare:
+        write_files(plan)
+    print(script_text(plan), end="")
+
+
+def show_sweep(file: File, as_json: Json = False) -> None:
+    """List the runs of a sweep: the tasks of the job array, with their settings."""
+    plan = read_plan(file)
+    if not plan.is_sweep:
+        raise CommandError(
+            INVALID, f"{file}: slurm.sweep is not set; add it, such as {{optimizer.learning_rate: [1e-3]}}"
+        )
+    if as_json:
+        rows = [{"index": i, "run": each.run, "values": dict(each.values)} for i, each in enumerate(plan.members)]
+        print(json.dumps(rows))
+        return
+    for index, member in enumerate(plan.members):
+        settings = "  ".join(f"{key}={value}" for key, value in member.values.items())
+        print(f"{index:>5}  {member.run:<24} {settings}")
+
+
+def read_plan(file: Path, *, warn: bool = True) -> Plan:
+    """Load a deployment file with engine: slurm.
+
+    Raises:
+        CommandError: The file is invalid, or has another engine.
+    """
+    from trainstack.slurm.plan import plan_of
+
+    config = load(file, warn=warn)
+    if config.engine != "slurm":
+        raise CommandError(INVALID, f"{file}: engine: {config.engine!r}: must be slurm for this command")
+    try:
+        return plan_of(config)
+    except BundleError as error:
+        raise CommandError(INVALID, str(error)) from error
