@@ -49,7 +49,7 @@ node_modules/.installed: package-lock.json $(VENV)/.installed
 CHAOS_MINUTES ?= 8
 SEED ?= 1
 
-.PHONY: help install demo test truth mutate test-slow test-flow test-deploy test-root chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
+.PHONY: help install demo test truth mutate test-slow test-flow test-deploy test-root test-slurm chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
 .PHONY: spot-economics lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-operating bench-prewarm bench-staging parity perf-gate
 
 install: node_modules/.installed ## install all dependencies into .venv and node_modules
@@ -71,6 +71,9 @@ test-deploy: install ## deploy, change and destroy every example on the embedded
 
 test-root: install ## test with real disks (needs root, mdadm, xfsprogs and lvm2, and user-mode-linux if the kernel does not support arrays)
 	python -m pytest -m root
+
+test-slurm: install ## run random events and a sweep on a real two-node Slurm cluster (15 minutes; needs root and slurmctld, slurmd, slurm-client, munge, iproute2) [SEED=1]
+	python -m tests.slurm --seed $(SEED)
 
 truth: install ## compare the embedded cloud with recorded and published AWS responses [LOCALSTACK=checkout of LocalStack]
 	LOCALSTACK="$(LOCALSTACK)" python -m tests.truth

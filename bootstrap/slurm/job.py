@@ -86,7 +86,9 @@ class Job:
             return "the user ends the run"
         if self.document.continue_by == "requeue":
             return "the job requeues itself when the trainers have saved"
-        return self._continue(reason, tuple(sorted(self._avoided(generation))))
+        stopping = self.generations.marked(generation, "stopping").values()
+        cause = reason or next((str(each.get("reason", "")) for each in stopping), "")
+        return self._continue(cause, tuple(sorted(self._avoided(generation))), generation)
 
     def conclude(self, generation: int, reason: str) -> str:
         """Decide what follows a generation, and do it. Return the action, for the job script."""

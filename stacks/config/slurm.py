@@ -138,8 +138,8 @@ class SlurmConfig(Section):
         le=100,
     )
     launch: Literal["launcher", "srun"] = setting(
-        "Program that starts the trainer's processes: Trainstack's launcher, which replaces torchrun, once per node, or "
-        "srun with one task per process.",
+        "Program that starts the trainer's processes: the launcher, which replaces torchrun, once per node, or srun "
+        "with one task per process.",
         edit="applies to new jobs",
         default="launcher",
     )

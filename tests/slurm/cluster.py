@@ -278,6 +278,7 @@ class Cluster:
 
 
 if __name__ == "__main__":  # a cluster for trying commands by hand
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     with Cluster(Path(sys.argv[1])) as cluster:
         print(f"export SLURM_CONF={cluster.folder}/slurm.conf", flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})

@@ -14,6 +14,7 @@ Call = Callable[..., str]
 
 # Source (2026-11): https://slurm.schedmd.com/job_reason_codes.html. Each reason's sentence and remedy.
 REASONS: dict[str, tuple[str, str]] = {
+    "None": ("Slurm has not considered the job yet.", ""),
     "Resources": ("The job waits for free nodes.", "see `sinfo`, or request fewer or other nodes"),
     "Priority": ("Jobs with a higher priority wait for the same nodes.", "see `sprio -l` and `squeue --start`"),
     "Dependency": ("The job waits for the end of the job that it continues.", ""),

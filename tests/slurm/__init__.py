@@ -1,0 +1,1 @@
+"""Runs on a real Slurm cluster: `python -m tests.slurm` (needs root; see `tests.slurm.cluster`)."""
