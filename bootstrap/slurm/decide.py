@@ -29,6 +29,7 @@ class Seen:
         lost: Nodes that Slurm reports as down or not responding.
         avoided: Nodes with a spot notice or with faults.
         stopping: Reasons of nodes that received a signal or a request to stop.
+        has_failed_node: Whether a node failed before the others were signalled.
         reason: Reason for which the job script was signalled; empty if it was not.
         cancelled: Whether the user cancelled the job.
         stopped: Whether the user stopped the run.
@@ -43,6 +44,7 @@ class Seen:
     lost: frozenset[str] = frozenset()
     avoided: frozenset[str] = frozenset()
     stopping: tuple[str, ...] = ()
+    has_failed_node: bool = False
     reason: str = ""
     cancelled: bool = False
     stopped: bool = False
@@ -96,7 +98,7 @@ def decide(seen: Seen, min_nodes: int, max_failures: int) -> Decision:
         cause = "node_lost" if any(node in seen.lost for node in gone) else "node_avoided"
         action = AGAIN if remaining >= min_nodes else CONTINUE
         return Decision(action, cause, f"{', '.join(gone)}: left the run", excluded=gone, checkpoint_step=step)
-    stopped_ranks = kinds.count("stopped")
+    stopped_ranks = 0 if seen.has_failed_node else kinds.count("stopped")
     if leaves_job and ("failed" not in kinds or stopped_ranks):
         cause = seen.reason or next(iter(sorted(seen.stopping)))
         return Decision(CONTINUE, cause, _message(seen, "stopped"), excluded=gone, checkpoint_step=step)

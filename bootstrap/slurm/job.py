@@ -86,8 +86,10 @@ class Job:
             return "the user ends the run"
         if self.document.continue_by == "requeue":
             return "the job requeues itself when the trainers have saved"
-        stopping = self.generations.marked(generation, "stopping").values()
-        cause = reason or next((str(each.get("reason", "")) for each in stopping), "")
+        stopping = self._stopping(generation)
+        if not reason and not stopping:
+            return "a node failed; the job does not end"
+        cause = reason or stopping[0]
         return self._continue(cause, tuple(sorted(self._avoided(generation))), generation)
 
     def conclude(self, generation: int, reason: str) -> str:
@@ -102,9 +104,8 @@ class Job:
             nodes=nodes,
             lost=self._lost(nodes, outcomes),
             avoided=self._avoided(generation),
-            stopping=tuple(
-                str(each.get("reason", "")) for each in self.generations.marked(generation, "stopping").values()
-            ),
+            stopping=self._stopping(generation),
+            has_failed_node=bool(self.generations.marked(generation, "failed")),
             reason=reason,
             cancelled=self._is_cancelled(),
             stopped=(self.folder / "stopped").exists(),
@@ -191,6 +192,19 @@ class Job:
     def _avoided(self, generation: int) -> frozenset[str]:
         marked = self.generations.marked
         return frozenset(marked(generation, "leaving")) | frozenset(marked(generation, "unhealthy"))
+
+    def _stopping(self, generation: int) -> tuple[str, ...]:
+        """Return the reasons of the nodes that are stopping.
+
+        After a failure, srun sends SIGTERM to the other nodes, which they cannot tell from a preemption. Slurm's
+        PreemptTime is set only after a preemption.
+        """
+        reasons = [str(each.get("reason", "")) for each in self.generations.marked(generation, "stopping").values()]
+        if "preempted" in reasons and self.generations.marked(generation, "failed"):
+            attributes = _retried(lambda: commands.job_attributes(self.number))
+            if attributes.get("PreemptTime", "None") in ("None", "Unknown"):
+                reasons = [reason for reason in reasons if reason != "preempted"]
+        return tuple(reasons)
 
     def _history(self, generation: int) -> tuple[int, int | None]:
         """Return the consecutive failures before a generation, and the newest checkpoint step known before it."""

@@ -103,7 +103,11 @@ def run_node(document: JobDocument, environment: Mapping[str, str]) -> int:
         if failed_at is not None and time.monotonic() > failed_at + PEER_SECONDS and process.stdin is not None:
             process.stdin.close()  # makes the guardian kill the other ranks, which wait for the failed one
             process.wait()
-    return 0 if _ended_well(document, place) else FAILED
+    if _ended_well(document, place):
+        return 0
+    # Before the exit: srun then ends the other tasks with SIGTERM, which must not look like a preemption.
+    write_json(place.records / f"failed-{place.node}.json", local_rank=place.local_rank)
+    return FAILED
 
 
 class _Watch:

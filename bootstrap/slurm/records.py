@@ -12,6 +12,7 @@ runs/<run>/generations/<number %08d>/            one launch of the trainers
     leaving-<node>.json             a node with a spot interruption notice
     unhealthy-<node>.json           a node with faults, which did not start trainers
     outcomes/, metrics.jsonl        written by the trainer (docs/architecture.md, section 6)
+    failed-<node>.json              a node whose trainers failed; srun then sends SIGTERM to the others
     end.json                        the decision about what follows
 """
 

@@ -208,6 +208,21 @@ def test_a_requeued_job_leaves_the_run_to_its_successor(make: Make) -> None:
     assert job.generations.numbers() == [1]
 
 
+@pytest.mark.parametrize(("preempted", "action"), [("None", "again"), ("2026-11-30T12:00:00", "continue")])
+def test_a_failure_that_ends_the_other_nodes_is_not_a_preemption(
+    make: Make, slurm: Slurm, preempted: str, action: str
+) -> None:
+    job = make()
+    job.begin()
+    write_json(job.generations.folder(1) / "failed-n1.json")
+    write_json(job.generations.folder(1) / "stopping-n2.json", reason="preempted")
+    slurm.states["7"] = f"RUNNING PreemptTime={preempted}"
+    job.notice(1, "")
+    ended(job, 1, "failed", "stopped")
+    assert job.conclude(1, "") == action
+    assert bool(slurm.submissions()) is (action == "continue")
+
+
 def test_requeue_keeps_the_number(make: Make, slurm: Slurm) -> None:
     job = make(continue_by="requeue")
     job.begin()

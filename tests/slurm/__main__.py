@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,8 @@ def main() -> int:
         packages = " ".join(sorted(set(missing.values()))) or "none"
         print(f"make test-slurm: needs root and Debian's packages; missing packages: {packages}", file=sys.stderr)
         return 2
+    for number in (signal.SIGINT, signal.SIGTERM):  # end the cluster's processes
+        signal.signal(number, lambda received, frame: sys.exit(128 + received))
     with tempfile.TemporaryDirectory(prefix="trainstack-slurm-") as name:
         folder = Path(name)
         prepare_data(folder)

@@ -221,7 +221,7 @@ class Events:
         """A trainer process is killed."""
         name = self._chance.choice(["n1", "n2"])
         process = self._cluster.on_node(
-            name, "pkill", "-KILL", "--oldest", "-f", "training train --config", log=self.run.folder / "pkill.log"
+            name, "pkill", "-KILL", "--oldest", "-f", "python[^ ]* -m training train", log=self.run.folder / "pkill.log"
         )
         process.wait()
         return False
