@@ -55,7 +55,7 @@ def endpoint_services(account: Account) -> Iterator[Problem]:
             continue
         if not all(one.get("VpcEndpointPolicySupported") for one in details):
             rule = f"the endpoint for {service} does not support policies, so nodes can use it for other accounts"
-            remedy = "use another region, or accept that data can leave through this endpoint"
+            remedy = "use another region, or accept that data can be exported through this endpoint"
             yield Problem("region", config.region, rule, remedy, "warning")
         offered = {zone.removeprefix(config.region) for one in details for zone in one["AvailabilityZones"]}
         missing = [zone for zone in config.network.subnet_zones if zone not in offered]

@@ -100,7 +100,8 @@ QUESTIONS: tuple[Question, ...] = (
         "endpoint services",
         "the services that nodes call have endpoints in the region and zones, and these support endpoint policies",
         (VPC_ENDPOINTS,),
-        "the deploy of NetworkStack rolls back; without a policy, data can leave with another account's credentials",
+        "the deploy of NetworkStack rolls back; without a policy, data can be exported with another account's "
+        "credentials",
         ("ec2:DescribeVpcEndpointServices",),
         _always,
         network.endpoint_services,
