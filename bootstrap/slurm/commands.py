@@ -13,7 +13,7 @@ CONNECT_SECONDS = 3.0
 SLURMD_PORT, KILL_WAIT_SECONDS = 6818, 30
 """Slurm's defaults. Source (2026-11): https://slurm.schedmd.com/slurm.conf.html"""
 # States of a node that does not run its part of a job. Source (2026-11): https://slurm.schedmd.com/sinfo.html
-_LOST = ("down", "fail", "no_respond", "not_responding", "unknown", "power")
+_LOST = ("down", "fail", "power")
 KEPT_VARIABLES = ("SLURM_CONF",)
 
 
@@ -71,14 +71,19 @@ def hosts(nodes: str) -> list[str]:
 
 
 def lost_nodes(nodes: Sequence[str]) -> frozenset[str]:
-    """Return the nodes that are down or do not respond. Raises SlurmError."""
+    """Return the nodes that are down, and those that neither the controller nor this node reaches.
+
+    After the controller's restart, it has not heard of live nodes either. Raises SlurmError.
+    """
     text = call("sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%N %T")
-    found = set()
+    found, silent = set(), set()
     for line in text.splitlines():
-        name, _, state = line.partition(" ")
-        if state.endswith("*") or state.strip().lower().startswith(_LOST):
+        name, _, state = line.strip().partition(" ")
+        if state.lower().startswith(_LOST):
             found.add(name)
-    return frozenset(found)
+        elif state.endswith("*") or state.lower().startswith("unk"):
+            silent.add(name)
+    return frozenset(found) | (unreachable_nodes(sorted(silent)) if silent else frozenset())
 
 
 def usable_nodes(partition: str) -> frozenset[str]:

@@ -94,9 +94,10 @@ def decide(seen: Seen, min_nodes: int, max_failures: int) -> Decision:
     gone = tuple(node for node in seen.nodes if node in seen.lost or node in seen.avoided)
     remaining = len(seen.nodes) - len(gone)
     leaves_job = bool(seen.reason) or any(reason != "spot_notice" for reason in seen.stopping)
-    if gone and not leaves_job:
-        cause = "node_lost" if any(node in seen.lost for node in gone) else "node_avoided"
-        action = AGAIN if remaining >= min_nodes else CONTINUE
+    has_lost = any(node in seen.lost for node in gone)
+    if gone and (has_lost or not leaves_job):  # Slurm ends a job with a lost node by SIGTERM
+        cause = "node_lost" if has_lost else "node_avoided"
+        action = AGAIN if remaining >= min_nodes and not leaves_job else CONTINUE
         return Decision(action, cause, f"{', '.join(gone)}: left the run", excluded=gone, checkpoint_step=step)
     stopped_ranks = 0 if seen.has_failed_node else kinds.count("stopped")
     if leaves_job and ("failed" not in kinds or stopped_ranks):

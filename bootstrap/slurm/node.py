@@ -8,9 +8,11 @@ for spot notices and for requests in the generation's folder.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -104,6 +106,8 @@ def run_node(document: JobDocument, environment: Mapping[str, str]) -> int:
             process.stdin.close()  # makes the guardian kill the other ranks, which wait for the failed one
             process.wait()
     if _ended_well(document, place):
+        if document.launch != "srun":  # other tasks of the node may still use it
+            shutil.rmtree(directory, ignore_errors=True)
         return 0
     # Before the exit: srun then ends the other tasks with SIGTERM, which must not look like a preemption.
     write_json(place.records / f"failed-{place.node}.json", local_rank=place.local_rank)
@@ -175,8 +179,12 @@ class _Watch:
 
 
 def _run_directory(place: Place, environment: Mapping[str, str]) -> Path:
-    """Make the run directory on this node, with links to the files that the job script and users read."""
-    name = f"trainstack-{environment['SLURM_JOB_ID']}-{place.node}-{place.generation}"
+    """Make the run directory on this node, with links to the files that the job script and users read.
+
+    Its name contains a digest of the claim, so that a folder that another cluster or run has left is never used.
+    """
+    claim = hashlib.sha256(str(place.records).encode() + (place.records / "claim.json").read_bytes()).hexdigest()
+    name = f"trainstack-{environment['SLURM_JOB_ID']}-{place.node}-{place.generation}-{claim[:12]}"
     directory = Path(tempfile.gettempdir(), name)
     directory.mkdir(mode=0o700, exist_ok=True)
     for each in SHARED:

@@ -48,6 +48,7 @@ def seen(*kinds: str | None, step: int | None = None, **values: Any) -> Seen:
         (seen(None, None, cancelled=True, stopping=("preempted",)), "stopped", "cancelled"),
         (seen("stopped", "stopped", stopping=("spot_notice",), avoided=frozenset({"n2"})), "continue", "node_avoided"),
         (seen("failed", None, lost=frozenset({"n2"})), "continue", "node_lost"),
+        (seen("failed", None, lost=frozenset({"n2"}), reason="terminated", failures=2), "continue", "node_lost"),
         (seen("failed", "failed"), "again", "failed"),
         (seen("failed", "failed", failures=2), "failed", "failed"),
         (seen("failed", "failed", failures=2, checkpoint_before=5, step=9), "again", "failed"),

@@ -186,7 +186,7 @@ class Events:
         days, _, clock = self._cluster.job(job)["RunTime"].rpartition("-")
         hours, minutes, _ = map(int, clock.split(":"))
         elapsed = int(days or 0) * 1440 + hours * 60 + minutes
-        self._cluster.run("scontrol", "update", f"JobId={job}", f"TimeLimit={elapsed + 1}")
+        self._cluster.run("scontrol", "update", f"JobId={job}", f"TimeLimit={elapsed + 2}")
         return True
 
     def controller_restart(self) -> bool:
@@ -239,7 +239,7 @@ def perform(run: Run, kind: str, chance: random.Random) -> Result:
     event: Callable[[], bool] = getattr(Events(run, chance), kind)
     has_signal = event()
     later, first_step = run.wait_for_steps(1, generation)
-    trained = [int(each["step"]) for number in range(1, later) for each in run.steps(number)]
+    trained = [int(each["step"]) for number in range(generation, later) for each in run.steps(number)]
     resumed = int(run.steps(later)[0]["step"])
     return Result(kind, has_signal, max(trained) + 1 - resumed, first_step - started)
 
