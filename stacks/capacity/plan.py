@@ -13,6 +13,7 @@ from stacks.capacity.catalogue import catalogue
 from stacks.capacity.efa_layouts import PLAIN, Layout, efa_layout
 from stacks.config import DeploymentConfig
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS, SPOT_ROLE, LinkedRole
+from stacks.functions.run_controller.fleet_clients.auto_scaling_group import ON_DEMAND_SUFFIX
 
 RESERVED_MARKETS = ("reserved", "capacity_block", "interruptible_reservation")
 """Markets whose instances all run in the capacity reservation that `capacity.reservation` names."""
@@ -91,12 +92,22 @@ def group_names(config: DeploymentConfig) -> list[str]:
     return [f"{name}.{zone}" for zone in zone_candidates(config)] if one_zone_at_a_time(config) else [name]
 
 
+def on_demand_group_names(config: DeploymentConfig) -> list[str]:
+    """Return the names of the Auto Scaling groups that buy nodes on demand to meet a deadline, one for each group.
+
+    They do not depend on `limits.on_deadline_miss`, so that a change to this key does not replace nodes.
+    """
+    has_them = is_spot(config) and config.limits.deadline_hours is not None
+    return [f"{name}{ON_DEMAND_SUFFIX}" for name in group_names(config)] if has_them else []
+
+
 def group_name_patterns(config: DeploymentConfig) -> list[str]:
     """Return patterns that match the names of a deployment's groups in any zone.
 
     Policies use these patterns so that permissions do not depend on the zones.
     """
-    return [f"trainstack-{config.name}", f"trainstack-{config.name}.*"]
+    name = f"trainstack-{config.name}"
+    return [name, f"{name}.*"]
 
 
 def is_spot(config: DeploymentConfig) -> bool:

@@ -18,6 +18,11 @@ ZONES = (
 """Keys that determine the candidate subnets and how many each attempt uses."""
 PREPARE = "training.prepare"
 MARKET = ("capacity.market", "capacity.on_demand_base", "capacity.nodes", "capacity.reservation")
+TRAINING_TIME = (
+    "limits.training_hours", "limits.deadline_hours", "training.config", "training.processes_per_node",
+    "capacity.nodes", *TYPES,
+)  # fmt: skip
+"""Keys that determine the expected training time."""
 IDENTITY_KEYS = ("name", "region", "account")
 
 _DOCUMENT = "TrainingStack/NodeTemplate*/LaunchTemplateData/UserData/node document"
@@ -108,6 +113,7 @@ KEYS_BY_PATH: tuple[tuple[str, tuple[str, ...]], ...] = (
     (f"{_DOCUMENT}/volumes*", VOLUMES),
     (f"{_DOCUMENT}/lustre*", ("storage.lustre",)),
     ("TrainingStack/Fleet*", ("capacity.backend", *ZONES)),
+    ("TrainingStack/Fleet*OnDemand", ("limits.deadline_hours", "capacity.market", *ZONES)),
     ("TrainingStack/Fleet*/MaxSize", ("capacity.nodes",)),
     ("TrainingStack/Fleet*/MaxInstanceLifetime", ("capacity.maintenance.max_lifetime_days",)),
     ("TrainingStack/Fleet*/CapacityRebalance", ("capacity.maintenance.rebalance",)),
@@ -138,7 +144,7 @@ KEYS_BY_PATH: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TrainingStack/Fleet*/SpotOptions*", ("capacity.market",)),
     ("TrainingStack/Fleet*/TargetCapacitySpecification*", ("capacity.market",)),
     ("TrainingStack/RunController*", ("capacity.backend", *ZONES)),
-    ("TrainingStack/RunControllerRole*", (*ZONES, *VOLUMES)),
+    ("TrainingStack/RunControllerRole*", ("limits.deadline_hours", "capacity.choose", *ZONES, *VOLUMES)),
     (f"{_SETTINGS}/NODES", ("capacity.nodes",)),
     (f"{_SETTINGS}/ON_DEMAND_BASE", MARKET),
     (f"{_SETTINGS}/SUBNET_IDS", ZONES),
@@ -147,9 +153,12 @@ KEYS_BY_PATH: tuple[tuple[str, tuple[str, ...]], ...] = (
     (f"{_SETTINGS}/BOOT_FAILURE_LIMIT", ("capacity.boot_failure_limit",)),
     (f"{_SETTINGS}/BOOT_TIMEOUT_SECONDS", ("node.boot_timeout_seconds",)),
     (f"{_SETTINGS}/CHOOSE", ("capacity.choose",)),
-    (f"{_SETTINGS}/PLACES", ("capacity.choose", *ZONES)),
+    (f"{_SETTINGS}/PLACES", ("capacity.choose", "limits.deadline_hours", *ZONES)),
     (f"{_SETTINGS}/LIMIT_USD", ("limits.usd",)),
     (f"{_SETTINGS}/LIMIT_RUN_HOURS", ("limits.run_hours",)),
+    (f"{_SETTINGS}/DEADLINE_HOURS", ("limits.deadline_hours",)),
+    (f"{_SETTINGS}/ON_DEADLINE_MISS", ("limits.on_deadline_miss",)),
+    (f"{_SETTINGS}/TRAINING_HOURS", TRAINING_TIME),
     (f"{_SETTINGS}/ON_DEMAND_USD_PER_HOUR", TYPES),
     (f"{_SETTINGS}/DATASET_BUCKET", (*VOLUMES, "storage.lustre")),
     ("TrainingStack/Run/DependsOn*", ("capacity.backend", *ZONES)),

@@ -1,8 +1,9 @@
-"""The `limits` section: the cost and the duration at which a run is saved and stopped."""
+"""The `limits` section: the cost and the duration at which a run is saved and stopped, and its deadline."""
 
 from __future__ import annotations
 
 from stacks.config.setting import Section, setting
+from stacks.functions.run_controller.deadlines.goals import MAX_DEADLINE_HOURS, OnMiss
 
 
 class LimitsConfig(Section):
@@ -11,13 +12,40 @@ class LimitsConfig(Section):
     usd: float | None = setting(
         "Maximum cost of the run's instances, USD, at which the controller saves and stops the run; `null`: no limit. "
         "Volumes and other resources are not included. A run exceeds the limit by at most one minute and its last "
-        "save. To resume the run, raise the limit and deploy again.",
+        "save. `ec2_fleet` and `spot_fleet` have no terminating hook: their nodes have 20 s to save during the "
+        "shutdown, and a longer save loses up to one checkpoint interval. To resume the run, raise the limit and "
+        "deploy again.",
         edit="in place",
         default=None,
         gt=0,
     )
     run_hours: float | None = setting(
         "Hours with running instances after which the controller saves and stops the run; `null`: no limit.",
+        edit="in place",
+        default=None,
+        gt=0,
+    )
+    deadline_hours: float | None = setting(
+        "Hours from the run's first request for nodes until the run must be finished; `null`: no deadline. The hours "
+        "include waiting for capacity. An edit changes the deadline of the current run. If the key is removed, nodes "
+        "that were bought on demand save and are replaced.",
+        edit="in place",
+        default=None,
+        gt=0,
+        le=MAX_DEADLINE_HOURS,
+    )
+    on_deadline_miss: OnMiss = setting(
+        "Action if spot capacity alone may miss the deadline. `on_demand`: the controller buys missing nodes on "
+        "demand, as late as possible, and replaces them by spot instances when this is cheaper (`ec2_fleet` and "
+        "`spot_fleet` keep them). `stop`: the controller saves and stops the run as soon as it can no longer finish in "
+        "time. `continue`: `trainstack status` and `trainstack why` report it, and nothing else changes.",
+        edit="in place",
+        default="on_demand",
+    )
+    training_hours: float | None = setting(
+        "Expected training time of the complete run with all nodes and without interruptions, in hours, until the run "
+        "reports its speed; `null`: an estimate from the model's size and the GPUs' peak rates, if both are known. "
+        "`python -m training bench` measures the speed.",
         edit="in place",
         default=None,
         gt=0,

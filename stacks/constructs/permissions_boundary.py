@@ -40,6 +40,7 @@ WITHOUT_RESOURCE_LEVEL = (
     "ec2:DescribeTags",
     "ec2:DescribeVolumes",
     "ec2:DescribeVpcEndpoints",
+    "ec2:GetSpotPlacementScores",
     "fsx:DescribeFileSystems",
     "logs:DescribeLogGroups",
     "ssm:UpdateInstanceInformation",

@@ -21,12 +21,14 @@ from bootstrap.documents.object_keys import control_prefix
 from stacks.artifacts.bundles import BundleFile
 from stacks.capacity.catalogue import catalogue
 from stacks.capacity.plan import on_demand_base, one_zone_at_a_time, zone_candidates
+from stacks.capacity.training_time import training_time
 from stacks.config import DeploymentConfig
 from stacks.constructs.fleet_resources import Fleet
 from stacks.constructs.lambda_function import lambda_function
 from stacks.constructs.suppressions import suppress
 from stacks.functions.run_controller.events import RETRY, SOURCE, STATE_CHANGE
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
+from stacks.functions.run_controller.market.scores import MIN_TYPES
 
 MAXIMUM_EVENT_AGE = Duration.minutes(10)
 """The maximum event age. Older events are dropped because the schedule has already invoked the function again."""
@@ -113,6 +115,9 @@ class RunController(Construct):
                 "PLACES": _places(config),
                 "LIMIT_USD": _limit(config.limits.usd),
                 "LIMIT_RUN_HOURS": _limit(config.limits.run_hours),
+                "DEADLINE_HOURS": _limit(config.limits.deadline_hours),
+                "ON_DEADLINE_MISS": config.limits.on_deadline_miss,
+                "TRAINING_HOURS": _training_hours(config),
                 "ON_DEMAND_USD_PER_HOUR": json.dumps(_on_demand_prices(config)),
             },
             no_dead_letter_queue=STALE,
@@ -187,7 +192,10 @@ class RunController(Construct):
         stack = Stack.of(self)
         here = f"{stack.region}:{stack.account}"
         arn = f"arn:{stack.partition}:"
-        outcome = control.arn_for_objects(f"{control_prefix(self._config.name, '*')}outcome.json")
+        outcome, status = (
+            control.arn_for_objects(f"{control_prefix(self._config.name, '*')}{name}.json")
+            for name in ("outcome", "status")
+        )
         state = control.arn_for_objects("controller/*")
         index = datasets.arn_for_objects("datasets/*/dataset.json")
         names = (self._config.run_parameter, self._config.desired_parameter)
@@ -224,6 +232,8 @@ class RunController(Construct):
                 None,
             ),
         ]
+        if self._config.limits.deadline_hours is not None:
+            statements.append(("ReadProgress", ["s3:GetObject"], [status], None))
         if _reads_dataset_bucket(self._config):
             statements += [
                 ("FindDataset", ["s3:GetObject"], [index], None),
@@ -235,8 +245,12 @@ class RunController(Construct):
             )
 
     def _pricing_actions(self) -> list[str]:
-        """Return the calls that only the ledger needs."""
-        needed = ("ec2:DescribeInstances", "ec2:DescribeSpotPriceHistory")
+        """Return the calls that only the ledger and the choice of zones need."""
+        needed = ["ec2:DescribeInstances", "ec2:DescribeSpotPriceHistory"]
+        capacity = self._config.capacity
+        ranks_zones = capacity.choose != "order" and one_zone_at_a_time(self._config)
+        if ranks_zones and len(capacity.instance_types) >= MIN_TYPES:
+            needed += ["ec2:GetSpotPlacementScores", "ec2:DescribeSubnets"]
         granted = BACK_ENDS[self._config.capacity.backend].describe_actions
         return [action for action in needed if action not in granted]
 
@@ -285,7 +299,7 @@ def _object_created(bucket: s3.IBucket, key: str) -> events.EventPattern:
 
 def _places(config: DeploymentConfig) -> str:
     """Return the zones of the candidate subnets, in the same order, and the instance types; "" without a choice."""
-    if config.capacity.choose == "order":
+    if config.capacity.choose == "order" and config.limits.deadline_hours is None:
         return ""
     zones = [f"{config.region}{letter}" for letter in zone_candidates(config)]
     return json.dumps({"region": config.region, "instance_types": config.capacity.instance_types, "zones": zones})
@@ -293,6 +307,12 @@ def _places(config: DeploymentConfig) -> str:
 
 def _limit(value: float | None) -> str:
     return "" if value is None else str(value)
+
+
+def _training_hours(config: DeploymentConfig) -> str:
+    """Return the expected training time; "" without a deadline. A validator requires that it is known."""
+    found = None if config.limits.deadline_hours is None else training_time(config)
+    return "" if found is None else str(round(found.hours, 3))
 
 
 def _on_demand_prices(config: DeploymentConfig) -> dict[str, float]:

@@ -7,11 +7,22 @@ from contextlib import suppress
 from stacks.config import DeploymentConfig
 from stacks.config.setting import UndecodedKey
 from stacks.errors import Problem
-from stacks.validators import capacity, delivery, market, network, node, observability, run, slurm, storage
+from stacks.validators import (
+    capacity,
+    deadline,
+    delivery,
+    market,
+    network,
+    node,
+    observability,
+    run,
+    slurm,
+    storage,
+)
 
 FLEET_RULES = (
     *(*capacity.RULES, *market.RULES, *network.RULES, *storage.RULES),
-    *(*node.RULES, *run.RULES, *observability.RULES, *delivery.RULES, *slurm.FLEET_RULES),
+    *(*node.RULES, *run.RULES, *observability.RULES, *deadline.RULES, *delivery.RULES, *slurm.FLEET_RULES),
 )
 SLURM_RULES = (capacity.one_gpu_model, capacity.gang, *run.RULES, *slurm.RULES)
 RULES = (*FLEET_RULES, *slurm.RULES)

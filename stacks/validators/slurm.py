@@ -135,6 +135,7 @@ def limits(config: DeploymentConfig) -> Iterator[Problem]:
     for path, value in (
         ("limits.usd", config.limits.usd),
         ("limits.run_hours", config.limits.run_hours),
+        ("limits.deadline_hours", config.limits.deadline_hours),
         ("budget.monthly_usd", config.budget.monthly_usd),
     ):
         if value is not None:

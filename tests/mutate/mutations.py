@@ -139,8 +139,8 @@ MUTATIONS = (
     # stacks
     Mutation(
         "stacks/functions/run_controller/policy.py",
-        "if state.attempt % placements or not state.had_instances:",
-        "if state.attempt % placements:",
+        "if state.attempt % placements or not state.had_instances or replacement.bought(state):",
+        "if state.attempt % placements or replacement.bought(state):",
         POLICY,
     ),
     Mutation(
@@ -150,7 +150,7 @@ MUTATIONS = (
         POLICY,
     ),
     Mutation(
-        "stacks/functions/run_controller/policy.py",
+        "stacks/functions/run_controller/replacement.py",
         "wanted = min(len(lost), max(0, target - staying))",
         "wanted = len(lost)",
         POLICY,

@@ -193,3 +193,47 @@ class TestMarkets:
         assembly = synthesis.variant("partitions", {"capacity.placement": "partition", "capacity.partitions": 3})
         properties = assembly.one(STACK, "AWS::EC2::PlacementGroup")["Properties"]
         assert (properties["Strategy"], properties["PartitionCount"]) == ("partition", 3)
+
+
+DEADLINE = """
+name: planned
+capacity: {instance_types: [g6.xlarge], nodes: 2, placement: cluster}
+network: {zones: [a, b]}
+limits: {deadline_hours: 40, training_hours: 20}
+training: {dataset: text, config: {model: {preset: gpt2}, global_batch_size: 256}}
+"""
+
+
+@pytest.fixture(scope="module")
+def planned(synthesis: Synthesis, tmp_path_factory: pytest.TempPathFactory) -> Assembly:
+    path = tmp_path_factory.mktemp("planned") / "planned.yaml"
+    path.write_text(DEADLINE)
+    return synthesis.run(path, "planned")
+
+
+def test_deadline_adds_a_group_on_demand_to_each_group(planned: Assembly) -> None:
+    groups = planned.of_type(STACK, "AWS::AutoScaling::AutoScalingGroup")
+    percentages = {
+        each["Properties"]["AutoScalingGroupName"]: each["Properties"]["MixedInstancesPolicy"]["InstancesDistribution"][
+            "OnDemandPercentageAboveBaseCapacity"
+        ]
+        for each in groups.values()
+    }
+    names = ["trainstack-planned.a", "trainstack-planned.b"]
+    assert percentages == dict.fromkeys(names, 0) | {f"{name}.on-demand": 100 for name in names}
+    zones = [str(each["Properties"]["VPCZoneIdentifier"]) for each in groups.values()]
+    assert zones[:2] == zones[2:]
+    variables = planned.one(STACK, "AWS::Lambda::Function")["Properties"]["Environment"]["Variables"]
+    assert variables["FLEET_ID"].split(",") == list(percentages)
+    assert (variables["DEADLINE_HOURS"], variables["TRAINING_HOURS"]) == ("40.0", "20.0")
+    assert json.loads(variables["PLACES"])["zones"] == ["us-east-1a", "us-east-1b"]
+
+
+def test_controller_reads_the_progress_only_with_a_deadline(planned: Assembly, synthesis: Synthesis) -> None:
+    def reads(assembly: Assembly) -> bool:
+        policies = assembly.of_type(STACK, "AWS::IAM::Policy")
+        own = [each for name, each in policies.items() if name.startswith("RunController")]
+        return "control/status.json" in json.dumps(own)
+
+    assert reads(planned)
+    assert not reads(synthesis.of("demo"))

@@ -11,6 +11,7 @@ from bootstrap.documents import RunDocument
 from bootstrap.documents.decoding import SCHEMA_VERSION
 from bootstrap.supervise.membership.records import Checkpoint, RunStatus
 from stacks.capacity.catalogue import catalogue
+from stacks.functions.run_controller.deadlines.goals import Outlook
 from stacks.functions.run_controller.policy import ControllerState
 from trainstack.account import Deployment, Node, Observation
 from trainstack.observe.status import duration, lines, status_of
@@ -66,6 +67,19 @@ def test_ranked_zones_are_shown() -> None:
     assert found.zones == choice
     assert [line for line in lines(found) if line.startswith("zones")] == [f"zones               {choice}"]
     assert not any(line.startswith("zones") for line in lines(status()))
+
+
+def test_deadline_is_shown_with_its_numbers() -> None:
+    outlook = Outlook(NOW + 7200.0, 1.5, 2.0, on_demand_nodes=1, reason="safety net", expected_usd=12.0)
+    found = status(controller=replace(SEEN.controller, outlook=outlook))
+    (line,) = [line for line in lines(found) if line.startswith("deadline")]
+    assert "(2.0 h left) for 1.5 h of training and restarts of 0.20 h; 1 of 2 nodes on demand: safety net" in line
+    assert line.endswith("about 12.00 USD to the end")
+    assert found.to_json()["outlook"]["work_hours"] == 1.5
+    assert not any("deadline" in note for note in found.notes)
+    late = status(controller=replace(SEEN.controller, outlook=replace(outlook, verdict="late", work_hours=3.0)))
+    assert any("will probably miss its deadline" in note for note in late.notes)
+    assert not any(line.startswith("deadline") for line in lines(status()))
 
 
 def test_a_training_run_has_progress_ranks_and_price() -> None:

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from stacks.capacity.catalogue import Catalogue, Purchase
+from stacks.functions.run_controller.deadlines.goals import Outlook
 from stacks.functions.run_controller.spending import Spending
 from trainstack.account import Node, Observation
 
 LATE_SECONDS = 60.0
 """Age above which a training run's status is reported as old. The first member writes it every 10 s."""
+
+LATE_NOTES = {
+    "late": "the run will probably miss its deadline: the remaining training time exceeds the time to the deadline",
+    "missed": "the run has missed its deadline",
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Status:
         phase: The run controller's phase, or `starting` before its first step for this run.
         reason: The controller's reason for its phase.
         zones: The zones that the controller has ranked, with the numbers, best first; empty with `choose: order`.
+        deadline: The run's deadline, with the numbers behind the controller's decision; empty without a deadline.
+        outlook: The same numbers. None without a deadline.
         cause: Why the run is not training, as in `stacks.functions.run_controller.causes`; empty if it should train.
         desired: The operator's desired state: `running` or `stopped`.
         progress: Share of the run's steps that are complete, from 0 to 1.
@@ -58,6 +66,8 @@ class Status:
     phase: str
     reason: str
     zones: str
+    deadline: str
+    outlook: Outlook | None
     cause: str
     desired: str
     generation: int | None
@@ -111,7 +121,9 @@ def status_of(seen: Observation, catalogue: Catalogue, region: str, now_unix_sec
         left = max(0, total - step) * report.step_seconds
     saved = None if report is None else report.checkpoint
     nodes = _nodes(seen, catalogue, region, now_unix_seconds)
-    spending = None if controller is None else controller.spending
+    spending, outlook = (None, None) if controller is None else (controller.spending, controller.outlook)
+    if outlook is not None and outlook.verdict != "on_time" and phase not in ("ended", "stopped", "limited"):
+        notes.append(LATE_NOTES[outlook.verdict])
     return Status(
         name=seen.deployment.name,
         run="" if run is None else run.run,
@@ -119,6 +131,8 @@ def status_of(seen: Observation, catalogue: Catalogue, region: str, now_unix_sec
         phase=phase if run is not None else "idle",
         reason=reason if run is not None else "no run document",
         zones="" if controller is None else controller.choice,
+        deadline="" if outlook is None else outlook.sentence(0 if run is None else run.nodes),
+        outlook=outlook,
         cause=cause if run is not None else "",
         desired=seen.desired.state,
         generation=None if report is None else report.generation,
@@ -193,6 +207,8 @@ def lines(status: Status) -> list[str]:
     rows = [("run", f"{status.run or '-'} of {status.name}: {status.phase}"), ("reason", status.reason)]
     if status.zones:
         rows.append(("zones", status.zones))
+    if status.deadline:
+        rows.append(("deadline", status.deadline))
     if status.step is not None:
         percent = "" if status.progress is None else f" of {status.steps_total:,} ({status.progress:.1%})"
         left = "" if status.seconds_left is None else f", about {duration(status.seconds_left)} left"

@@ -151,6 +151,7 @@ def _controller(seen: Observation, status: Status) -> list[str]:
         return [f"run controller: {status.reason}"]
     age = "" if status.controller_age_seconds is None else f" ({duration(status.controller_age_seconds)} ago)"
     found = [f"run controller: {state.reason}{age}", *([f"message: {state.problem}"] if state.problem else [])]
+    found += [f"deadline: {status.deadline}"] if status.deadline else []
     return [*found, *([f"zones: {state.choice}"] if state.choice else [])]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stacks.changes.approvals.rules import MAX_GROWTH
+from stacks.changes.approvals.rules import MAX_GROWTH, Change
 from stacks.changes.effects.costs import Costs
 from stacks.changes.findings import Finding
+from stacks.changes.templates.values import number
 
 FREE_GROWTH_USD_PER_MONTH = 100.0
 """Largest increase in fixed costs that never needs approval, even if the costs more than double."""
@@ -34,3 +35,12 @@ def _texts(before: Costs, after: Costs) -> Iterator[str]:
             f"without training, the deployment costs {after.fixed_per_month:,.2f} USD per month instead of "
             f"{before.fixed_per_month:,.2f}, more than {MAX_GROWTH:g} times as much"
         )
+
+
+def later(change: Change) -> str | None:
+    """Accept a deadline that is later, at most by a factor of MAX_GROWTH. A sooner one can buy nodes on demand."""
+    was, becomes = number(change.before), number(change.after)
+    if was is None or becomes is None:
+        return "cannot be compared" if not change.is_new else None
+    is_later = was <= becomes <= was * MAX_GROWTH
+    return None if is_later else f"is sooner, or later by a factor of more than {MAX_GROWTH:g}"

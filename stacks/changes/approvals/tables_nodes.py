@@ -29,6 +29,7 @@ from stacks.changes.approvals.rules import (
     passes,
     tag_specifications,
 )
+from stacks.changes.approvals.spending import later
 from stacks.changes.templates.values import NODE_DOCUMENT, RUN_DOCUMENT
 
 _MARKET: Mapping[str, Rule] = {
@@ -140,6 +141,8 @@ NODES: Mapping[str, Known] = {
             "Environment/Variables/BOOT_TIMEOUT_SECONDS": bounded_growth,
             "Environment/Variables/LIMIT_USD": lower_limit,
             "Environment/Variables/LIMIT_RUN_HOURS": lower_limit,
+            "Environment/Variables/DEADLINE_HOURS": later,  # ON_DEADLINE_MISS always needs approval
+            "Environment/Variables/TRAINING_HOURS": bounded_growth,
             "Environment/Variables/ONE_SUBNET_AT_A_TIME": any_of(True, False),
             "Environment/Variables/CHOOSE": any_of("order", "cost", "availability"),
             "Environment/Variables/PLACES": known_places,

@@ -9,7 +9,14 @@ from aws_cdk import aws_autoscaling as autoscaling
 from constructs import Construct
 
 from bootstrap.documents import TERMINATING_HOOK
-from stacks.capacity.plan import group_name_patterns, group_names, is_spot, one_zone_at_a_time, zone_candidates
+from stacks.capacity.plan import (
+    group_name_patterns,
+    group_names,
+    is_spot,
+    on_demand_group_names,
+    one_zone_at_a_time,
+    zone_candidates,
+)
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.constructs.fleet_resources.fleet import Fleet, FleetParts
 from stacks.constructs.nodes.capacity_reservation import MARKET_TYPES, all_reserved
@@ -24,21 +31,25 @@ Group = autoscaling.CfnAutoScalingGroup
 class AutoScalingFleet(Fleet):
     """Auto Scaling groups that initially have no instances: one group, or one for each candidate zone.
 
+    If the run controller buys nodes on demand to meet a deadline, each group has a second one for these nodes.
     The template defines each group's subnets. If the run controller moved a group to another subnet, CloudFormation
     would move it back with every update to the group, because an update writes all properties except the sizes.
     """
 
     def __init__(self, scope: Construct, id_: str, parts: FleetParts) -> None:
         super().__init__(scope, id_, parts)
-        names = group_names(parts.config)
         if one_zone_at_a_time(parts.config):
-            zones = zone_candidates(parts.config)
-            self.resources = [
-                self._group(parts, zone.upper(), name, [subnet])
-                for zone, name, subnet in zip(zones, names, parts.candidate_subnet_ids, strict=True)
-            ]
+            zones = [zone.upper() for zone in zone_candidates(parts.config)]
+            subnets = [[subnet] for subnet in parts.candidate_subnet_ids]
         else:
-            self.resources = [self._group(parts, "", names[0], parts.subnet_ids)]
+            zones, subnets = [""], [list(parts.subnet_ids)]
+        names, bought = group_names(parts.config), on_demand_group_names(parts.config)
+        self.resources = [self._group(parts, *each) for each in zip(zones, names, subnets, strict=True)]
+        self.resources += [
+            self._group(parts, f"{zone}OnDemand", name, subnet, bought=True)
+            for zone, name, subnet in (zip(zones, bought, subnets, strict=True) if bought else ())
+        ]
+        names = [*names, *bought]
         self.fleet_id = ",".join(names)
         stack = Stack.of(self)
         arn = (
@@ -47,7 +58,9 @@ class AutoScalingFleet(Fleet):
         self.statements = self._size_statements(*(f"{arn}{name}" for name in group_name_patterns(parts.config)))
         self.patterns = {"FleetChanged": self._instance_events(detail={"AutoScalingGroupName": names})}
 
-    def _group(self, parts: FleetParts, suffix: str, name: str, subnet_ids: Sequence[str]) -> Group:
+    def _group(
+        self, parts: FleetParts, suffix: str, name: str, subnet_ids: Sequence[str], *, bought: bool = False
+    ) -> Group:
         config = parts.config
         maintenance, reservation = config.capacity.maintenance, parts.reservation
         # Launch templates specify capacity blocks and interruptible reservations as market types. A mixed instances
@@ -61,9 +74,9 @@ class AutoScalingFleet(Fleet):
             min_size="0",
             max_size=str(config.capacity.nodes),
             vpc_zone_identifier=list(subnet_ids),
-            capacity_rebalance=maintenance.rebalance == "launch_before_terminate",
+            capacity_rebalance=maintenance.rebalance == "launch_before_terminate" and not bought,
             capacity_reservation_specification=(
-                None if reservation is None or all_reserved(config) else reservation.for_group()
+                None if reservation is None or all_reserved(config) or bought else reservation.for_group()
             ),
             max_instance_lifetime=(
                 None if maintenance.max_lifetime_days is None else maintenance.max_lifetime_days * SECONDS_A_DAY
@@ -76,7 +89,7 @@ class AutoScalingFleet(Fleet):
                     default_result="CONTINUE",
                 )
             ],
-            mixed_instances_policy=_mixed(parts) if mixed else None,
+            mixed_instances_policy=_mixed(parts, bought=bought) if mixed else None,
             launch_template=None if mixed else _specification(parts.variants[0]),
             tags=[Group.TagPropertyProperty(key=DEPLOYMENT_TAG, value=config.name, propagate_at_launch=True)],
         )
@@ -105,13 +118,13 @@ class AutoScalingFleet(Fleet):
         return group
 
 
-def _mixed(parts: FleetParts) -> autoscaling.CfnAutoScalingGroup.MixedInstancesPolicyProperty:
-    capacity, spot = parts.config.capacity, is_spot(parts.config)
+def _mixed(parts: FleetParts, *, bought: bool) -> autoscaling.CfnAutoScalingGroup.MixedInstancesPolicyProperty:
+    capacity, spot = parts.config.capacity, is_spot(parts.config) and not bought
     distribution = Group.InstancesDistributionProperty(
-        on_demand_base_capacity=capacity.on_demand_base,
+        on_demand_base_capacity=0 if bought else capacity.on_demand_base,
         on_demand_percentage_above_base_capacity=0 if spot else 100,
         spot_allocation_strategy=capacity.allocation_strategy if spot else None,
-        spot_max_price=None if capacity.max_price_usd is None else str(capacity.max_price_usd),
+        spot_max_price=None if capacity.max_price_usd is None or bought else str(capacity.max_price_usd),
     )
     first = parts.variants[0]
     overrides = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import policy
+from .deadlines.goals import Deadline
 from .events import retry_command
 from .fleet_clients import FleetIdentity
 from .ledger.machines import OnDemandPrices
@@ -57,11 +58,27 @@ class Environment:
                 retry_command=retry_command(variables["DEPLOYMENT"]),
                 choose=variables["CHOOSE"],
                 places=_places(variables["PLACES"]),
+                deadline=_deadline(variables),
                 limits=Limits(_limit(variables["LIMIT_USD"]), _limit(variables["LIMIT_RUN_HOURS"])),
             ),
             deployment=variables["DEPLOYMENT"],
             on_demand_prices=OnDemandPrices(json.loads(variables["ON_DEMAND_USD_PER_HOUR"])),
         )
+
+
+def _deadline(variables: Mapping[str, Any]) -> Deadline | None:
+    """Return the deadline, with the price of the first instance type, which Auto Scaling groups buy first."""
+    hours = _limit(variables["DEADLINE_HOURS"])
+    if hours is None:
+        return None
+    prices = json.loads(variables["ON_DEMAND_USD_PER_HOUR"])
+    first = (*json.loads(variables["PLACES"])["instance_types"], "")[0]
+    return Deadline(
+        hours=hours,
+        on_miss=variables["ON_DEADLINE_MISS"],
+        training_hours=float(variables["TRAINING_HOURS"]),
+        on_demand_usd_per_hour=prices.get(first),
+    )
 
 
 def _places(text: str) -> tuple[Place, ...]:

@@ -31,8 +31,9 @@ from .environment import Environment
 from .events import interrupted_instances, is_retry_requested
 from .fleet_clients import Fleet, connect
 from .ledger.keeper import Keeper, LedgerTaken
+from .market.prices import Prices, SpotPrices
+from .market.scores import PlacementScores, Scores, is_due
 from .parameters import read_run, read_stop
-from .prices import Prices, SpotPrices
 from .spending import Spending
 
 LAUNCH_FAILURE_SECONDS = 3600.0
@@ -74,7 +75,15 @@ class Controller:
     """Performs control steps: observe, decide and apply."""
 
     def __init__(
-        self, environment: Environment, *, fleet: Fleet, ssm: Any, s3: Any, ledger: Ledger, prices: Prices
+        self,
+        environment: Environment,
+        *,
+        fleet: Fleet,
+        ssm: Any,
+        s3: Any,
+        ledger: Ledger,
+        prices: Prices,
+        scores: Scores,
     ) -> None:
         self._environment = environment
         self._bucket = environment.control_bucket
@@ -83,6 +92,7 @@ class Controller:
         self._s3 = s3
         self._ledger = ledger
         self._prices = prices
+        self._scores = scores
         self._set_aside: list[dict[str, str]] = []
 
     def step(self, events: Sequence[Mapping[str, Any]], now_unix_seconds: float) -> dict[str, Any]:
@@ -103,7 +113,9 @@ class Controller:
         stored = self._load_state(run, fleet, now_unix_seconds)
         spending, problem = self._spending(events, run, now_unix_seconds)
         situation = self._situation(events, now_unix_seconds, run, fleet, stored.state, stop)
-        usd_per_hour, prices_problem = ({}, None) if fleet.instances else self._prices.now(now_unix_seconds)
+        has_nodes = bool(fleet.instances) and situation.settings.deadline is None
+        usd_per_hour, prices_problem = ({}, None) if has_nodes else self._prices.now(now_unix_seconds)
+        situation, scores_problem = self._scored(situation)
         decision = policy.decide(dataclasses.replace(situation, spending=spending, usd_per_hour=usd_per_hour))
         state = decision.state
         if run is not None and (decision.actions or state != stored.state):
@@ -124,10 +136,21 @@ class Controller:
             "ledger": "updated" if problem is None else "failed",
             "ledger_problem": problem,
             "prices_problem": prices_problem,
+            "scores_problem": scores_problem,
+            "deadline": None if state.outlook is None else dataclasses.asdict(state.outlook),
             "ranking": [dataclasses.asdict(each) for each in decision.ranking],
             "set_aside": self._set_aside,
             "actions": [{type(action).__name__: dataclasses.asdict(action)} for action in decision.actions],
         }
+
+    def _scored(self, situation: policy.Situation) -> tuple[policy.Situation, str | None]:
+        """Return the situation with current placement scores, which only the start of an attempt needs."""
+        run, state, now = situation.run, situation.state, situation.now_unix_seconds
+        if run is None or situation.fleet.instances or not is_due(situation.settings, state, now):
+            return situation, None
+        scores, problem = self._scores.now(run.nodes)
+        state = dataclasses.replace(state, scores=scores, scored_unix_seconds=now)
+        return dataclasses.replace(situation, state=state), problem
 
     def _spending(
         self, events: Sequence[Mapping[str, Any]], run: policy.Run | None, now_unix_seconds: float
@@ -156,10 +179,12 @@ class Controller:
         has_ended = run is not None and outcome is not None and outcome.run_digest == run.digest
         is_over = run is None or bool(stop) or (has_ended and not retry_requested)
         is_short = not is_over and run is not None and len(fleet.in_service()) < run.nodes
+        is_leaving = state.outlook is not None and state.outlook.is_leaving
+        settings = self._environment.settings
         since = now_unix_seconds - LAUNCH_FAILURE_SECONDS
         return policy.Situation(
             now_unix_seconds=now_unix_seconds,
-            settings=self._environment.settings,
+            settings=settings,
             run=run,
             outcome=outcome,
             fleet=fleet,
@@ -167,10 +192,11 @@ class Controller:
             interrupted=interrupted_instances(events),
             state=state,
             failures=self._failures(policy.vanished(state, fleet)),
-            launch_failures=self._fleet.launch_failures(since) if is_short else (),
+            launch_failures=self._fleet.launch_failures(since) if is_short or is_leaving else (),
             missing_dataset=self._missing_dataset(run) if is_short else "",
             retry_requested=retry_requested,
             stop=stop,
+            progress=None if settings.deadline is None else self._read(run, "status.json", records.progress_of),
         )
 
     def _parameters(self) -> tuple[policy.Run | None, str]:
@@ -336,7 +362,10 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     )
     fleet = connect(environment.fleet, _client)
     prices = SpotPrices(environment.settings, _client)
-    controller = Controller(environment, fleet=fleet, ssm=_client("ssm"), s3=s3, ledger=ledger, prices=prices)
+    scores = PlacementScores(environment.settings, _client)
+    controller = Controller(
+        environment, fleet=fleet, ssm=_client("ssm"), s3=s3, ledger=ledger, prices=prices, scores=scores
+    )
     record = run_step(controller, [json.loads(record["body"]) for record in event["Records"]])
     # A metric filter parses this line, so it must bypass Lambda's logger, which would add a prefix to the JSON.
     print(json.dumps(record), flush=True)

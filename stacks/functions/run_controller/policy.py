@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from . import zone_choice
+from . import replacement, zone_choice
 from .causes import REMEDIES, Cause
 from .current_cause import cause_of, is_gang
+from .deadlines import planning
 from .situation import (
     PHASES,
     Action,
@@ -103,7 +104,8 @@ def _decide(situation: Situation) -> Decision:
         return _stop(situation, state)
     if state.phase == "stopped":  # resumed
         state = replace(state, phase="running", attempt=0, had_instances=False, since_unix_seconds=None)
-    if limit := situation.settings.limits.reached(situation.spending):
+    state = planning.looked(situation, run, state)
+    if limit := situation.settings.limits.reached(situation.spending) or planning.stop_reason(situation, state):
         reason = f"saved and stopped: {limit}. Remedy: {REMEDIES[Cause.SPEND_LIMIT]}"
         return _rest(situation, replace(state, phase="limited", reason=reason))
     if state.phase == "limited":
@@ -131,7 +133,15 @@ def _state_of_run(situation: Situation, run: Run) -> ControllerState:
     if (state.run_digest, state.template) == (run.digest, template):
         return state
     kept = ControllerState(run_digest=run.digest, template=template, subnets=state.subnets)
-    return replace(kept, places=state.places, in_place=state.in_place)
+    return replace(
+        kept,
+        places=state.places,
+        in_place=state.in_place,
+        started_unix_seconds=state.started_unix_seconds,
+        outlook=state.outlook,
+        scores=state.scores,
+        scored_unix_seconds=state.scored_unix_seconds,
+    )
 
 
 def recovered_state(run: Run, fleet: FleetState, settings: Settings) -> ControllerState:
@@ -268,19 +278,22 @@ def _stop(situation: Situation, state: ControllerState) -> Decision:
 def _keep_gang(situation: Situation, run: Run, state: ControllerState) -> Decision:
     """Start the gang, replace lost instances, or abandon the attempt after the gang timeout."""
     fleet, now = situation.fleet, situation.now_unix_seconds
-    target = min(run.nodes, fleet.maximum)
+    target, bought = min(run.nodes, fleet.maximum), replacement.bought(state)
     if fleet.desired == 0 and not fleet.instances:
-        return _start(situation, run, state, zone_choice.first_subnets(situation, state))
-    lost = _lost(situation, state)
-    actions = _replacements(fleet, lost, target)
+        chosen = zone_choice.first_subnets(situation, state, in_turn=bought >= target)
+        return _start(situation, run, state, chosen)
+    lost = replacement.lost_instances(situation, state)
+    actions = replacement.replacements(fleet, lost, target)
     if _has_moved(situation, state):
         state = replace(state, phase="running", reason=f"moving the fleet back to {', '.join(state.subnets)}")
-        return Decision((Resize(target, state.subnets),), state)
+        return Decision((Resize(target, state.subnets, bought),), state)
+    if state.outlook is not None and (state.outlook.is_leaving or bought != fleet.on_demand):
+        return replacement.mix(situation, state, state.outlook, actions, target)
     if fleet.desired != target:
         # Nodes that leave because the gang shrinks are not boot failures, so instances are tracked from the next step
         # on.
         state = replace(state, phase="running", booting=(), since_unix_seconds=now, reason=f"resizing to {target}")
-        return Decision((*actions, Resize(target)), state)
+        return Decision((*actions, Resize(target, None, bought)), state)
     serving = set(fleet.in_service()) - set(lost)
     since = None if is_gang(situation, serving) else _since(state, now)
     if not fleet.instances and _placements(situation) == 1:
@@ -301,23 +314,6 @@ def _keep_gang(situation: Situation, run: Run, state: ControllerState) -> Decisi
     return Decision(actions, state)
 
 
-def _lost(situation: Situation, state: ControllerState) -> list[str]:
-    """Return the instances that this notice names, and previously interrupted instances that could not be detached."""
-    known = situation.interrupted if situation.fleet.surplus is None else situation.interrupted | set(state.excused)
-    return sorted(name for name in situation.fleet.in_service() if name in known)
-
-
-def _replacements(fleet: FleetState, lost: list[str], target: int) -> tuple[Action, ...]:
-    """Return the actions that replace interrupted instances while they still run, and then remove the surplus."""
-    if fleet.surplus is None:
-        return tuple(Detach(name) for name in lost)
-    staying = len(set(fleet.present()) - set(lost))
-    wanted = min(len(lost), max(0, target - staying))
-    if fleet.desired != target or wanted == fleet.surplus:
-        return ()
-    return (Surplus(target, wanted),)
-
-
 def _since(state: ControllerState, now_unix_seconds: float) -> float:
     return now_unix_seconds if state.since_unix_seconds is None else state.since_unix_seconds
 
@@ -335,8 +331,9 @@ def _finish_giving_up(situation: Situation, run: Run, state: ControllerState) ->
     if fleet.instances:
         return Decision((), state)
     placements = _placements(situation)
-    if state.attempt % placements or not state.had_instances:
-        return _start(situation, run, state, zone_choice.next_subnets(situation, state))
+    if state.attempt % placements or not state.had_instances or replacement.bought(state):
+        in_turn = replacement.bought(state) >= min(run.nodes, fleet.maximum)
+        return _start(situation, run, state, zone_choice.next_subnets(situation, state, in_turn=in_turn))
     rounds = state.attempt // placements
     wait_seconds = min(settings.gang_timeout_seconds * 2 ** min(rounds - 1, 16), LONGEST_WAIT_SECONDS)
     retry = situation.now_unix_seconds + wait_seconds
@@ -345,13 +342,19 @@ def _finish_giving_up(situation: Situation, run: Run, state: ControllerState) ->
 
 
 def _wait(situation: Situation, run: Run, state: ControllerState) -> Decision:
-    if situation.now_unix_seconds < (state.retry_unix_seconds or 0.0) or situation.fleet.instances:
+    is_early = situation.now_unix_seconds < (state.retry_unix_seconds or 0.0) and not replacement.bought(state)
+    if is_early or situation.fleet.instances:
         return Decision(() if situation.fleet.desired == 0 else (Resize(0),), state)
-    return _start(situation, run, state, zone_choice.next_subnets(situation, state))
+    in_turn = replacement.bought(state) >= min(run.nodes, situation.fleet.maximum)
+    return _start(situation, run, state, zone_choice.next_subnets(situation, state, in_turn=in_turn))
 
 
 def _start(situation: Situation, run: Run, state: ControllerState, chosen: zone_choice.Chosen) -> Decision:
-    target, subnets = min(run.nodes, situation.fleet.maximum), chosen.subnets
+    target, subnets, bought = min(run.nodes, situation.fleet.maximum), chosen.subnets, replacement.bought(state)
+    started = state.started_unix_seconds
+    if situation.settings.deadline is not None and started is None:
+        started = situation.now_unix_seconds
+    on_demand = "" if state.outlook is None or not bought else f", {bought} of them on demand: {state.outlook.reason}"
     state = replace(
         state,
         phase="running",
@@ -360,10 +363,11 @@ def _start(situation: Situation, run: Run, state: ControllerState, chosen: zone_
         retry_unix_seconds=None,
         booting=(),
         choice=chosen.reason,
+        started_unix_seconds=started,
         had_instances=state.had_instances and state.attempt % _placements(situation) != 0,
-        reason=f"starting attempt {state.attempt + 1} with {target} nodes in {', '.join(subnets)}",
+        reason=f"starting attempt {state.attempt + 1} with {target} nodes in {', '.join(subnets)}{on_demand}",
     )
-    resize = Resize(target, None if subnets == situation.fleet.subnets else subnets)
+    resize = Resize(target, None if subnets == situation.fleet.subnets else subnets, bought)
     return Decision((resize,), state, chosen.ranking)
 
 

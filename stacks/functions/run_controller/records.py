@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
 from .causes import Cause
-from .places import HOUR, LONGEST_REFUSAL_HOURS, Record
+from .deadlines.goals import MAX_DEADLINE_HOURS, VERDICTS, Outlook, Progress
+from .places import HOUR, LONGEST_REFUSAL_HOURS, MAX_SCORE, Record
 from .policy import LONGEST_WAIT_SECONDS, PHASES, PROBE_WAITS_SECONDS, ControllerState, Outcome, utc
 from .spending import Spending
 
@@ -27,6 +28,8 @@ LATEST_UNIX_SECONDS = 253402300799.0
 MAX_INSTANCES = 10_000
 SUBNET_ID = re.compile(r"subnet-[0-9a-z-]{1,40}")
 MAX_AMOUNT = 10**12
+CLOCK_SECONDS = 3600.0
+"""By how much the clocks of two invocations may differ."""
 MAX_PLACES = 1000
 INSTANCE_ID = re.compile(r"i-[0-9a-z-]{1,40}")
 _OUTCOMES = ("finished", "failed", "bad_configuration")
@@ -56,6 +59,36 @@ def outcome_of(record: Mapping[str, Any]) -> Outcome:
     return Outcome(_text(record, "run_digest"), outcome, message[:MAX_MESSAGE_CHARACTERS])
 
 
+def progress_of(record: Mapping[str, Any]) -> Progress | None:
+    """Return the progress in the first member's report, or None before its first step. Raises InvalidRecord."""
+    members = record.get("members")
+    if not isinstance(members, list) or not 1 <= len(members) <= MAX_INSTANCES:
+        raise InvalidRecord(f"members: must be a list of 1 to {MAX_INSTANCES} instance ids")
+    if record.get("step") is None or record.get("steps_total") is None:
+        return None
+    saved = record.get("checkpoint")
+    seconds = record.get("step_seconds")
+    reported = _time(record, "unix_seconds", LATEST_UNIX_SECONDS)
+    total = _steps(record, "steps_total")
+    if reported is None or not total:
+        raise InvalidRecord("unix_seconds and steps_total: must be above 0")
+    return Progress(
+        step=_steps(record, "step"),
+        steps_total=total,
+        step_seconds=None if seconds is None else _amount(record, "step_seconds"),
+        members=len(members),
+        checkpoint_step=_steps(saved, "step") if isinstance(saved, dict) else 0,
+        unix_seconds=reported,
+    )
+
+
+def _steps(record: Mapping[str, Any], key: str) -> int:
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_AMOUNT:
+        raise InvalidRecord(f"{key}: must be an integer from 0 to {MAX_AMOUNT}")
+    return value
+
+
 def stop_of(record: Mapping[str, Any]) -> str:
     """Return the reason why a deployment's desired state keeps its run stopped, or "". Raises InvalidRecord."""
     if _choice(record, "state", ("running", "stopped")) == "running":
@@ -74,7 +107,7 @@ def state_of(record: Mapping[str, Any], now_unix_seconds: float) -> ControllerSt
             it.
     """
     latest = now_unix_seconds + max(LONGEST_WAIT_SECONDS, *PROBE_WAITS_SECONDS)
-    readers = {
+    readers: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
         "run_digest": _text,
         "template": _text,
         "phase": lambda record, key: _choice(record, key, PHASES),
@@ -95,6 +128,10 @@ def state_of(record: Mapping[str, Any], now_unix_seconds: float) -> ControllerSt
         "places": lambda record, key: _places(record, key, now_unix_seconds),
         "in_place": _flag,
         "choice": _text,
+        "started_unix_seconds": lambda record, key: _time(record, key, now_unix_seconds + CLOCK_SECONDS),
+        "outlook": lambda record, key: _outlook(record, key, now_unix_seconds),
+        "scores": _scores,
+        "scored_unix_seconds": lambda record, key: _time(record, key, now_unix_seconds + CLOCK_SECONDS),
     }
     values: dict[str, Any] = {key: read(record, key) for key, read in readers.items() if key in record}
     return ControllerState(**values)
@@ -108,6 +145,60 @@ def _spending(record: Mapping[str, Any], key: str) -> Spending | None:
     if not isinstance(value, dict) or not set(needed) <= set(value):
         raise InvalidRecord(f"{key}: must be null or an object with {', '.join(needed)}")
     return Spending(**{each.name: _amount(value, each.name) for each in fields(Spending) if each.name in value})
+
+
+def _outlook(record: Mapping[str, Any], key: str, now_unix_seconds: float) -> Outlook | None:
+    value = record[key]
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not {"deadline_unix_seconds", "work_hours", "remaining_hours"} <= set(value):
+        raise InvalidRecord(f"{key}: must be null or an object with a deadline, work_hours and remaining_hours")
+    latest = now_unix_seconds + CLOCK_SECONDS
+
+    readers: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
+        "deadline_unix_seconds": lambda record, key: _time(record, key, latest + MAX_DEADLINE_HOURS * HOUR) or 0.0,
+        "work_hours": _amount,
+        "remaining_hours": _signed,
+        "step_seconds": _optional,
+        "restart_hours": _amount,
+        "has_restarted": _flag,
+        "expected_usd": _optional,
+        "on_demand_nodes": _count,
+        "verdict": lambda record, key: _choice(record, key, VERDICTS),
+        "reason": _text,
+        "restart_since_unix_seconds": lambda record, key: _time(record, key, latest),
+        "leaving_since_unix_seconds": lambda record, key: _time(record, key, latest),
+        "leaving_subnet": _subnet,
+    }
+    return Outlook(**{name: read(value, name) for name, read in readers.items() if name in value})
+
+
+def _subnet(record: Mapping[str, Any], key: str) -> str:
+    found = _text(record, key)
+    if found and not SUBNET_ID.fullmatch(found):
+        raise InvalidRecord(f"{key}: must be empty or a subnet id")
+    return found
+
+
+def _scores(record: Mapping[str, Any], key: str) -> dict[str, int]:
+    value = record[key]
+    if not isinstance(value, dict) or len(value) > MAX_PLACES or not all(map(SUBNET_ID.fullmatch, value)):
+        raise InvalidRecord(f"{key}: must be an object with at most {MAX_PLACES} subnet ids as keys")
+    if not all(type(score) is int and 1 <= score <= MAX_SCORE for score in value.values()):
+        raise InvalidRecord(f"{key}: must contain integers from 1 to {MAX_SCORE}")
+    return dict(value)
+
+
+def _optional(record: Mapping[str, Any], key: str) -> float | None:
+    return None if record[key] is None else _amount(record, key)
+
+
+def _signed(record: Mapping[str, Any], key: str) -> float:
+    value = record[key]
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not -MAX_AMOUNT <= value <= MAX_AMOUNT:  # also false for NaN
+        raise InvalidRecord(f"{key}: must be a number from -{MAX_AMOUNT} to {MAX_AMOUNT}")
+    return float(value)
 
 
 def _places(record: Mapping[str, Any], key: str, now_unix_seconds: float) -> dict[str, Record]:

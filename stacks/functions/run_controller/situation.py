@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from .causes import REMEDIES, Cause
+from .deadlines.goals import Deadline, Outlook, Progress
 from .placement import Choose, Estimate
 from .places import Place, Record
 from .spending import Limits, Spending
@@ -49,7 +50,8 @@ class Settings:
         retry_command: The command that requests a retry, for messages.
         limits: The limits at which a run is saved and stopped.
         choose: How the candidate subnets are ranked; `order`: as listed.
-        places: The place of each candidate subnet; empty with `order`.
+        places: The place of each candidate subnet; empty with `order` and without a deadline.
+        deadline: The run's deadline, or None.
     """
 
     subnets: tuple[str, ...]
@@ -61,6 +63,7 @@ class Settings:
     limits: Limits = Limits()
     choose: Choose = "order"
     places: tuple[Place, ...] = ()
+    deadline: Deadline | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,8 @@ class FleetState:
     None for back ends that detach such instances instead (Auto Scaling groups). `template` identifies the launch
     templates by id and version. Version numbers alone are not enough: a new deployment's first version is also 1.
     `subnets` lists the subnets in which instances run or are requested. `held_after_termination` lists the terminated
-    instances whose terminating hook is still open.
+    instances whose terminating hook is still open. `on_demand` is the part of the target capacity that is bought on
+    demand to meet a deadline, in addition to the on-demand base, and `bought` lists its instances.
     """
 
     desired: int
@@ -112,6 +116,8 @@ class FleetState:
     instances: tuple[Instance, ...]
     surplus: int | None = None
     held_after_termination: tuple[str, ...] = ()
+    on_demand: int = 0
+    bought: tuple[str, ...] = ()
 
     def present(self) -> tuple[str, ...]:
         """Return the ids of the instances that are pending or in service."""
@@ -147,7 +153,9 @@ class ControllerState:
     nodes; it is empty if there are enough. `problem` is the message from which the cause was derived. `spending` is the
     cost of the run so far, or None before the ledger has been read. If the controller ranks the candidate subnets,
     `places` contains the record of each one, `in_place` is True while a gang is in service, and `choice` contains the
-    numbers of the latest ranking.
+    numbers of the latest ranking. With a deadline, `started_unix_seconds` is the time of the run's first request for
+    nodes, from which the deadline counts, and `outlook` contains the numbers behind the number of nodes on demand.
+    `scores` contains the placement scores of the candidate subnets, and `scored_unix_seconds` the time of the question.
     """
 
     run_digest: str = ""
@@ -170,6 +178,10 @@ class ControllerState:
     places: Mapping[str, Record] = field(default_factory=dict)
     in_place: bool = False
     choice: str = ""
+    started_unix_seconds: float | None = None
+    outlook: Outlook | None = None
+    scores: Mapping[str, int] = field(default_factory=dict)
+    scored_unix_seconds: float | None = None
 
     def explanation(self) -> str:
         """Return the reason, followed by the problem and its remedy, if any."""
@@ -188,7 +200,7 @@ class Situation:
     the URL at which the run's dataset is missing, or empty. `retry_requested` is True if a user requested a retry.
     `stop` is the reason why an operator's request keeps the run stopped, or empty.
     `spending` is the cost of the run so far, or None if it is unknown. `usd_per_hour` is the current price of one node
-    in each candidate subnet, as far as it is known.
+    in each candidate subnet, as far as it is known. `progress` is the newest report of the run's first member, or None.
     """
 
     now_unix_seconds: float
@@ -206,14 +218,19 @@ class Situation:
     stop: str = ""
     spending: Spending | None = None
     usd_per_hour: Mapping[str, float] = field(default_factory=dict)
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
 class Resize:
-    """Set the desired capacity and, if given, the subnets of new instances."""
+    """Set the desired capacity and, if given, the subnets of new instances.
+
+    `on_demand` is the part of the capacity that is bought on demand, in addition to the on-demand base.
+    """
 
     desired: int
     subnets: tuple[str, ...] | None = None
+    on_demand: int = 0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from .causes import Cause, first_to_remove
 from .current_cause import is_gang
 from .placement import Estimate, Task, decide
-from .places import HOUR, LOOK_HOURS, Offer, Record
+from .places import HOUR, LOOK_HOURS, Offer, Place, Record
 from .situation import ControllerState, Settings, Situation
 
 RESTART_HOURS = 0.2
@@ -41,23 +41,44 @@ def chooses(settings: Settings) -> bool:
     return settings.choose != "order" and settings.one_subnet_at_a_time and has_places
 
 
-def first_subnets(situation: Situation, state: ControllerState) -> Chosen:
-    """Return the subnets for a run's first attempt. In turn, these are the current ones if they are candidates."""
+def keeps_records(settings: Settings) -> bool:
+    """Return True if the controller needs the records of places: to rank them, or to meet a deadline."""
+    return chooses(settings) or settings.deadline is not None
+
+
+def spot_places(settings: Settings) -> tuple[Place, ...]:
+    """Return the spot place of each candidate subnet."""
+    return settings.places or tuple(Place("", subnet, "", "spot") for subnet in settings.subnets)
+
+
+def subnet_of(settings: Settings, place: Place) -> str:
+    """Return the subnet of a spot place; the first one if the place covers all subnets."""
+    pairs = zip(spot_places(settings), settings.subnets, strict=True)
+    return next((subnet for each, subnet in pairs if each == place), settings.subnets[0])
+
+
+def first_subnets(situation: Situation, state: ControllerState, *, in_turn: bool = False) -> Chosen:
+    """Return the subnets for a run's first attempt.
+
+    Args:
+        in_turn: True if the records do not matter, because the attempt only buys on demand. In turn, these are the
+            current subnets if they are candidates.
+    """
     settings, current = situation.settings, _current_subnets(situation, state)
-    if chooses(settings):
+    if chooses(settings) and not in_turn:
         return _best(situation, state)
     if not settings.one_subnet_at_a_time:
         return Chosen(settings.subnets)
     return Chosen(current if len(current) == 1 and current[0] in settings.subnets else settings.subnets[:1])
 
 
-def next_subnets(situation: Situation, state: ControllerState) -> Chosen:
+def next_subnets(situation: Situation, state: ControllerState, *, in_turn: bool = False) -> Chosen:
     """Return the subnets for the next attempt. In turn, this is the candidate after the current subnet."""
     settings, current = situation.settings, _current_subnets(situation, state)
-    if chooses(settings) or not settings.one_subnet_at_a_time:
+    if (chooses(settings) and not in_turn) or not settings.one_subnet_at_a_time:
         return first_subnets(situation, state)
     if len(current) != 1 or current[0] not in settings.subnets:
-        return first_subnets(situation, state)
+        return first_subnets(situation, state, in_turn=in_turn)
     position = settings.subnets.index(current[0]) + 1
     return Chosen((settings.subnets[position % len(settings.subnets)],))
 
@@ -72,7 +93,7 @@ def _best(situation: Situation, state: ControllerState) -> Chosen:
     settings, now = situation.settings, situation.now_unix_seconds
     subnet_of = dict(zip(settings.places, settings.subnets, strict=True))
     offers = [
-        Offer(place, _usd_per_hour(situation, subnet), state.places.get(subnet, Record()))
+        Offer(place, _usd_per_hour(situation, subnet), state.places.get(subnet, Record()), state.scores.get(subnet))
         for place, subnet in subnet_of.items()
     ]
     task = Task(
@@ -109,42 +130,70 @@ def _text(each: Estimate) -> str:
 
 
 def observed(situation: Situation, state: ControllerState) -> ControllerState:
-    """Return the state with the record of the current place: launched, running, or interrupted."""
-    if not chooses(situation.settings) or len(state.subnets) != 1:
+    """Return the state with the record of the current place: launched, running, refused, or interrupted."""
+    subnet = _recorded_subnet(situation.settings, state)
+    if not subnet:
         return state
-    subnet, now = state.subnets[0], situation.now_unix_seconds
-    record = state.places.get(subnet, Record())
-    serves = is_gang(situation, situation.fleet.in_service())
-    members = {item.instance_id for item in situation.fleet.instances}
+    now, fleet, record = situation.now_unix_seconds, situation.fleet, state.places.get(subnet, Record())
+    members = {item.instance_id for item in fleet.instances} - set(fleet.bought)
+    serves = is_gang(situation, members & set(fleet.in_service()))
     if state.in_place and situation.interrupted & members:
         return _with(state, subnet, record.interrupted(now), in_place=serves)
     if serves and not state.in_place:
         return _with(state, subnet, record.launched(now), in_place=True)
     looked = record.looked_unix_seconds or 0.0
-    if state.in_place and (not serves or now - looked >= LOOK_HOURS * HOUR):
+    is_due = now - looked >= LOOK_HOURS * HOUR
+    if state.in_place and (not serves or is_due):
         return _with(state, subnet, record.ran(now), in_place=serves)
+    # If AWS is still asked in the same subnets, no attempt ends, and the refusal is recorded here.
+    if not chooses(situation.settings) and not members and is_due and has_failed(situation, now - LOOK_HOURS * HOUR):
+        return refused(situation, state)
     return state
 
 
 def is_refused(situation: Situation, since_unix_seconds: float) -> bool:
     """Return True if AWS has refused the attempt that began at a time, so that another place can be tried."""
-    if not chooses(situation.settings) or situation.fleet.instances:
+    settings = situation.settings
+    is_urgent = settings.one_subnet_at_a_time and len(settings.subnets) > 1 and situation.fleet.on_demand > 0
+    if not (chooses(settings) or is_urgent) or situation.fleet.instances:
         return False
+    return has_failed(situation, since_unix_seconds)
+
+
+def has_failed(situation: Situation, since_unix_seconds: float) -> bool:
+    """Return True if AWS has refused a launch after a time that is long enough ago."""
     if situation.now_unix_seconds - since_unix_seconds < REFUSED_SECONDS:
         return False
     return any(failure.unix_seconds >= since_unix_seconds for failure in situation.launch_failures)
 
 
 def abandoned(situation: Situation, state: ControllerState) -> ControllerState:
-    """Return the state with the refusal of the current place, when an attempt is abandoned."""
-    if not chooses(situation.settings) or len(state.subnets) != 1:
+    """Return the state with the refusal of the current place, when an attempt on spot capacity is abandoned."""
+    return state if situation.fleet.on_demand else refused(situation, state)
+
+
+def refused(situation: Situation, state: ControllerState) -> ControllerState:
+    """Return the state with the refusal of the current place."""
+    subnet = _recorded_subnet(situation.settings, state)
+    if not subnet:
         return state
     reported = first_to_remove(failure.message for failure in situation.launch_failures)
     cause = reported[0] if reported is not None else Cause.GANG_INCOMPLETE
-    record = state.places.get(state.subnets[0], Record())
+    record = state.places.get(subnet, Record())
     shortest_hours = len(situation.settings.subnets) * (REFUSED_SECONDS + 2.0 * PERIOD_SECONDS) / HOUR
-    refused = record.refused(cause, situation.now_unix_seconds, shortest_hours)
-    return _with(state, state.subnets[0], refused, in_place=False)
+    return _with(state, subnet, record.refused(cause, situation.now_unix_seconds, shortest_hours), in_place=False)
+
+
+def _recorded_subnet(settings: Settings, state: ControllerState) -> str:
+    """Return the subnet whose record describes the current place, or an empty string if there is no record.
+
+    If one request covers all subnets, the first one stands for all of them.
+    """
+    if not keeps_records(settings):
+        return ""
+    if not settings.one_subnet_at_a_time:
+        return settings.subnets[0]
+    return state.subnets[0] if len(state.subnets) == 1 else ""
 
 
 def _with(state: ControllerState, subnet: str, record: Record, *, in_place: bool) -> ControllerState:

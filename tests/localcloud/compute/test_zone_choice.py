@@ -7,8 +7,8 @@ from typing import Any
 from stacks.functions.run_controller import policy
 from stacks.functions.run_controller.causes import Cause
 from stacks.functions.run_controller.fleet_clients import FleetIdentity, connect
+from stacks.functions.run_controller.market.prices import SpotPrices
 from stacks.functions.run_controller.places import Place
-from stacks.functions.run_controller.prices import SpotPrices
 from stacks.functions.run_controller.zone_choice import REFUSED_SECONDS
 
 KIND = "m5.large"

@@ -437,3 +437,101 @@ class TestTerminatedInstances:
         groups.hook_error = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "Complete")
         with pytest.raises(ClientError, match="AccessDenied"):
             groups.client().apply(CompleteTermination("i-1"))
+
+
+class Groups:
+    """Auto Scaling groups of two zones, each with a second group for nodes on demand."""
+
+    def __init__(self, **desired: int) -> None:
+        self.groups = [
+            {
+                "AutoScalingGroupName": f"g.{zone}{suffix}",
+                "DesiredCapacity": desired.get(f"{zone}{suffix.removeprefix('.').replace('-', '_')}", 0),
+                "MaxSize": 4,
+                "VPCZoneIdentifier": f"subnet-{zone}",
+                "LaunchTemplate": {"LaunchTemplateId": "lt-1", "Version": "1"},
+                "Instances": [],
+            }
+            for suffix in ("", ".on-demand")
+            for zone in ("a", "b")
+        ]
+        for group in self.groups:
+            group["Instances"] = [
+                {"InstanceId": f"i-{group['AutoScalingGroupName']}-{number}", "LifecycleState": "InService"}
+                for number in range(group["DesiredCapacity"])
+            ]
+
+    def describe_auto_scaling_groups(self, **_: Any) -> dict[str, Any]:
+        return {"AutoScalingGroups": self.groups}
+
+    def set_desired_capacity(self, **arguments: Any) -> None:
+        (group,) = [one for one in self.groups if one["AutoScalingGroupName"] == arguments["AutoScalingGroupName"]]
+        group["DesiredCapacity"] = arguments["DesiredCapacity"]
+
+    def sizes(self) -> dict[str, int]:
+        return {one["AutoScalingGroupName"]: one["DesiredCapacity"] for one in self.groups if one["DesiredCapacity"]}
+
+
+MIXED = FleetIdentity("auto_scaling_group", "g.a,g.b,g.a.on-demand,g.b.on-demand", maximum=4, on_demand_base=0)
+
+
+def test_groups_on_demand_are_part_of_the_fleet() -> None:
+    groups = Groups(a=3, aon_demand=1)
+    found = AutoScalingGroups(MIXED, groups, object()).describe()
+    assert found is not None
+    assert (found.desired, found.on_demand, found.bought) == (4, 1, ("i-g.a.on-demand-0",))
+    assert found.subnets == ("subnet-a",)
+
+
+@pytest.mark.parametrize(
+    ("before", "action", "after"),
+    [
+        ({"a": 4}, Resize(4, None, 1), {"g.a": 3, "g.a.on-demand": 1}),  # in the zone of the other nodes
+        ({}, Resize(4, ("subnet-b",), 4), {"g.b.on-demand": 4}),
+        ({"aon_demand": 4}, Resize(8, ("subnet-b",), 4), {"g.b": 4, "g.a.on-demand": 4}),  # requested in addition
+        ({"b": 4, "aon_demand": 4}, Resize(4, None, 0), {"g.b": 4}),
+        ({"a": 3, "aon_demand": 1}, Resize(0), {}),
+    ],
+)
+def test_nodes_on_demand_have_groups_of_their_own(
+    before: dict[str, int], action: Resize, after: dict[str, int]
+) -> None:
+    groups = Groups(**before)
+    AutoScalingGroups(MIXED, groups, object()).apply(action)
+    assert groups.sizes() == after
+
+
+def test_purchase_without_groups_on_demand_is_an_error() -> None:
+    groups = Groups(a=4)
+    groups.groups = groups.groups[:2]
+    with pytest.raises(LookupError, match="deploy again"):
+        AutoScalingGroups(MIXED, groups, object()).apply(Resize(4, None, 1))
+
+
+@pytest.mark.parametrize("kind", ["ec2", "spot"])
+def test_maintained_fleet_buys_without_ending_other_instances(ec2: Any, kind: str) -> None:
+    fleet, stub = (ec2_fleet if kind == "ec2" else spot_fleet)(ec2, base=1)
+    if kind == "ec2":
+        target = {"TotalTargetCapacity": 3, "OnDemandTargetCapacity": 3, "SpotTargetCapacity": 0}
+        asked = {"FleetId": FLEET, "TargetCapacitySpecification": target}
+        stub.add_response("modify_fleet", {}, {**asked, "ExcessCapacityTerminationPolicy": "no-termination"})
+    else:
+        asked = {"SpotFleetRequestId": REQUEST, "TargetCapacity": 3, "OnDemandTargetCapacity": 3}
+        answer, more = {"Return": True}, {"ExcessCapacityTerminationPolicy": "noTermination"}
+        stub.add_response("modify_spot_fleet_request", answer, {**asked, **more})
+    with stub:
+        fleet.apply(Resize(3, None, 2))
+    stub.assert_no_pending_responses()
+
+
+def test_maintained_fleet_reports_its_bought_instances(ec2: Any) -> None:
+    fleet, stub = ec2_fleet(ec2, base=1)
+    target = {"TotalTargetCapacity": 3, "OnDemandTargetCapacity": 2}
+    described = {"FleetState": "active", "LaunchTemplateConfigs": CONFIGS, "TargetCapacitySpecification": target}
+    stub.add_response("describe_fleets", {"Fleets": [described]}, {"FleetIds": [FLEET]})
+    active = [{"InstanceId": "i-1"}, {"InstanceId": "i-2"}, {"InstanceId": "i-3", "SpotInstanceRequestId": "sir-1"}]
+    stub.add_response("describe_fleet_instances", {"ActiveInstances": active}, {"FleetId": FLEET})
+    with stub:
+        found = fleet.describe()
+    assert found is not None
+    assert (found.on_demand, found.bought) == (1, ("i-2",))

@@ -46,6 +46,9 @@ ENVIRONMENT = {
     "PLACES": "",
     "LIMIT_USD": "50",
     "LIMIT_RUN_HOURS": "",
+    "DEADLINE_HOURS": "",
+    "ON_DEADLINE_MISS": "on_demand",
+    "TRAINING_HOURS": "",
     "ON_DEMAND_USD_PER_HOUR": '{"g5.xlarge": 1.006}',
 }
 INDEX = "datasets/stdlib/dataset.json"
@@ -124,6 +127,19 @@ class FakeLedger:
         return self.spent
 
 
+class FakeScores:
+    """Fixed placement scores, and the number of calls."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+        self.problem: str | None = None
+        self.calls = 0
+
+    def now(self, nodes: int) -> tuple[Mapping[str, int], str | None]:
+        self.calls += 1
+        return self.known, self.problem
+
+
 class FakePrices:
     """Fixed prices, and the number of calls."""
 
@@ -140,6 +156,7 @@ class FakePrices:
 class World:
     def __init__(self, **variables: str) -> None:
         self.prices = FakePrices()
+        self.scores = FakeScores()
         self.ledger = FakeLedger()
         self.s3 = boto3.client("s3", region_name="us-east-1")
         for bucket in ("control", "datasets"):
@@ -155,6 +172,7 @@ class World:
             s3=self.s3,
             ledger=self.ledger,
             prices=self.prices,
+            scores=self.scores,
         )
 
     def document(self, document: RunDocument = DOCUMENT) -> None:
@@ -677,3 +695,32 @@ def test_missing_prices_are_logged_and_the_run_starts(choosing: World) -> None:
     record = choosing.step(1000.0)
     assert record["prices_problem"] == "cannot read the spot prices"
     assert choosing.autoscaling.calls == [("resize", STARTED)]
+
+
+def test_deadline_is_logged_with_the_numbers_of_the_newest_report() -> None:
+    places = json.dumps({"region": "us-east-1", "instance_types": ["g5.xlarge"], "zones": ["us-east-1a", "us-east-1b"]})
+    with mock_aws():
+        world = World(DEADLINE_HOURS="20", TRAINING_HOURS="10", PLACES=places)
+        world.document()
+        first = world.step(1000.0)
+        assert first["deadline"]["work_hours"] == 10.0
+        assert world.state()["started_unix_seconds"] == 1000.0
+        members = ["i-0", "i-1"]
+        report = {"members": members, "step": 500, "steps_total": 1000, "step_seconds": 36.0, "unix_seconds": 4590.0}
+        world.put("status.json", report)
+        second = world.step(4600.0)
+        assert second["deadline"]["work_hours"] == pytest.approx(5.0)
+        assert second["deadline"]["remaining_hours"] == pytest.approx(19.0)
+        assert world.prices.calls == 2  # prices are needed while nodes run, too
+        world.put("status.json", {**report, "members": "everyone"})
+        third = world.step(4660.0)
+        assert [each["reason"] for each in third["set_aside"]] == ["members: must be a list of 1 to 10000 instance ids"]
+
+
+def test_without_a_deadline_the_report_is_not_read() -> None:
+    with mock_aws():
+        world = World()
+        world.document()
+        world.put("status.json", {"members": "everyone"})
+        record = world.step(1000.0)
+        assert (record["deadline"], record["set_aside"]) == (None, [])

@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 from stacks.functions.run_controller import records, zone_choice
 from stacks.functions.run_controller.causes import Cause
 from stacks.functions.run_controller.environment import Environment
+from stacks.functions.run_controller.market.prices import SpotPrices
 from stacks.functions.run_controller.places import HOUR, Place, Record
 from stacks.functions.run_controller.policy import (
     ControllerState,
@@ -27,7 +28,6 @@ from stacks.functions.run_controller.policy import (
     Situation,
     decide,
 )
-from stacks.functions.run_controller.prices import SpotPrices
 from stacks.functions.run_controller.records import InvalidRecord
 from tests.stacks.run_controller.test_handler import ENVIRONMENT
 

@@ -23,6 +23,9 @@ OWN_SHUTDOWN = "Client.InstanceInitiatedShutdown"
 TERMINATING_HOOK = "trainstack-terminating"
 """The name of the hook that the template defines and that the nodes complete."""
 
+ON_DEMAND_SUFFIX = ".on-demand"
+"""The end of the names of the groups whose instances are bought on demand to meet a deadline."""
+
 Described = Mapping[str, Any]
 """A group's description."""
 
@@ -30,6 +33,7 @@ Described = Mapping[str, Any]
 class AutoScalingGroups:
     """Auto Scaling groups, which are identified by their names: one group, or one for each candidate subnet.
 
+    With a deadline, each of these groups has a second one for instances that are bought on demand.
     When an interrupted instance is detached, its group immediately launches a replacement.
     """
 
@@ -45,15 +49,18 @@ class AutoScalingGroups:
             return None
         members = [item for group in groups for item in group.get("Instances", [])]
         used = [group for group in groups if group["DesiredCapacity"] or group.get("Instances")]
+        bought = [group for group in groups if _is_on_demand(group)]
         return policy.FleetState(
             desired=sum(group["DesiredCapacity"] for group in groups),
             maximum=max(group["MaxSize"] for group in groups),
-            subnets=tuple(subnet for group in used for subnet in _subnets(group)),
+            subnets=tuple(dict.fromkeys(subnet for group in used for subnet in _subnets(group))),
             template=",".join(dict.fromkeys(_template(group) for group in groups)),
             instances=tuple(policy.Instance(item["InstanceId"], item["LifecycleState"]) for item in members),
             held_after_termination=self._terminated(
                 [item["InstanceId"] for item in members if item["LifecycleState"] == "Terminating:Wait"]
             ),
+            on_demand=sum(group["DesiredCapacity"] for group in bought),
+            bought=tuple(item["InstanceId"] for group in bought for item in group.get("Instances", [])),
         )
 
     def launch_failures(self, since_unix_seconds: float) -> tuple[policy.LaunchFailure, ...]:
@@ -76,8 +83,14 @@ class AutoScalingGroups:
                 )
             case policy.CompleteTermination(instance_id):
                 self._complete(instance_id)
-            case policy.Resize(desired, subnets):
-                self._resize(desired, subnets)
+            case policy.Resize(desired, subnets, on_demand):
+                groups = self._groups()
+                spot = [group for group in groups if not _is_on_demand(group)]
+                chosen = self._resize(spot, desired - on_demand, subnets)
+                bought = [group for group in groups if _is_on_demand(group)]
+                if bought or on_demand:
+                    is_used = any(any(_use(group)) for group in bought)
+                    self._resize(bought, on_demand, None if is_used else _subnets(chosen))
             case _:
                 raise TypeError(f"{action}: Auto Scaling groups detach interrupted instances instead")
 
@@ -92,9 +105,8 @@ class AutoScalingGroups:
                 return str(group["AutoScalingGroupName"])
         raise LookupError(f"{instance_id} is in none of the groups {', '.join(self._names)}")
 
-    def _resize(self, desired: int, subnets: Sequence[str] | None) -> None:
+    def _resize(self, groups: Sequence[Described], desired: int, subnets: Sequence[str] | None) -> Described:
         """Set the desired capacity of the group in `subnets`, or of the largest group, and set the others to zero."""
-        groups = self._groups()
         if subnets is not None:
             candidates = [group for group in groups if set(_subnets(group)) & set(subnets)]
         else:
@@ -107,6 +119,7 @@ class AutoScalingGroups:
                 self._autoscaling.set_desired_capacity(
                     AutoScalingGroupName=group["AutoScalingGroupName"], DesiredCapacity=target, HonorCooldown=False
                 )
+        return candidates[0]
 
     def _terminated(self, instance_ids: Sequence[str]) -> tuple[str, ...]:
         """Return the instances that have already terminated, such as nodes that powered themselves off."""
@@ -149,6 +162,10 @@ class AutoScalingGroups:
 
 def _use(group: Described) -> tuple[int, int]:
     return len(group.get("Instances", [])), int(group["DesiredCapacity"])
+
+
+def _is_on_demand(group: Described) -> bool:
+    return str(group["AutoScalingGroupName"]).endswith(ON_DEMAND_SUFFIX)
 
 
 def _subnets(group: Described) -> list[str]:

@@ -11,8 +11,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from .. import policy
-from .maintained import Description, MaintainedFleet, active_instances, history_records
+from .maintained import Active, Description, MaintainedFleet, active_instances, history_records
 
 _LIVE_STATES = ("submitted", "active", "modifying")
 
@@ -32,17 +31,17 @@ class Ec2Fleet(MaintainedFleet):
             raise
         if found["FleetState"] not in _LIVE_STATES:
             return None
-        total = int(found["TargetCapacitySpecification"]["TotalTargetCapacity"])
-        return Description(total, found["LaunchTemplateConfigs"])
+        target = found["TargetCapacitySpecification"]
+        on_demand = int(target.get("OnDemandTargetCapacity", 0))
+        return Description(int(target["TotalTargetCapacity"]), on_demand, found["LaunchTemplateConfigs"])
 
-    def _instances(self) -> tuple[policy.Instance, ...]:
+    def _instances(self) -> tuple[Active, ...]:
         return active_instances(self._ec2.describe_fleet_instances, FleetId=self._id)
 
     def _history(self, since: datetime) -> Iterator[Mapping[str, Any]]:
         return history_records(self._ec2.describe_fleet_history, FleetId=self._id, StartTime=since)
 
-    def _modify(self, desired: int, surplus: int, excess_policy: str, **more: Any) -> None:
-        on_demand = min(self._on_demand_base, desired)
+    def _modify(self, desired: int, surplus: int, on_demand: int, excess_policy: str, **more: Any) -> None:
         target = {
             "TotalTargetCapacity": desired + surplus,
             "OnDemandTargetCapacity": on_demand,

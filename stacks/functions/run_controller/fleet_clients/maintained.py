@@ -24,15 +24,18 @@ CHANGES = ("instance-change", "fleet-change", "instanceChange", "fleetRequestCha
 """Types of events that are neither errors nor warnings."""
 LAUNCHED = "launched"
 
+Active = tuple[str, bool]
+"""An instance id, and whether it is a Spot Instance."""
 Configs = Sequence[Mapping[str, Any]]
 """A fleet's LaunchTemplateConfigs, or the overrides in one of them."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """A fleet's description: its total target capacity and launch template configurations."""
+    """A fleet's description: its target capacity in total and on demand, and its launch template configurations."""
 
     total: int
+    on_demand: int
     launch_template_configs: Configs
 
 
@@ -62,25 +65,33 @@ class MaintainedFleet(ABC):
         subnets = (override.get("SubnetId") for config in configs for override in config.get("Overrides", []))
         templates = (config["LaunchTemplateSpecification"] for config in configs)
         used = dict.fromkeys(f"{template['LaunchTemplateId']}:{template['Version']}" for template in templates)
+        active = self._instances()
+        bought = max(0, found.on_demand - min(self._on_demand_base, found.total))
+        others = [name for name, is_spot in active if not is_spot]
         return policy.FleetState(
             desired=desired,
             maximum=self._maximum,
             subnets=tuple(dict.fromkeys(subnet for subnet in subnets if subnet)),
             template=",".join(used),
-            instances=self._instances(),
+            instances=tuple(policy.Instance(name, "InService") for name, _ in active),
             surplus=found.total - desired,
+            on_demand=bought,
+            bought=tuple(others[self._on_demand_base :]) if bought else (),
         )
 
     def apply(self, action: policy.Action) -> None:
         """Resize the fleet, or move it to other subnets."""
         match action:
             case policy.Surplus(desired, count):
-                self._modify(desired, count, self.keep_excess)
-            case policy.Resize(desired, subnets):
+                self._modify(desired, count, min(self._on_demand_base, desired), self.keep_excess)
+            case policy.Resize(desired, subnets, bought):
                 moved = {}
                 if subnets is not None and (found := self._description()) is not None:
                     moved["LaunchTemplateConfigs"] = _in_subnets(found.launch_template_configs, subnets)
-                self._modify(desired, 0, self.terminate_excess, **moved)
+                on_demand = min(self._on_demand_base + bought, desired)
+                # An interrupted node trains until its notice expires, so a purchase must not terminate other nodes.
+                excess = self.keep_excess if bought else self.terminate_excess
+                self._modify(desired, 0, on_demand, excess, **moved)
             case _:
                 raise TypeError(f"{action}: instances of {type(self).__name__} cannot be detached")
 
@@ -104,10 +115,10 @@ class MaintainedFleet(ABC):
     def _description(self) -> Description | None: ...
 
     @abstractmethod
-    def _instances(self) -> tuple[policy.Instance, ...]: ...
+    def _instances(self) -> tuple[Active, ...]: ...
 
     @abstractmethod
-    def _modify(self, desired: int, surplus: int, excess_policy: str, **more: Any) -> None: ...
+    def _modify(self, desired: int, surplus: int, on_demand: int, excess_policy: str, **more: Any) -> None: ...
 
 
 def history_records(describe: Callable[..., dict[str, Any]], **query: Any) -> Iterator[Mapping[str, Any]]:
@@ -121,16 +132,18 @@ def history_records(describe: Callable[..., dict[str, Any]], **query: Any) -> It
         token = {"NextToken": page["NextToken"]}
 
 
-def active_instances(describe: Callable[..., dict[str, Any]], **fleet: str) -> tuple[policy.Instance, ...]:
+def active_instances(describe: Callable[..., dict[str, Any]], **fleet: str) -> tuple[Active, ...]:
     """Return a fleet's instances from all pages of a describe call. boto3 does not provide a paginator for it.
 
-    The response does not include lifecycle states, so every instance is treated as in service.
+    The response does not include lifecycle states, so every instance is treated as in service. Only Spot Instances have
+    a Spot Instance request. Source (2026-11):
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ActiveInstance.html
     """
-    found: list[policy.Instance] = []
+    found: list[Active] = []
     token: dict[str, str] = {}
     while True:
         page = describe(**fleet, **token)
-        found += [policy.Instance(item["InstanceId"], "InService") for item in page["ActiveInstances"]]
+        found += [(item["InstanceId"], bool(item.get("SpotInstanceRequestId"))) for item in page["ActiveInstances"]]
         if not page.get("NextToken"):
             return tuple(found)
         token = {"NextToken": page["NextToken"]}

@@ -11,8 +11,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from .. import policy
-from .maintained import Description, MaintainedFleet, active_instances, history_records
+from .maintained import Active, Description, MaintainedFleet, active_instances, history_records
 
 _LIVE_STATES = ("submitted", "active", "modifying")
 
@@ -34,20 +33,21 @@ class SpotFleet(MaintainedFleet):
         if found["SpotFleetRequestState"] not in _LIVE_STATES:
             return None
         config = found["SpotFleetRequestConfig"]
-        return Description(int(config["TargetCapacity"]), config["LaunchTemplateConfigs"])
+        on_demand = int(config.get("OnDemandTargetCapacity", 0))
+        return Description(int(config["TargetCapacity"]), on_demand, config["LaunchTemplateConfigs"])
 
-    def _instances(self) -> tuple[policy.Instance, ...]:
+    def _instances(self) -> tuple[Active, ...]:
         return active_instances(self._ec2.describe_spot_fleet_instances, SpotFleetRequestId=self._id)
 
     def _history(self, since: datetime) -> Iterator[Mapping[str, Any]]:
         describe = self._ec2.describe_spot_fleet_request_history
         return history_records(describe, SpotFleetRequestId=self._id, StartTime=since)
 
-    def _modify(self, desired: int, surplus: int, excess_policy: str, **more: Any) -> None:
+    def _modify(self, desired: int, surplus: int, on_demand: int, excess_policy: str, **more: Any) -> None:
         self._ec2.modify_spot_fleet_request(
             SpotFleetRequestId=self._id,
             TargetCapacity=desired + surplus,
-            OnDemandTargetCapacity=min(self._on_demand_base, desired),
+            OnDemandTargetCapacity=on_demand,
             ExcessCapacityTerminationPolicy=excess_policy,
             **more,
         )

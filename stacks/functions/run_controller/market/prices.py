@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from .ledger.sources import spot_prices
-from .situation import Settings
-from .zone_choice import chooses
+from ..ledger.sources import spot_prices
+from ..situation import Settings
+from ..zone_choice import chooses
 
 
 class Prices(Protocol):
@@ -27,9 +27,10 @@ class SpotPrices:
         self._client = client
 
     def now(self, now_unix_seconds: float) -> tuple[Mapping[str, float], str | None]:
-        """Return the prices in force, without a call to AWS unless the controller ranks the subnets by price."""
+        """Return the prices in force, without a call to AWS unless a decision needs them."""
         settings = self._settings
-        if not chooses(settings) or settings.choose != "cost":
+        ranks_by_price = chooses(settings) and settings.choose == "cost"
+        if not ranks_by_price and settings.deadline is None:
             return {}, None
         pools = {
             (kind, place.zone): now_unix_seconds for place in settings.places for kind in place.instance_type.split(",")

@@ -1,0 +1,1 @@
+"""Deadlines of runs: the numbers behind them, and the number of nodes to buy on demand."""

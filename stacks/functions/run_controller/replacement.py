@@ -1,0 +1,53 @@
+"""Replaces interrupted instances, and mixes instances on spot capacity with instances bought on demand.
+
+This module imports only the standard library because it is part of the run controller's Lambda asset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .deadlines.goals import Outlook
+from .situation import Action, ControllerState, Decision, Detach, FleetState, Resize, Situation, Surplus
+
+
+def bought(state: ControllerState) -> int:
+    """Return the number of nodes to buy on demand for the deadline."""
+    return 0 if state.outlook is None else state.outlook.on_demand_nodes
+
+
+def mix(
+    situation: Situation, state: ControllerState, outlook: Outlook, actions: tuple[Action, ...], target: int
+) -> Decision:
+    """Buy nodes on demand, or replace them by spot instances, which launch while the nodes on demand still train."""
+    fleet, wanted = situation.fleet, outlook.on_demand_nodes
+    desired = target + wanted if outlook.is_leaving else target
+    booting = tuple(sorted(set(fleet.present()) - situation.heard_from - set(lost_instances(situation, state))))
+    reason = f"{wanted} of {target} nodes on demand: {outlook.reason}"
+    state = replace(state, phase="running", booting=booting, reason=reason)
+    if (fleet.desired, fleet.on_demand) == (desired, wanted):
+        return Decision(actions, state)
+    subnets = (outlook.leaving_subnet,) if outlook.is_leaving else None
+    moved = Resize(desired, None if subnets is None or subnets == fleet.subnets else subnets, wanted)
+    kept = tuple(each for each in actions if not isinstance(each, Surplus))
+    # Nodes that leave because others replace them are not boot failures.
+    return Decision((*kept, moved), replace(state, booting=(), since_unix_seconds=situation.now_unix_seconds))
+
+
+def lost_instances(situation: Situation, state: ControllerState) -> list[str]:
+    """Return the instances that this notice names, and previously interrupted instances that could not be detached."""
+    known = situation.interrupted if situation.fleet.surplus is None else situation.interrupted | set(state.excused)
+    return sorted(name for name in situation.fleet.in_service() if name in known)
+
+
+def replacements(fleet: FleetState, lost: list[str], target: int) -> tuple[Action, ...]:
+    """Return the actions that replace interrupted instances while they still run, and then remove the surplus."""
+    if fleet.surplus is None:
+        return tuple(Detach(name) for name in lost)
+    if fleet.on_demand:  # the nodes that are missing are bought on demand
+        return ()
+    staying = len(set(fleet.present()) - set(lost))
+    wanted = min(len(lost), max(0, target - staying))
+    if fleet.desired != target or wanted == fleet.surplus:
+        return ()
+    return (Surplus(target, wanted),)
