@@ -20,11 +20,11 @@ from statistics import mean
 
 from benchmarks.spot_economics.adversary import PRICE_RATIOS, TICKS, Worst, worst_ratios
 from benchmarks.spot_economics.baselines import ListOrder, OnDemand, UniformProgress
-from benchmarks.spot_economics.controller import Controller, Randomised
-from benchmarks.spot_economics.market import Conditions, Policy, replay
 from benchmarks.spot_economics.omniscient import Bounds, least_cost
 from benchmarks.spot_economics.plot import bar_chart
-from benchmarks.spot_economics.windows import Window, WindowError, read_windows
+from stacks.capacity.simulation.controller import Controller, Randomised
+from stacks.capacity.simulation.market import Conditions, Policy, replay
+from stacks.capacity.simulation.windows import Window, WindowError, read_windows
 
 ALL_ZONES = "all zones"
 MAX_RATIO = 1.10

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.spot_economics.baselines import UniformProgress
-from benchmarks.spot_economics.controller import Controller, Randomised
-from benchmarks.spot_economics.market import Conditions, replay
-from benchmarks.spot_economics.windows import Window, Zone
+from stacks.capacity.simulation.controller import Controller, Randomised
+from stacks.capacity.simulation.market import Conditions, replay
+from stacks.capacity.simulation.windows import Window, Zone
 from stacks.functions.run_controller.places import Place
 from stacks.functions.run_controller.spot_schedule import cost_bound, warm_up_limit
 

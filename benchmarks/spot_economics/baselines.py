@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from benchmarks.spot_economics.market import ON_DEMAND, Conditions, View
+from stacks.capacity.simulation.market import ON_DEMAND, Conditions, View
 from stacks.functions.run_controller.places import Place
 
 GANG_TIMEOUT_HOURS = 0.25

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.spot_economics.market import Conditions
-from benchmarks.spot_economics.windows import Window
+from stacks.capacity.simulation.market import Conditions
+from stacks.capacity.simulation.windows import Window
 
 GRID = 4
 """Steps of the remaining work per tick."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from hardware import HARDWARE_PATH, Hardware, InstanceType, Source, read_hardware
+from stacks.capacity.spot_history import Interruptions, PriceRange
+
+T = TypeVar("T")
 
 PRICES_PATH = Path(__file__).with_name("prices.json")
 DEFAULT_REGION = "us-east-1"
@@ -22,11 +25,26 @@ PRICES_EXPIRE_AFTER_DAYS = 400
 
 
 @dataclass(frozen=True)
+class Dated(Generic[T]):
+    """Figures about types, with their source. The source is None if `catalogue refresh` has not read them yet."""
+
+    source: Source | None
+    types: Mapping[str, T]
+
+
+@dataclass(frozen=True)
 class RegionPrices:
-    """The types offered in a region, each with its known Linux prices in USD per instance-hour."""
+    """The types offered in a region, each with its known Linux prices in USD per instance-hour.
+
+    Attributes:
+        spot_prices: The range of the spot prices of the last 90 days.
+        interruptions: How many Spot Instances EC2 interrupts per month.
+    """
 
     sources: Mapping[Purchase, Source]
     types: Mapping[str, Mapping[Purchase, float]]
+    spot_prices: Dated[PriceRange] = field(default_factory=lambda: Dated(None, {}))
+    interruptions: Dated[Interruptions] = field(default_factory=lambda: Dated(None, {}))
 
     def usd_per_hour(self, instance_type: str, purchase: Purchase) -> float | None:
         """Return a price, or None if unknown."""
@@ -82,6 +100,8 @@ def read_catalogue(hardware_path: Path = HARDWARE_PATH, prices_path: Path = PRIC
                 for purchase, one in region["sources"].items()
             },
             types=region["types"],
+            spot_prices=_dated(region.get("spot_prices"), PriceRange),
+            interruptions=_dated(region.get("interruptions"), Interruptions),
         )
         for name, region in loaded["prices"].items()
     }
@@ -91,6 +111,13 @@ def read_catalogue(hardware_path: Path = HARDWARE_PATH, prices_path: Path = PRIC
         region_names=tuple(sorted({*loaded["regions"]["names"], *regions})),
         regions=regions,
     )
+
+
+def _dated(section: Any, kind: Callable[..., T]) -> Dated[T]:
+    if section is None:
+        return Dated(None, {})
+    source = Source(date.fromisoformat(section["date"]), section["source"])
+    return Dated(source, {name: kind(**row) for name, row in section["types"].items()})
 
 
 @cache

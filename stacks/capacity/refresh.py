@@ -16,7 +16,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,16 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from hardware import HARDWARE_PATH, Family, InstanceType, Source
-from stacks.capacity.catalogue import PRICES_PATH, Catalogue, Purchase, RegionPrices, read_catalogue
+from stacks.capacity.catalogue import PRICES_PATH, Catalogue, Dated, Purchase, RegionPrices, read_catalogue
+from stacks.capacity.spot_history import (
+    ADVISOR_URL,
+    HISTORY_DAYS,
+    AdvisorError,
+    Interruptions,
+    interruptions,
+    price_ranges,
+    read_advisor,
+)
 
 PRICE_LIST_REGION = "us-east-1"
 """The region whose Price List and Savings Plans endpoints serve all regions."""
@@ -58,6 +67,7 @@ def refresh(
     progress: Callable[[str], None] = lambda text: None,
     client_of: ClientOf | None = None,
     today: date | None = None,
+    advisor_url: str = ADVISOR_URL,
 ) -> list[str]:
     """Query AWS for the catalogued types in the given regions, rewrite the catalogue, and return one line per change.
 
@@ -70,6 +80,7 @@ def refresh(
         client_of: Function that creates the client for a service and region. The default uses the environment's
             credentials.
         today: Date of the figures. The default is the current date in UTC.
+        advisor_url: URL of the Spot Instance Advisor's document. If it cannot be read, its figures stay unchanged.
 
     Raises:
         RefreshError: A call failed. The files are unchanged.
@@ -85,8 +96,15 @@ def refresh(
             ec2 = clients("ec2", region)
             offered = _offered(ec2, names)
             types |= {one.name: _with_kept_facts(one, before) for one in _facts(ec2, offered)}
-            progress(f"{region}: prices for {len(offered)} types")
-            prices[region] = _prices(clients, ec2, region, offered, day)
+            progress(f"{region}: prices for {len(offered)} types, and {HISTORY_DAYS} days of spot prices")
+            prices[region] = replace(
+                _prices(clients, ec2, region, offered, day),
+                spot_prices=Dated(
+                    Source(day, f"EC2 DescribeSpotPriceHistory, {HISTORY_DAYS} days, all zones"),
+                    price_ranges(ec2, offered, datetime.now(UTC)),
+                ),
+                interruptions=_interruptions(before.regions.get(region), region, offered, day, advisor_url, progress),
+            )
     except (BotoCoreError, ClientError) as error:
         raise RefreshError(f"AWS call failed: {error}; nothing was written") from error
     if missing := [name for name in added_types if name not in types]:
@@ -102,6 +120,22 @@ def refresh(
     if not dry_run:
         write_catalogue(files, after)
     return changes
+
+
+def _interruptions(
+    before: RegionPrices | None,
+    region: str,
+    offered: Sequence[str],
+    day: date,
+    url: str,
+    progress: Callable[[str], None],
+) -> Dated[Interruptions]:
+    """Return the interruption frequencies, or the earlier ones if the Spot Instance Advisor's file is not available."""
+    try:
+        return Dated(Source(day, f"Spot Instance Advisor, {url}"), interruptions(read_advisor(url), region, offered))
+    except AdvisorError as error:
+        progress(f"{region}: the interruption frequencies stay unchanged: {error}")
+        return Dated(None, {}) if before is None else before.interruptions
 
 
 def _with_kept_facts(found: InstanceType, before: Catalogue) -> InstanceType:
@@ -269,7 +303,20 @@ def differences(before: Catalogue, after: Catalogue) -> list[str]:
                 new = prices.usd_per_hour(name, way)
                 if old != new:
                     lines.append(f"{region}: {name}: {way}: {_figure(old)} -> {_figure(new)}")
+        lines += _more_differences(region, old_prices, prices)
     return lines
+
+
+def _more_differences(region: str, old: RegionPrices | None, new: RegionPrices) -> Iterable[str]:
+    """Yield one line for each difference between the ranges of spot prices, and the interruption frequencies."""
+    ranges = {} if old is None else old.spot_prices.types
+    for name, prices in new.spot_prices.types.items():
+        if ranges.get(name) != prices:
+            yield f"{region}: {name}: spot, {HISTORY_DAYS} days: {prices.low:g} to {prices.high:g} USD/h"
+    known = {} if old is None else old.interruptions.types
+    for name, share in new.interruptions.types.items():
+        if known.get(name) != share:
+            yield f"{region}: {name}: interrupted per month: {share.low:g}% to {share.high:g}%"
 
 
 def _figure(usd: float | None) -> str:
@@ -304,7 +351,14 @@ def _dated(source: Source) -> dict[str, str]:
 
 def _region(prices: RegionPrices) -> str:
     sources = _table({way: _dated(one) for way, one in prices.sources.items()}, 4)
-    return f'{{\n   "sources": {{\n{sources}\n   }},\n   "types": {{\n{_table(prices.types, 4)}\n   }}\n  }}'
+    parts = [f'   "sources": {{\n{sources}\n   }}', f'   "types": {{\n{_table(prices.types, 4)}\n   }}']
+    for name, section in (("spot_prices", prices.spot_prices), ("interruptions", prices.interruptions)):
+        if section.source is not None:
+            dated = _dated(section.source)
+            rows = _table({kind: asdict(row) for kind, row in section.types.items()}, 5)
+            head = f'"date": {json.dumps(dated["date"])}, "source": {json.dumps(dated["source"])}'
+            parts.append(f'   "{name}": {{ {head}, "types": {{\n{rows}\n    }}\n   }}')
+    return "{\n" + ",\n".join(parts) + "\n  }"
 
 
 def _table(rows: Mapping[Any, Mapping[Any, Any]], indent: int) -> str:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stacks.capacity.simulation.expected import NotEstimable, expected
+from stacks.capacity.simulation.spread import Spread
+from stacks.capacity.training_time import TrainingTime
 from stacks.changes.causes import Edit, edits
 from stacks.changes.review import Review, review
 from stacks.changes.templates.revision import unpack
@@ -19,6 +22,8 @@ from stacks.errors import ConfigError, Problem
 from stacks.loading import load, read
 
 DEPLOYED = "deployed"
+REVIEW_RUNS = 50
+"""Simulated runs behind the expected cost in a review."""
 Progress = Callable[[str], None]
 
 
@@ -71,7 +76,8 @@ def compare(
     if only is not None and not old and not after:
         rule = f"{path} does not have this stack"
         raise ConfigError("--stack", [Problem("--stack", only, rule, "use the name of one of its stacks")])
-    return review(old, after, edits=changed, hours=hours, notes=before.notes)
+    expected_usd = _expected_usd(before.resolved or resolved, hours[0]), _expected_usd(resolved, hours[1])
+    return review(old, after, edits=changed, hours=hours, expected_usd=expected_usd, notes=before.notes)
 
 
 def _only(templates: TemplateSet, stack: str | None) -> TemplateSet:
@@ -118,8 +124,22 @@ def _revision(path: Path, revision: str, context: Mapping[str, str], progress: P
             return _Side(templates, None, None, notes)
 
 
+def _expected_usd(config: DeploymentConfig, hours: float | None) -> Spread | None:
+    """Return the distribution of the cost of a run of the given duration, or None if it cannot be estimated."""
+    if hours is None:
+        return None
+    planned = TrainingTime(hours, None, "planned hours", is_stated=True)
+    try:
+        return expected(config, planned, runs=REVIEW_RUNS).usd
+    except NotEstimable:
+        return None
+
+
 def _planned_hours(config: DeploymentConfig) -> float | None:
-    return None if config.capacity.auto is None else config.capacity.auto.hours
+    """Return the expected training time in hours, or None if the deployment file does not determine it."""
+    if config.limits.training_hours is not None or config.capacity.auto is None:
+        return config.limits.training_hours
+    return config.capacity.auto.hours
 
 
 def _dump(config: DeploymentConfig) -> dict[str, Any]:

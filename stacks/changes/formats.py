@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from stacks.capacity.simulation.spread import Spread
 from stacks.changes.causes import Causes
 from stacks.changes.effects.costs import Costs, Range
 from stacks.changes.findings import Area
@@ -91,8 +92,8 @@ def to_json(review: Review) -> dict[str, Any]:
         "metadata_only": review.metadata_only,
         "outputs_differ": list(review.outputs),
         "costs_usd": {
-            "before": _cost(old, review.hours[0]),
-            "after": _cost(new, review.hours[1]),
+            "before": _cost(old, review.hours[0], review.expected_usd[0]),
+            "after": _cost(new, review.hours[1], review.expected_usd[1]),
             "prices": dict(review.price_dates),
         },
         "quotas_vcpus": {
@@ -148,7 +149,7 @@ def _resource(change: ResourceChange, causes: Causes) -> dict[str, Any]:
     }
 
 
-def _cost(side: Costs | None, hours: float | None) -> dict[str, Any] | None:
+def _cost(side: Costs | None, hours: float | None, expected: Spread | None) -> dict[str, Any] | None:
     if side is None:
         return None
 
@@ -163,5 +164,6 @@ def _cost(side: Costs | None, hours: float | None) -> dict[str, Any] | None:
         "training_per_month": rounded(side.per_month),
         "planned_run": rounded(side.per_run(hours)),
         "planned_hours": hours,
+        "planned_run_expected": None if expected is None else asdict(expected),
         "unknown": side.unknown,
     }

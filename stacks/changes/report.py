@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stacks.capacity.simulation.spread import Spread
 from stacks.changes.effects.costs import Range
 from stacks.changes.effects.fixed_costs import PRICES_DATE, PRICES_REGION
 from stacks.changes.effects.fleet_summary import node_document, run_document
@@ -160,7 +161,8 @@ def _costs(review: Review) -> Iterator[Line]:
     old, new = review.costs_before, review.costs_after
     if new is None or not review.differs:
         return
-    if old is not None and old == new and review.hours[0] == review.hours[1]:
+    is_same_plan = review.hours[0] == review.hours[1] and review.expected_usd[0] == review.expected_usd[1]
+    if old is not None and old == new and is_same_plan:
         yield Line("unchanged")
         return
     rows = (
@@ -179,6 +181,13 @@ def _costs(review: Review) -> Iterator[Line]:
             yield Line(f"{title}: unknown; set capacity.auto.hours")
         else:
             yield Line(f"{title}: " + (becomes if old is None or was == becomes else f"{was} -> {becomes}"))
+    was_expected, is_expected = (_expected(each) for each in review.expected_usd)
+    if review.expected_usd[1] is not None:
+        yield Line(
+            "planned run, expected with interruptions: "
+            + (is_expected if old is None or was_expected == is_expected else f"{was_expected} -> {is_expected}")
+            + "; `python -m stacks candidates --plan FILE` prints the distribution"
+        )
     fixed = {} if old is None else dict(old.fixed)
     for name in dict.fromkeys((*fixed, *new.fixed)) if old is not None else ():
         before, after = fixed.get(name, 0.0), new.fixed.get(name, 0.0)
@@ -191,6 +200,12 @@ def _costs(review: Review) -> Iterator[Line]:
         f"instance prices: {dates or 'none for this region'}; other prices: {PRICES_REGION}, {PRICES_DATE}; "
         "usage-based charges are not included"
     )
+
+
+def _expected(spread: Spread | None) -> str:
+    if spread is None:
+        return "unknown"
+    return f"{spread.mean:,.2f} USD (10% to 90% of runs: {spread.low:,.2f} to {spread.high:,.2f})"
 
 
 def _usd(amount: Range | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from stacks.capacity.simulation.spread import Spread
 from stacks.changes.approvals.delivery import delivery_findings
 from stacks.changes.approvals.properties import approval_findings
 from stacks.changes.approvals.spending import spending_findings
@@ -60,6 +61,7 @@ class Review:
     costs_before: Costs | None
     costs_after: Costs | None
     hours: tuple[float | None, float | None]
+    expected_usd: tuple[Spread | None, Spread | None]
     price_dates: Mapping[str, str]
     quotas_before: Sequence[Quota]
     quotas_after: Sequence[Quota]
@@ -96,6 +98,7 @@ def review(
     *,
     edits: Sequence[Edit] | None = None,
     hours: tuple[float | None, float | None] = (None, None),
+    expected_usd: tuple[Spread | None, Spread | None] = (None, None),
     notes: Sequence[str] = (),
 ) -> Review:
     """Compare the two sides of a change.
@@ -105,6 +108,7 @@ def review(
         after: The stacks after the deploy.
         edits: The deployment file keys that differ, or None if one of the two files is unknown.
         hours: Planned hours of the run, before and after.
+        expected_usd: Distribution of the run's cost with interruptions, before and after.
         notes: Notes for the reviewer, in addition to the verdicts.
     """
     left_behind = [
@@ -141,6 +145,7 @@ def review(
         costs_before=costs(old),
         costs_after=costs(after),
         hours=hours,
+        expected_usd=expected_usd,
         price_dates=price_dates(after),
         quotas_before=quotas(old),
         quotas_after=quotas(after),

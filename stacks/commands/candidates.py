@@ -9,6 +9,8 @@ from pathlib import Path
 
 from stacks.capacity.catalogue import PURCHASES, Purchase, catalogue
 from stacks.capacity.selection import Candidate, candidates, needs_of
+from stacks.capacity.simulation.expected import RUNS
+from stacks.commands import plan
 from stacks.config import DeploymentConfig
 from stacks.config.capacity import AutoCapacity
 from stacks.errors import ConfigError, Problem
@@ -24,13 +26,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "purchase option (spot, on-demand, 1-year Savings Plan, 1-year reservation). The total covers "
         "nodes x capacity.auto.hours.",
     )
-    parser.add_argument("config", type=Path, help="deployment file with capacity.auto")
-    parser.add_argument("--json", action="store_true", help="print the candidates as JSON")
+    parser.add_argument("config", type=Path, help="deployment file, with capacity.auto unless --plan is given")
+    parser.add_argument("--plan", action="store_true", help=plan.HELP)
+    parser.add_argument("--traces", type=Path, metavar="FOLDER", help="with --plan: recorded spot capacity and prices")
+    parser.add_argument("--runs", type=int, default=RUNS, help="with --plan: simulated runs (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the candidates, or the plan, as JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the candidates. Return 0, or 2 if no type fits."""
+    if options.plan:
+        return plan.show(options.config, traces=options.traces, runs=options.runs, as_json=options.json)
+    if options.traces is not None:
+        raise ConfigError("--traces", [Problem("--traces", options.traces, "is used only with --plan", "add --plan")])
     config = read(options.config)
     auto = config.capacity.auto
     if auto is None:

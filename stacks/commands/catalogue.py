@@ -23,7 +23,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "ec2:DescribeInstanceTypes, "
         "ec2:DescribeInstanceTypeOfferings, ec2:DescribeSpotPriceHistory, pricing:GetProducts, "
         "savingsplans:DescribeSavingsPlansOfferingRates. Prints the changes and writes the catalogue. For new "
-        "families, add the quotas and NVLinks to hardware/hardware.json by hand.",
+        "families, add the quotas and NVLinks to hardware/hardware.json by hand. Also reads 90 days of spot "
+        "prices, and the interruption frequencies of the Spot Instance Advisor, which `candidates --plan` uses.",
     )
     refresh.add_argument("--regions", nargs="+", default=sorted(catalogue().regions), metavar="REGION")
     refresh.add_argument("--add", nargs="+", default=[], metavar="TYPE", help="types to add to the catalogue")

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.spot_economics import __main__ as command
-from benchmarks.spot_economics import adversary, controller
+from benchmarks.spot_economics import adversary
 from benchmarks.spot_economics.baselines import ListOrder, OnDemand, UniformProgress
-from benchmarks.spot_economics.controller import Controller, Randomised
-from benchmarks.spot_economics.market import ON_DEMAND, Conditions, Policy, View, place_of, replay
 from benchmarks.spot_economics.omniscient import GRID, least_cost
-from benchmarks.spot_economics.windows import Window, WindowError, Zone, read_windows
+from stacks.capacity.simulation import controller
+from stacks.capacity.simulation.controller import Controller, Randomised
+from stacks.capacity.simulation.market import ON_DEMAND, Conditions, Policy, View, place_of, replay
+from stacks.capacity.simulation.windows import Window, WindowError, Zone, read_windows
 from stacks.functions.run_controller import placement
 from stacks.functions.run_controller.places import Place
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +18,26 @@ import pytest
 from botocore.stub import ANY, Stubber
 
 from localcloud.cloud import LocalCloud
+from stacks.capacity import refresh as module
 from stacks.capacity.catalogue import read_catalogue
 from stacks.capacity.refresh import Files, RefreshError, refresh, write_catalogue
+from stacks.capacity.spot_history import AdvisorError, Interruptions, PriceRange, price_ranges, read_advisor
 
 REGION = "us-east-1"
+ADVISOR = {
+    "ranges": [
+        {"index": 0, "label": "<5%", "dots": 0, "max": 5},
+        {"index": 1, "label": "5-10%", "dots": 1, "max": 11},
+        {"index": 2, "label": "10-15%", "dots": 2, "max": 16},
+    ],
+    "spot_advisor": {
+        "us-east-1": {
+            "Linux": {"g6.xlarge": {"s": 60, "r": 2}, "c7i.2xlarge": {"s": 50, "r": 0}, "m5.large": {"s": 1, "r": 1}}
+        }
+    },
+}
+"""The structure of the Spot Instance Advisor's file, as its readers on GitHub decode it
+(nint8835/interruption-spotter, pkg/spotdata/types.go)."""
 TYPES = ("g6.xlarge", "p5.48xlarge", "c7i.2xlarge")
 TODAY = date(2027, 1, 2)
 
@@ -27,6 +48,32 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
     running.start()
     yield running
     running.close()
+
+
+@pytest.fixture(autouse=True)
+def advisor(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Serve the Spot Instance Advisor's file on this machine. Return the document, which tests may change."""
+    document = copy.deepcopy(ADVISOR)
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # noqa: N802
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(document).encode())
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/"
+    local = functools.partial(module.refresh, advisor_url=url)
+    monkeypatch.setattr("tests.stacks.test_catalogue_refresh.refresh", local)
+    yield document
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 @pytest.fixture
@@ -159,3 +206,45 @@ def test_write_after_read_changes_no_byte(files: Files) -> None:
     assert contents(files) == before
     write_catalogue(files, read_catalogue())
     assert contents(files) == contents(Files())
+
+
+def test_spot_prices_and_interruptions_are_read_dated_and_kept(
+    cloud: LocalCloud, files: Files, advisor: dict[str, Any]
+) -> None:
+    assert files.read().regions[REGION].interruptions.source is None  # not part of the catalogue yet
+    changes = refresh(files, regions=[REGION], client_of=Clients(cloud), today=TODAY)
+    prices = files.read().regions[REGION]
+    assert prices.interruptions.types == {"g6.xlarge": Interruptions(11, 16), "c7i.2xlarge": Interruptions(0, 5)}
+    assert prices.interruptions.source is not None and prices.interruptions.source.date == TODAY
+    assert set(prices.spot_prices.types) == set(TYPES)
+    known = prices.spot_prices.types["g6.xlarge"]
+    assert 0 < known.low <= known.mean <= known.high
+    assert "us-east-1: g6.xlarge: interrupted per month: 11% to 16%" in changes
+    advisor.clear()  # an unknown structure
+    refresh(files, regions=[REGION], client_of=Clients(cloud), today=TODAY)
+    assert files.read().regions[REGION].interruptions == prices.interruptions
+
+
+def test_price_range_is_weighted_by_time() -> None:
+    end = datetime(2027, 1, 2, tzinfo=UTC)
+
+    def change(days_ago: float, usd: str) -> dict[str, Any]:
+        when = end - timedelta(days=days_ago)
+        return {"InstanceType": "g6.xlarge", "AvailabilityZone": "us-east-1a", "Timestamp": when, "SpotPrice": usd}
+
+    class Ec2:
+        def get_paginator(self, name: str) -> Ec2:
+            return self
+
+        def paginate(self, **asked: Any) -> list[dict[str, Any]]:
+            assert asked["StartTime"] == end - timedelta(days=90)
+            # 0.2 since before the period, for 54 days; then 0.4 for 28 days and 0.9 for 8 days.
+            return [{"SpotPriceHistory": [change(8, "0.9"), change(36, "0.4"), change(100, "0.2")]}]
+
+    found = price_ranges(Ec2(), ["g6.xlarge"], end)
+    assert found == {"g6.xlarge": PriceRange(0.2, round((0.2 * 54 + 0.4 * 28 + 0.9 * 8) / 90, 4), 0.4)}
+
+
+def test_other_schemes_are_refused() -> None:
+    with pytest.raises(AdvisorError, match="not an https URL"):
+        read_advisor("file:///etc/passwd")

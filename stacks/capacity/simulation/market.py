@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from benchmarks.spot_economics.windows import Window, Zone
+from stacks.capacity.simulation.windows import Window, Zone
 from stacks.functions.run_controller.places import Place
 
 INSTANCE_TYPE = "p3.2xlarge"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 
-from benchmarks.spot_economics.market import ON_DEMAND, Conditions, View
+from stacks.capacity.simulation.market import ON_DEMAND, Conditions, View
 from stacks.functions.run_controller.causes import Cause
 from stacks.functions.run_controller.placement import Choose, Decision, Task, decide
 from stacks.functions.run_controller.places import HOUR, Offer, Place, Record
@@ -83,6 +84,16 @@ class Controller:
     def _offers(self, view: View) -> list[Offer]:
         spot = [Offer(place, view.usd_per_hour[place], record) for place, record in self._records.items()]
         return [*spot, Offer(ON_DEMAND, self._conditions.on_demand_usd_per_hour)]
+
+
+class SpotOnly(Controller):
+    """Decides with `placement.decide` for a run that buys nothing on demand."""
+
+    def _task(self, view: View) -> Task:
+        return replace(super()._task(view), deadline_unix_seconds=None)
+
+    def _offers(self, view: View) -> list[Offer]:
+        return [offer for offer in super()._offers(view) if offer.place != ON_DEMAND]
 
 
 class Randomised(Controller):
