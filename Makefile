@@ -50,7 +50,7 @@ CHAOS_MINUTES ?= 8
 SEED ?= 1
 
 .PHONY: help install demo test truth mutate test-slow test-flow test-deploy test-root test-slurm chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
-.PHONY: spot-economics lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-operating bench-prewarm bench-staging parity perf-gate
+.PHONY: spot-economics chaos-in-place lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-operating bench-prewarm bench-staging parity perf-gate
 
 install: node_modules/.installed ## install all dependencies into .venv and node_modules
 
@@ -86,6 +86,9 @@ mutate: install ## check that the tests detect each of 30 single-line faults (10
 
 chaos: install ## kill runs and break their storage at random, until 300 interruptions (about 15 minutes) [CHAOS_MINUTES=8, the minimum] [SEED=1]
 	python -m benchmarks.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
+
+chaos-in-place: install ## change a gang in place at random (parallel.reform), and check every step and bit [SEED=1]
+	python -m benchmarks.chaos.in_place --seed $(SEED)
 
 goodput: install ## replay spot traces with the real save and gang policies [TRACES=folder]
 	@test -n "$(TRACES)" || { echo 'make goodput: set TRACES=folder; see python -m benchmarks.goodput --help'; exit 2; }

@@ -63,6 +63,14 @@ class DivergedError(TrainingError):
     """The loss diverged repeatedly, or parameters differ between ranks."""
 
 
+class GateError(TrainingError):
+    """A collective of an optimizer step was aborted, so the step has not changed the weights."""
+
+
+class NotReformedError(TrainingError):
+    """The gang cannot be formed again from the state in memory; the next generation starts from the checkpoint."""
+
+
 class OutOfMemoryError(TrainingError):
     """A step needs more memory than is available."""
 

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training.errors import ConfigurationError, SupersededError, TrainingError
+from training.errors import ConfigurationError, NotReformedError, SupersededError, TrainingError
 
 if TYPE_CHECKING:
     from training.loop.interruption import Interruption
@@ -38,6 +38,9 @@ def add_train_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
     )
     train.add_argument(
         "--generation", type=int, default=0, help="the gang's generation; later generations supersede earlier ones"
+    )
+    train.add_argument(
+        "--joins", action="store_true", help="join a running gang, and take the state from its ranks (parallel.reform)"
     )
 
 
@@ -99,14 +102,21 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
         from training.config import read_config
 
         config = read_config(options.config)
-        metrics = MetricsFile(options.run_directory / "metrics.jsonl" if rank == 0 else None)
+        is_main = rank == 0 and not options.joins
+        metrics = MetricsFile(options.run_directory / "metrics.jsonl" if is_main else None)
 
         from training.loop.job import Job
         from training.loop.trainer import Progress, train
 
-        progress = Progress()
+        progress = Progress(generation=options.generation)
         job = Job(
-            config, options.dataset, options.checkpoints, options.run_directory, options.generation, options.dataset_url
+            config,
+            options.dataset,
+            options.checkpoints,
+            options.run_directory,
+            options.generation,
+            options.dataset_url,
+            options.joins,
         )
         if config.entrypoint is None:
             ending, message = train(job, interruption, metrics, progress)
@@ -118,6 +128,8 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
         ending, message = "bad_configuration", str(error)
     except SupersededError as error:
         ending, message = "superseded", str(error)
+    except NotReformedError as error:
+        ending, message = "not_reformed", str(error)
     except SystemExit as error:
         ending, trace = "failed", traceback.format_exc()
         message = (
@@ -137,4 +149,6 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
             metrics.close()
         except TrainingError as error:
             logger.error("%s", error)
+    if progress is not None:  # the gang may have been formed again since the start
+        options.generation, rank = progress.generation, int(os.environ.get("RANK", rank))
     return Outcome(options.generation, rank, ending, step, checkpoint_step, message, trace)

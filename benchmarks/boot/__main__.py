@@ -37,6 +37,7 @@ from benchmarks.boot.gang import Gang, TooSlowError, events
 from benchmarks.boot.latencies import AFTER_BOOT, OF_AN_ATTACHED_VOLUME, Latency, table, tasks
 from benchmarks.boot.losses import Loss, disconnect_last, freeze_last, give_notice, grow, lose_first
 from benchmarks.boot.network import Network, has_namespaces
+from benchmarks.boot.reforms import REFORMS, Reform, wait_for
 from benchmarks.chaos.__main__ import make_dataset
 from benchmarks.chaos.campaign import CONFIG
 from benchmarks.chaos.supervised import DEPLOYMENT, RUN, Account
@@ -74,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "supervise": SuperviseConfig().model_dump(),
         "network_namespaces": has_namespaces(),
         "losses": {},
+        "reforms": {},
         "stale_commits": [],
     }
     after_boot: dict[str, Latency] = {}
@@ -81,6 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="boot-") as folder:
         dataset = make_dataset(Path(folder))
         for nodes in options.nodes:
+            reforms: dict[str, list[Reform]] = {}
+            try:
+                with _gang(Path(folder) / f"{nodes}-in-place", dataset, nodes, reform=True) as (gang, backend):
+                    _reform(gang, nodes, options.rounds, reforms)
+                    figures["stale_commits"] += stale_commits(backend)
+            except TooSlowError as error:
+                sys.stderr.write(f"{error}\n")
+                failed = True
+            figures["reforms"][f"{nodes}_nodes"] = {name: _reform_summary(each) for name, each in reforms.items()}
+            if options.in_place_only:
+                continue
             rounds: dict[str, list[Loss]] = {}
             try:
                 with _gang(Path(folder) / f"{nodes}-nodes", dataset, nodes) as (gang, backend):
@@ -91,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stderr.write(f"{error}\n")
                 failed = True
             figures["losses"][f"{nodes}_nodes"] = {name: _summary(losses) for name, losses in rounds.items()}
-    figures["boot"] = _boot(after_boot)
+    figures["boot"] = {} if options.in_place_only else _boot(after_boot)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(_table(figures))
@@ -104,19 +117,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4], help="gang sizes, two or more")
     parser.add_argument("--rounds", type=int, default=3, help=f"rounds of {' and '.join(REPEATED)}")
+    parser.add_argument("--in-place-only", action="store_true", help="measure only changes in place")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="output file (JSON)")
     return parser
 
 
 @contextmanager
-def _gang(folder: Path, dataset: Path, nodes: int) -> Iterator[tuple[Gang, Backend]]:
+def _gang(folder: Path, dataset: Path, nodes: int, *, reform: bool = False) -> Iterator[tuple[Gang, Backend]]:
     folder.mkdir()
     with ExitStack() as stack:
         network = Network() if has_namespaces() else None
         if network:
             stack.callback(network.close)
         account = stack.enter_context(_account(network.address if network else "127.0.0.1"))
-        config = {**CONFIG, "steps": STEPS_WITHOUT_END}
+        config = {**CONFIG, "steps": STEPS_WITHOUT_END, "parallel": {"reform": reform}}
         supervise = SuperviseConfig().model_dump()
         gang = Gang(folder, account, account.fill(dataset), dataset.name, nodes, config, supervise, network)
         stack.callback(gang.close)
@@ -152,6 +166,30 @@ def _measure(gang: Gang, nodes: int, rounds: int, found: dict[str, list[Loss]]) 
                 f"{time.monotonic() - started:4.0f} s: {nodes} nodes, round {number + 1}/{rounds}, {name}: {times}, "
                 f"{loss.steps_lost} steps lost\n"
             )
+
+
+def _reform(gang: Gang, nodes: int, rounds: int, found: dict[str, list[Reform]]) -> None:
+    """Change the gang in place, round after round. A node whose ranks were killed joins again by itself."""
+    started = time.monotonic()
+    wait_for(gang, nodes)
+    for number in range(rounds):
+        for name in ("planned_leave", "join", "killed_process", "machine_cut_off", "join"):
+            reform = REFORMS[name](gang)
+            found.setdefault(name, []).append(reform)
+            sys.stderr.write(
+                f"{time.monotonic() - started:4.0f} s: {nodes} nodes, round {number + 1}/{rounds}, {name} in place: "
+                f"next step after {reform.next_step_seconds:.1f} s, pause {reform.pause_seconds:.2f} s, "
+                f"{reform.steps_lost} steps lost, {reform.restarts} restarts\n"
+            )
+            if name == "killed_process":
+                wait_for(gang, nodes)
+
+
+def _reform_summary(reforms: Sequence[Reform]) -> dict[str, Any]:
+    """Return the medians, and every round. Rounds that fell back have no phases."""
+    keys = ("pause_seconds", "next_step_seconds", "steps_lost", "restarts")
+    rounds = [asdict(reform) for reform in reforms]
+    return {**{key: median(each[key] for each in rounds) for key in keys}, "rounds": rounds}
 
 
 def stale_commits(backend: Backend) -> list[str]:
@@ -213,7 +251,7 @@ def _boot(measured: Mapping[str, Latency]) -> dict[str, Any]:
 
 def _table(figures: Mapping[str, Any]) -> str:
     lines = []
-    for name, found in figures["boot"]["paths"].items():
+    for name, found in figures["boot"].get("paths", {}).items():
         lines.append(
             f"{name}: {found['path_seconds']:.0f} s of {found['sum_seconds']:.0f}: {' > '.join(found['path'])}"
         )
@@ -227,6 +265,13 @@ def _table(figures: Mapping[str, Any]) -> str:
             lines.append(
                 f"{nodes + ' ' + name:34}{found['detection_seconds']:9.1f}{found['restart_seconds']:13.1f}"
                 f"{found['steps_lost']:12.0f}"
+            )
+    lines.append(f"{'in place':34}{'pause s':>9}{'next step s':>13}{'steps lost':>12}{'restarts':>10}")
+    for nodes, reforms in figures["reforms"].items():
+        for name, found in reforms.items():
+            lines.append(
+                f"{nodes + ' ' + name:34}{found['pause_seconds']:9.2f}{found['next_step_seconds']:13.1f}"
+                f"{found['steps_lost']:12.0f}{found['restarts']:10.0f}"
             )
     lines += ["", "sequential parts of adding a node:"]
     for nodes, losses in figures["losses"].items():

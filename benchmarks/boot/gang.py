@@ -44,6 +44,7 @@ class Gang:
         config: The trainer's configuration.
         supervise: The supervisor's timings.
         network: Virtual network; if None, all nodes use the loopback interface.
+        min_nodes: Number of nodes in the smallest gang; None: one fewer than `nodes`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Gang:
         config: Mapping[str, Any],
         supervise: Mapping[str, float],
         network: Network | None,
+        min_nodes: int | None = None,
     ) -> None:
         self._folder, self._account, self._network = folder, account, network
         timings = {"gang_timeout_seconds": GANG_TIMEOUT_SECONDS, "boot_timeout_seconds": BOOT_TIMEOUT_SECONDS}
@@ -69,7 +71,7 @@ class Gang:
             "deployment": "boot",
             "run": RUN,
             "nodes": nodes,
-            "min_nodes": nodes - 1,
+            "min_nodes": nodes - 1 if min_nodes is None else min_nodes,
             "processes_per_node": 1,
             "code": code,
             "dataset": dataset,
@@ -135,6 +137,11 @@ class Gang:
         node.close()
         self.nodes.remove(node)
         self._lost.append(node)  # its files are still needed
+
+    @property
+    def everyone(self) -> list[Node]:
+        """All nodes, including those that were lost."""
+        return [*self.nodes, *self._lost]
 
     def first(self, generation: int) -> Node:
         """Return the node with rank 0 in a generation."""

@@ -13,6 +13,10 @@ from bootstrap.errors import Problem
 
 PING_SECONDS = 1.0
 """Interval between a supervisor's pings to each of its peers."""
+MISSING_PING_SECONDS = 0.25
+"""The interval after an answer is missing, so that a lost datagram is soon told from a lost machine."""
+SHORTEST_DOUBT_SECONDS = 2.75
+"""A machine that stalls for up to 2.5 s is not lost, whatever the timeout."""
 MIN_POLL_SECONDS, MIN_HEARTBEAT_SECONDS, MIN_HEARTBEAT_TIMEOUT_SECONDS = 0.05, 0.1, 0.5
 MIN_BEATS_PER_TIMEOUT = 2
 """Minimum ratio of timeout to interval. With fewer heartbeats per timeout, a late heartbeat looks like a lost node."""
@@ -40,9 +44,10 @@ class SuperviseTimings:
     def doubt_seconds(self) -> float:
         """Return the time without a heartbeat after which a peer that does not respond to pings is lost.
 
-        The time is half the timeout, but long enough for two heartbeats, one of which may be late, and for three pings.
+        The time is three tenths of the timeout, but long enough for a heartbeat that is a quarter of its interval late,
+        and for a short stall. Two signals on different paths must be missing for this time.
         """
-        doubt_seconds = max(self.heartbeat_timeout_seconds / 2, 2 * self.heartbeat_seconds, 3 * PING_SECONDS)
+        doubt_seconds = max(0.3 * self.heartbeat_timeout_seconds, 1.25 * self.heartbeat_seconds, SHORTEST_DOUBT_SECONDS)
         return min(doubt_seconds, self.heartbeat_timeout_seconds)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from bootstrap.boot_steps.code import remove_other_code
@@ -32,8 +32,10 @@ from bootstrap.supervise.saved_state import SavedState, save_state
 from bootstrap.supervise.situation import (
     Action,
     Active,
+    AwaitChange,
     Conclude,
     Elect,
+    HandOver,
     Judgement,
     Kill,
     Leave,
@@ -73,8 +75,10 @@ class Actor:
         state: SavedState,
         loader: RunLoader,
         command: LaunchCommand,
+        tell: Callable[[], None] = lambda: None,
     ) -> None:
         self._context = context
+        self._tell = tell
         self._board = board
         self._identity = identity
         self._loader = loader
@@ -84,6 +88,7 @@ class Actor:
         self._not_before = 0.0
         self._lost_election = 0
         self._run: RunDocument | None = None
+        self._launched = (0, 0)
         self.state = state
         self.active: Active | None = None
         self.trainer: Trainer | None = None
@@ -101,6 +106,12 @@ class Actor:
                 self._start(action)
             case Elect():
                 self._elect(action)
+            case HandOver():
+                self._hand_over(action)
+            case AwaitChange():
+                assert self.active is not None
+                now = self._context.system.monotonic_seconds()
+                self.active = replace(self.active, changing_since=now if action.is_needed else None)
             case RequestStop():
                 self._request_stop(action)
             case RequestSave():
@@ -126,6 +137,7 @@ class Actor:
             self.active = replace(self.active, seen=self.active.seen | seen)
         if self.active.result is not None:
             return
+        self._note_formed()
         result = self.trainer.poll()
         for record in self.trainer.new_records():
             self._context.events.emit(TrainerRecord(record))
@@ -141,6 +153,33 @@ class Actor:
             self._context.events.emit(event)
         if result is not None:
             self.active = replace(self.active, result=result, ended_at=now)
+
+    def _note_formed(self) -> None:
+        """Follow the trainers to the generation that they have formed."""
+        assert self.active is not None and self.trainer is not None and self._run is not None
+        before, pending, generation = self.active, self.active.pending, self.trainer.formed()
+        if generation is None:
+            return
+        if pending is None or generation != pending.generation:
+            if not before.is_formed and generation == before.record.generation:
+                self.active = replace(before, is_formed=True)
+            return
+        rank = pending.rank_of(self._identity.instance_id)
+        assert rank is not None, "a node that leaves does not form the next generation"
+        self.active = Active(pending, rank, self._context.system.monotonic_seconds(), is_formed=True)
+        self.last_generation = generation
+        message = f"its trainers continue in place in generation {generation}"
+        self._context.events.emit(GenerationEnded(before.record.generation, "stopped", self.trainer.step, message))
+        self._context.events.emit(
+            GenerationStarted(
+                generation=generation,
+                members=tuple(member.instance_id for member in pending.members),
+                rank=rank,
+                world_size=len(pending.members) * self._run.processes_per_node,
+                run=self._run.run,
+                run_digest=pending.run_digest,
+            )
+        )
 
     def forget_generation(self) -> None:
         """Reset the state that belongs to another run's control records."""
@@ -234,6 +273,9 @@ class Actor:
         environment = trainer_environment(launch, self._context.system.environment())
         self.trainer.start(self._command(launch), environment, run.training, self._warm_start(launch, environment))
         self._run = run
+        if record.survivors:
+            self.trainer.hand_over(record, action.rank)
+        self._launched = record.generation, action.rank
         self.results.follow(run.run, record.generation, action.rank)
         self.last_result, self.last_generation, self.ready_since = None, record.generation, None
         self.active = Active(record, action.rank, self._context.system.monotonic_seconds())
@@ -259,16 +301,27 @@ class Actor:
             master_address=self._identity.private_address,
             master_port=free_port(self._identity.private_address),
             created_by=self._identity.instance_id,
+            survivors=action.survivors,
+            planned=action.planned,
         )
         try:
             if scope.store.elect(record):
                 scope.note_elected(record)
+                self._tell()
             elif record.generation != self._lost_election:
                 self._lost_election = record.generation
                 message = f"lost the election for generation {record.generation}; joining it"
                 self._context.events.emit(ElectionLost(record.generation, message, ELECTION_REMEDY))
         except ControlStoreError as error:  # the monitor will read the record if it was written
             logger.warning("%s", error)
+
+    def _hand_over(self, action: HandOver) -> None:
+        assert self.trainer is not None and self.active is not None
+        if action.rank is None or action.record.planned and self._board.notice is not None:
+            self.trainer.request_save()  # everybody may be taken
+        self.trainer.hand_over(action.record, action.rank)
+        now = self._context.system.monotonic_seconds()
+        self.active = replace(self.active, pending=action.record, handed_at=now, changing_since=None)
 
     def _request_stop(self, action: RequestStop) -> None:
         assert self.trainer is not None and self.active is not None
@@ -295,12 +348,13 @@ class Actor:
         assert self.active is not None and self.trainer is not None and self._run is not None
         active, result, now = self.active, action.result, self._context.system.monotonic_seconds()
         record = active.record
-        failed = result.outcome == "failed"
+        outcome = result.outcome
+        assert outcome != "killed", "`decide` concludes a killed rank as failed or as a lost peer"
+        failed = outcome == "failed"
         remedy = GENERATION_REMEDIES.get(result.outcome)
-        self._context.events.emit(
-            GenerationEnded(record.generation, result.outcome, result.step, result.message, remedy)
-        )
-        self.results.upload(self._run.run, record.generation, active.rank)
+        self._context.events.emit(GenerationEnded(record.generation, outcome, result.step, result.message, remedy))
+        self.trainer.finish()
+        self.results.upload(self._run.run, *self._launched)
         if active.rank == 0:  # only rank 0 counts failures, because other ranks may not have seen the last save
             saved_step = self.trainer.saved_step
             self.state = self.state.after_generation(record.run_digest, failed=failed, saved_step=saved_step)

@@ -7,10 +7,11 @@ effect. docs/architecture.md, section 4, lists the rules.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bootstrap.documents.supervisor_limits import SuperviseTimings
 from bootstrap.imds import InterruptionNotice
+from bootstrap.supervise.in_place import change
 from bootstrap.supervise.membership.peers import Peer
 from bootstrap.supervise.membership.records import Member, NodeState
 from bootstrap.supervise.situation import (
@@ -130,6 +131,9 @@ def _while_training(situation: Situation, active: Active) -> list[Action]:
         # This is not a run failure: the peers resume from the last save with a replacement for this instance.
         return [Kill("lost_peer", situation.gpu_fault)]
     leaving = departure(situation)
+    in_place = _change_in_place(situation, active, leaving)
+    if in_place is not None:
+        return in_place
     lost = _lost_member(situation, active)
     if lost is not None:
         return [lost]
@@ -149,6 +153,26 @@ def _while_training(situation: Situation, active: Active) -> list[Action]:
             return [Kill("failed", f"the trainer did not exit in time after: {active.stop_reason}")]
         return []
     return [RequestSave()] if situation.rebalance_pending else []
+
+
+def _change_in_place(situation: Situation, active: Active, leaving: Departure | None) -> list[Action] | None:
+    """Return the actions with which the other members, or this one, continue from memory; None: end the generation."""
+    recorded = situation.recorded
+    if recorded is not None and recorded.run_digest == active.record.run_digest:
+        return None
+    # After a signal, an operator's stop or a GPU fault, there is no time, or no sense, in waiting for the others.
+    leaves = (
+        leaving is not None
+        and situation.gpu_fault is None
+        and (situation.notice is not None or situation.scale_in_since_unix is not None)
+    )
+    if leaving is not None and (not leaves or situation.signalled_since_unix or situation.stopped_since_unix):
+        return None
+    situation = replace(situation, leaves_in_place=leaves)
+    actions = change(situation, active, _joiners(situation, active), leaves=leaves)
+    if actions == [] and situation.rebalance_pending:
+        return [RequestSave()]
+    return actions
 
 
 def _wanted_stop(situation: Situation, active: Active, leaving: Departure | None) -> RequestStop | None:
@@ -192,7 +216,8 @@ def _member_problem(situation: Situation, active: Active, member: Member, peer: 
     takes_part = peer is not None and peer.generation == active.record.generation
     if peer is not None and takes_part and peer.outcome is not None:
         if peer.outcome not in ("finished", "stopped"):
-            return Kill(peer.outcome, f"{name} ended its part: {peer.outcome}")
+            outcome = "failed" if peer.outcome == "killed" else peer.outcome
+            return Kill(outcome, f"{name} ended its part: {peer.outcome}")
         # The peer may already be silent because its part has ended. The ranks of all nodes end together.
         if peer.ended_seconds <= STRAGGLER_SECONDS:
             return None
@@ -233,6 +258,12 @@ def _settle(situation: Situation, active: Active, result: Result) -> list[Action
     if result.outcome == "failed" and situation.gpu_fault is not None:
         lost = f"{situation.gpu_fault}; trainer: {result.message}"
         return [Conclude(Result("lost_peer", result.step, lost))]
+    newest = situation.newest
+    if result.outcome == "killed":
+        if newest is not None and newest.generation > active.record.generation and newest.survivors > 0:
+            lost = f"generation {newest.generation} continues without this node; trainer: {result.message}"
+            return [Conclude(Result("lost_peer", result.step, lost))]
+        result = Result("failed", result.step, result.message)
     if result.outcome != "failed" or departure(situation) is not None:
         return [Conclude(result)]
     peers = {peer.instance_id: peer for peer in situation.peers}
@@ -282,7 +313,8 @@ def _between_generations(situation: Situation) -> list[Action]:
     newest = situation.newest
     if newest is not None and newest.generation > situation.floor and newest.run_digest == situation.loaded_digest:
         rank = newest.rank_of(situation.me.instance_id)
-        if rank is not None:
+        # A survivor whose trainers have ended cannot take part. The others notice, and elect a generation without it.
+        if rank is not None and (newest.survivors == 0 or rank >= newest.survivors):
             return [Start(newest, rank)]
     return _election(situation)
 

@@ -209,10 +209,12 @@ class ControlWatch:
 
 
 class HeartbeatWriter:
-    """Writes this node's heartbeat periodically, and immediately after a change."""
+    """Writes this node's heartbeat periodically, and immediately after a change, and then tells the peers."""
 
-    def __init__(self, board: Board, first: Heartbeat) -> None:
+    def __init__(self, board: Board, first: Heartbeat, tell: Callable[[], None] = lambda: None) -> None:
         self._board = board
+        self._tell = tell
+        self._has_changed = False
         self._beat = first
         self._sequence = first.sequence
         self._lock = threading.Lock()
@@ -222,6 +224,7 @@ class HeartbeatWriter:
         with self._lock:
             changed = replace(beat, sequence=0, step=0) != replace(self._beat, sequence=0, step=0)
             self._beat = beat
+            self._has_changed |= changed
         return changed
 
     def check(self) -> None:
@@ -232,4 +235,7 @@ class HeartbeatWriter:
         with self._lock:
             self._sequence += 1
             beat = replace(self._beat, sequence=self._sequence)
+            has_changed, self._has_changed = self._has_changed, False
         scope.store.beat(beat)
+        if has_changed:
+            self._tell()

@@ -11,7 +11,7 @@ from bootstrap.supervise.membership.control import ControlStore
 from bootstrap.supervise.membership.records import Checkpoint, GenerationRecord, RunStatus
 
 INTERVAL_SECONDS = 10.0
-_LATEST = ("start", "step", "validation", "checkpoint")
+_LATEST = ("start", "step", "validation", "checkpoint", "reform")
 
 
 class Progress:
@@ -121,7 +121,7 @@ class StatusWriter:
             generation=record.generation,
             members=tuple(member.instance_id for member in record.members),
             step=progress.step(),
-            steps_total=progress.integer("start", "steps_total"),
+            steps_total=progress.integer("start", "steps_total") or progress.integer("reform", "steps_total"),
             loss=progress.number("step", "loss"),
             validation_loss=progress.number("validation", "loss"),
             tokens_per_second=progress.number("step", "tokens_per_second"),

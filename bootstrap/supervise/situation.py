@@ -43,6 +43,10 @@ class Active:
         stop_deadline: The same deadline on the monotonic clock, computed at the time of the request.
         result: Result on this node, or None until the trainers have exited.
         ended_at: Time when the trainers exited.
+        is_formed: Whether this node's trainers can change to another generation in place.
+        pending: The record that the trainers have been asked to change to.
+        handed_at: Time of that request.
+        changing_since: Time when this node noticed that the members have to change.
     """
 
     record: GenerationRecord
@@ -54,6 +58,10 @@ class Active:
     stop_deadline: float | None = None
     result: Result | None = None
     ended_at: float | None = None
+    is_formed: bool = False
+    pending: GenerationRecord | None = None
+    handed_at: float = 0.0
+    changing_since: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,7 @@ class Situation:
             not a Spot Instance.
         restart_generation: Generations up to this number must end, because an operator requested a restart.
         last_generation: Last generation number used by any record, even a damaged one.
+        leaves_in_place: Whether this node leaves, and the others can continue from memory.
     """
 
     now: float
@@ -121,6 +130,7 @@ class Situation:
     stopped_since_unix: float | None = None
     restart_generation: int = 0
     free_until_unix: float | None = None
+    leaves_in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,6 +147,23 @@ class Elect:
 
     generation: int
     members: tuple[Member, ...]
+    survivors: int = 0
+    planned: bool = False
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Give a record to the running trainers, which change to it in place. `rank` is None if this node leaves."""
+
+    record: GenerationRecord
+    rank: int | None
+
+
+@dataclass(frozen=True)
+class AwaitChange:
+    """Note the time since when the members of the running generation have to change, or that they no longer have to."""
+
+    is_needed: bool = True
 
 
 @dataclass(frozen=True)
@@ -197,4 +224,16 @@ class Leave:
     reclaim_unix: float | None = None
 
 
-Action = Start | Elect | RequestStop | RequestSave | Kill | Conclude | RecordRunOutcome | LoadRun | Leave
+Action = (
+    Start
+    | Elect
+    | HandOver
+    | AwaitChange
+    | RequestStop
+    | RequestSave
+    | Kill
+    | Conclude
+    | RecordRunOutcome
+    | LoadRun
+    | Leave
+)

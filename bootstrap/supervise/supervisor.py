@@ -20,6 +20,7 @@ from bootstrap.context import (
     read_node_document,
     report_failure,
 )
+from bootstrap.documents.supervisor_limits import PING_SECONDS
 from bootstrap.errors import BootstrapError, StepError
 from bootstrap.events.schema import SupervisorStarted
 from bootstrap.imds import InstanceIdentity
@@ -123,10 +124,10 @@ class Supervisor:
         state = load_state(context.system, context.layout, identity.instance_id)
         save_state(context.system, context.layout, state)
         self._loader = RunLoader(context, self._board.wake)
-        self._actor = Actor(context, self._board, identity, state, self._loader, command)
         self._anomalies = Anomalies(context)
-        self._pings = Pings(identity.private_address)
-        self._writer = HeartbeatWriter(self._board, self._heartbeat("ready", ""))
+        self._pings = Pings(identity.private_address, on_news=self._hurry_records)
+        self._actor = Actor(context, self._board, identity, state, self._loader, command, self._pings.tell)
+        self._writer = HeartbeatWriter(self._board, self._heartbeat("ready", ""), self._pings.tell)
         timings, wake = context.node.supervise, self._board.wake
         run_seconds = RUN_DOCUMENT_POLLS * timings.poll_seconds
         self._status = StatusWriter(context.system.unix_seconds)
@@ -214,10 +215,15 @@ class Supervisor:
         """Set the interval for reading the control records."""
         since, timings = situation.ready_since, self._context.node.supervise
         poll_seconds = timings.poll_seconds
+        active = situation.active
         eager = since is not None and situation.recorded is None and situation.now - since < EAGER_SECONDS
-        if situation.active is not None:  # a peer may be lost: check soon
-            eager = any((peer.unanswered_seconds or 0.0) > timings.heartbeat_seconds for peer in situation.peers)
+        if active is not None:  # a peer may be lost, or a change in place is under way: check soon
+            is_changing = active.pending is not None or active.changing_since is not None
+            eager = is_changing or any((peer.unanswered_seconds or 0.0) > PING_SECONDS for peer in situation.peers)
         self._records.interval_seconds = poll_seconds / EAGER_FACTOR if eager else poll_seconds
+
+    def _hurry_records(self) -> None:
+        self._records.hurry()
 
     def _choose_scope(self) -> None:
         """Switch to the control records of another run, after the old run's trainers have exited."""

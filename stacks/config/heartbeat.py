@@ -26,7 +26,7 @@ class SuperviseConfig(Section):
         ge=MIN_HEARTBEAT_SECONDS,
     )
     heartbeat_timeout_seconds: float = setting(
-        "Seconds without a heartbeat in S3 after which a peer is lost. If its pings also fail, half of this "
+        "Seconds without a heartbeat in S3 after which a peer is lost. If its pings also fail, three tenths of this "
         "time is enough.",
         edit="replaces nodes",
         default=10.0,

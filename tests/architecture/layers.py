@@ -19,6 +19,7 @@ LAYERS: dict[str, list[str]] = {
     "bootstrap.supervise": [
         "leaving membership run_loading saved_state volume_snapshot",
         "monitors run_status situation",
+        "in_place",
         "decide gpu_watches trainers",
         "anomalies",
         "actor",
@@ -94,7 +95,7 @@ LAYERS: dict[str, list[str]] = {
         "config user_code",
         "process",
         "checkpoint observe",
-        "data tuning",
+        "data reform tuning",
         "models",
         "inference loop",
         "bench script",
@@ -121,7 +122,7 @@ LAYERS: dict[str, list[str]] = {
         "data_source early_stopping interruption job last_save lr_schedule optimizer step_result",
         "control_flags loss_watch",
         "run",
-        "build non_finite reporting rollback saves step validation",
+        "build non_finite reforming reporting rollback saves step validation",
         "trainer",
     ],
     "trainstack": [

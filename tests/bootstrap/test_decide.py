@@ -40,8 +40,8 @@ from bootstrap.supervise.situation import (
 ME, YOU, THIRD = Member("i-me", "10.0.0.1"), Member("i-you", "10.0.0.2"), Member("i-third", "10.0.0.3")
 NOW, UNIX = 1000.0, 1_800_000_000.0
 TIMEOUT, GANG_TIMEOUT = 10.0, 60.0
-HALF = TIMEOUT / 2
 TIMINGS = SuperviseTimings(1.0, 2.0, TIMEOUT, GANG_TIMEOUT, 600.0)
+DOUBT = TIMINGS.doubt_seconds
 NOTICE = InterruptionNotice("terminate", UNIX + 120)
 LEAVES = "spot interruption (terminate)"
 
@@ -152,7 +152,7 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
         ("nor a silent one", situation(peers=(peer(silent_seconds=TIMEOUT + 1),)), []),
         (
             "nor one without heartbeats and pongs",
-            situation(peers=(peer(silent_seconds=HALF + 1, unanswered_seconds=HALF + 1),)),
+            situation(peers=(peer(silent_seconds=DOUBT + 1, unanswered_seconds=DOUBT + 1),)),
             [],
         ),
         ("nor a draining one", situation(peers=(peer(state="draining"),)), []),
@@ -170,7 +170,9 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
         ),
         (
             "nor one without heartbeats and pongs, in training",
-            situation(wanted=Wanted("d1", 1, 1), peers=(trains(silent_seconds=HALF + 1, unanswered_seconds=HALF + 1),)),
+            situation(
+                wanted=Wanted("d1", 1, 1), peers=(trains(silent_seconds=DOUBT + 1, unanswered_seconds=DOUBT + 1),)
+            ),
             [Elect(1, (ME,))],
         ),
         (
@@ -410,22 +412,22 @@ def test_between_generations(name: str, given: Situation, expected: list[Any]) -
         ("silent for less", training(peers=(trains(silent_seconds=TIMEOUT),)), []),
         (
             "silent for half the time, without pongs",
-            training(peers=(trains(silent_seconds=HALF + 1, unanswered_seconds=HALF + 1),)),
+            training(peers=(trains(silent_seconds=DOUBT + 1, unanswered_seconds=DOUBT + 1),)),
             [Kill("lost_peer", "i-you does not send heartbeats or respond to pings")],
         ),
         (
             "no pongs for less than that: datagrams may be lost",
-            training(peers=(trains(silent_seconds=HALF + 1, unanswered_seconds=HALF),)),
+            training(peers=(trains(silent_seconds=DOUBT + 1, unanswered_seconds=DOUBT),)),
             [],
         ),
         (
             "no pongs, but heartbeats: datagrams are dropped",
-            training(peers=(trains(silent_seconds=HALF, unanswered_seconds=100),)),
+            training(peers=(trains(silent_seconds=DOUBT, unanswered_seconds=100),)),
             [],
         ),
         (
             "neither heartbeats nor pongs, but the generation has just started",
-            training(peers=(trains(silent_seconds=50, unanswered_seconds=50),), active=active(started_at=NOW - HALF)),
+            training(peers=(trains(silent_seconds=50, unanswered_seconds=50),), active=active(started_at=NOW - DOUBT)),
             [],
         ),
         ("no longer in the records", training(peers=()), [Kill("lost_peer", "i-you does not send heartbeats")]),

@@ -96,3 +96,28 @@ def test_a_foreign_address_falls_back_to_heart_beats(caplog: pytest.LogCaptureFi
     assert pings.port == 0
     assert "using only heartbeats" in caplog.text
     pings.stop()
+
+
+def test_news_from_a_peer_are_heard(them: Pings) -> None:
+    heard: list[bool] = []
+    listener = Pings("127.0.0.1", INTERVAL_SECONDS, lambda: heard.append(True))
+    listener.start()
+    try:
+        them.follow({"i-you": ("127.0.0.1", listener.port)})
+        them.tell()
+        wait(lambda: them._targets["i-you"].answered)
+        assert not heard  # the sender is not a peer
+        listener.follow({"i-them": ("127.0.0.1", them.port)})
+        them.tell()
+        wait(lambda: heard)
+    finally:
+        listener.stop()
+
+
+def test_pings_follow_each_other_faster_while_an_answer_is_missing(us: Pings, them: Pings) -> None:
+    us.follow({"i-you": ("127.0.0.1", them.port)})
+    wait(lambda: us._targets["i-you"].answered)
+    them.stop()
+    wait(lambda: us._next_seconds() == INTERVAL_SECONDS / 4)
+    us.follow({})
+    assert us._next_seconds() == INTERVAL_SECONDS

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from training.process.distributed import Gang
 
 PRELOADED = ["training.loop.trainer", "training.config", "torch._dynamo", "training.checkpoint.storage.s3"]
 
@@ -21,3 +25,20 @@ def run_rank(arguments: list[str], environment: dict[str, str], stderr: str) -> 
     from training.__main__ import main
 
     sys.exit(main(arguments))
+
+
+def run_rank_behind(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
+    """Run a trainer process whose eighth step fails although the step's last collective has completed."""
+    from training.process.distributed import Gang
+
+    passed: list[int] = []
+    original = Gang.pass_gate
+
+    def pass_gate(gang: Gang, numbers: Any) -> None:
+        original(gang, numbers)
+        passed.append(1)
+        if len(passed) == 8:
+            raise RuntimeError("gloo: an error injected after the last collective of a step")
+
+    setattr(Gang, "pass_gate", pass_gate)  # noqa: B010
+    run_rank(arguments, environment, stderr)

@@ -57,6 +57,7 @@ def run_of(gang: Gang, dataset: Path, micro_batch_size: int) -> Any:
         model=model,
         replica=Replica(model, gang, config.parallel),
         micro_batch_size=micro_batch_size,
+        is_gated=False,
         precision=Precision("fp32", "cpu"),
         train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, CPU, 8),
     )
@@ -70,6 +71,22 @@ def test_accumulation_changes_only_the_order_of_additions(alone: Gang, tiny_data
             assert other.loss.item() == pytest.approx(first.loss.item(), abs=1e-6)
             assert other.gradient_norm.item() == pytest.approx(first.gradient_norm.item(), rel=1e-5)
     assert [(run.state.step, run.state.position) for run in runs] == [(5, 40)] * 3
+
+
+@pytest.mark.parametrize(("ranks", "moves"), [(1, True), (0, False)])
+def test_a_step_changes_nothing_unless_all_ranks_have_passed_its_gate(
+    ranks: int, moves: bool, alone: Gang, tiny_dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(alone, tiny_dataset, 8)
+    take_step(run, 1e-3)
+    run.is_gated = True
+    monkeypatch.setattr(Gang, "pass_gate", lambda gang, numbers: numbers[0].fill_(ranks))
+    before = {name: tensor.clone() for name, tensor in run.state.tensors().items()}
+    result = take_step(run, 1e-3)
+    after = run.state.tensors()
+    assert all(not torch.equal(before[name], after[name]) for name in before) is moves
+    assert all(torch.equal(before[name], after[name]) for name in before) is not moves
+    assert result.passed is not None and result.passed.item() == ranks
 
 
 def test_untrained_model_has_the_loss_of_a_uniform_guess(alone: Gang, tiny_dataset: Path) -> None:

@@ -10,7 +10,7 @@ from training.checkpoint.log import LogWriter
 from training.checkpoint.manifest import Subject
 from training.checkpoint.resume import Resumed, resume
 from training.checkpoint.retention import Retention
-from training.checkpoint.save.executors import choose_placement
+from training.checkpoint.save.executors import Placement, choose_placement
 from training.checkpoint.save.proof import Verification, prove_loadable
 from training.checkpoint.save.rank_save import SavePlan, chunks_by_hash
 from training.checkpoint.save.writer import CheckpointWriter
@@ -80,7 +80,61 @@ def open_store(
         compress=compress,
         yields=placement.shares_cores,
     )
-    writer = CheckpointWriter(backend, plan, log[0] if log else None, placement, gang.store)
-    state.optimizer.register_step_pre_hook(lambda *_: writer.before_update())
+    writer = _start_writer(gang, backend, state, plan, log[0] if log else None, placement)
     writer.committed_step = resumed.manifest.step if resumed is not None and resumed.is_durable else None
     return writer, resumed
+
+
+def reopen_store(
+    gang: Gang,
+    backend: Backend,
+    state: TrainingState,
+    *,
+    generation: int,
+    retention: Retention,
+    committed_step: int | None,
+) -> CheckpointWriter:
+    """Take over a run's store for a generation that continues from memory, and start this rank's writer.
+
+    All ranks make the same call, after :meth:`CheckpointWriter.abandon` of the earlier writer.
+
+    Raises:
+        StoreError: The store cannot be read.
+        SupersededError: A later generation owns the store.
+    """
+    log: list[LogWriter] = []
+
+    def raise_fence() -> tuple[int, str]:
+        log.append(LogWriter(backend, generation))
+        return log[0].fence, secrets.token_hex(16)
+
+    fence, secret = gang.ask_rank_zero(raise_fence)
+    placement = choose_placement(
+        gang.local_rank, gang.local_world_size, torch.get_num_threads(), on_gpu=gang.device.type == "cuda"
+    )
+    plan = SavePlan(
+        rank=gang.rank,
+        world_size=gang.world_size,
+        fence=fence,
+        secret=secret,
+        retention=retention,
+        threads=placement.threads,
+        yields=placement.shares_cores,
+    )
+    writer = _start_writer(gang, backend, state, plan, log[0] if log else None, placement)
+    writer.committed_step = committed_step
+    return writer
+
+
+def no_writer(backend: Backend) -> CheckpointWriter:
+    """Return the writer of a rank that has not joined its gang yet. :func:`reopen_store` replaces it."""
+    return CheckpointWriter(backend, SavePlan(rank=0, world_size=1, fence=0), None)
+
+
+def _start_writer(
+    gang: Gang, backend: Backend, state: TrainingState, plan: SavePlan, log: LogWriter | None, placement: Placement
+) -> CheckpointWriter:
+    writer = CheckpointWriter(backend, plan, log, placement, gang.store)
+    hook = state.optimizer.register_step_pre_hook(lambda *_: writer.before_update())
+    writer.on_abandon = hook.remove
+    return writer

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from training.checkpoint.manifest import Subject
-from training.checkpoint.opening import open_store
+from training.checkpoint.opening import no_writer, open_store
+from training.checkpoint.resume import Resumed
 from training.checkpoint.retention import Retention
 from training.checkpoint.state.generators import seed_generators, seed_random_state
 from training.checkpoint.state.training_state import TrainingState
@@ -34,6 +35,7 @@ from training.process.distributed import ControlFlags, Gang
 from training.process.execution import choose_attention
 from training.process.precision import Precision, choose_precision
 from training.process.replication import Replica
+from training.reform.ledger import StepLedger
 from training.tuning.micro_batch_size import Trial, find_micro_batch
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class StopBeforeStepsError(Exception):
 
 def build_run(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsFile) -> Run:
     """Build a run and restore it from the newest checkpoint. All ranks call it together.
+
+    A rank that joins a running gang builds the run alone, and takes its state from the gang later.
 
     Raises:
         ConfigurationError: Config, data and hardware are inconsistent, or the checkpoint belongs to another model or
@@ -65,6 +69,8 @@ def build_run(job: Job, gang: Gang, interruption: Interruption, metrics: Metrics
     seed_generators(config.seed)
     model, objective = _build_model(config, source, gang)
     state = TrainingState(model, build_optimizer(model, config.optimizer), precision.scaler())
+    if config.parallel.reform and state.scaler.is_enabled():
+        raise ConfigurationError(["parallel.reform: true: does not support precision fp16; use bf16, or set false"])
     forward = cast(nn.Module, torch.compile(objective)) if config.compile else objective
     micro_batch_size = _micro_batch_size(config, objective, precision, source, gang, interruption)
     replica = Replica(forward, gang, config.parallel)
@@ -75,24 +81,30 @@ def build_run(job: Job, gang: Gang, interruption: Interruption, metrics: Metrics
     seed_random_state(config.seed, gang.rank, step=0)
     subject = _subject(config, source)
     backend = open_backend(job.checkpoints)
-    writer, resumed = open_store(
-        gang,
-        backend,
-        state,
-        generation=job.generation,
-        retention=Retention.from_settings(config.checkpoint),
-        seed=config.seed,
-        subject=subject,
-        verification=config.checkpoint.verification,
-    )
+    resumed: Resumed | None = None
+    if job.joins:
+        writer = no_writer(backend)
+    else:
+        writer, resumed = open_store(
+            gang,
+            backend,
+            state,
+            generation=job.generation,
+            retention=Retention.from_settings(config.checkpoint),
+            seed=config.seed,
+            subject=subject,
+            verification=config.checkpoint.verification,
+        )
     kept = {} if resumed is None else resumed.manifest.extra
     if config.micro_batch_size == "auto":
         # With an unchanged size, gradients are added in the same order, so resumed and uninterrupted runs are
         # bit-identical.
         micro_batch_size = min(micro_batch_size, kept.get("micro_batch_size", micro_batch_size))
-    if resumed is None and config.initial_weights is not None:
+    if resumed is None and not job.joins and config.initial_weights is not None:
         title = load_initial_weights_together(gang, config.initial_weights, config.model, model, subject)
         logger.info("the run starts from the weights of %s", title)
+    ledger = StepLedger(state.step, str(job.generation)) if config.parallel.reform else None
+    share = len(gang.share_of(config.global_batch_size))
     return Run(
         config=config,
         gang=gang,
@@ -113,13 +125,15 @@ def build_run(job: Job, gang: Gang, interruption: Interruption, metrics: Metrics
         subject=subject,
         backend=backend,
         writer=writer,
-        flags=DeferredFlags(gang, state.scaler.is_enabled(), _max_skipped_steps(config)),
+        flags=DeferredFlags(gang, state.scaler.is_enabled(), _max_skipped_steps(config), ledger),
         watch=LossWatch(config.recovery, kept.get("watch")),
         patience=Patience(config.early_stopping, kept.get("patience")),
         generation=job.generation,
         run_directory=job.run_directory,
         resumed_from_step=None if resumed is None else resumed.manifest.step,
         validation=None if resumed is None else resumed.manifest.validation,
+        ledger=ledger,
+        compiled_sizes={micro_batch_size, share % micro_batch_size} - {0},
     )
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from training.errors import NonFiniteLossError
+from training.errors import GateError, NonFiniteLossError
 from training.loop.step_result import StepReport, StepResult
 from training.process.distributed import ControlFlags, Gang
 from training.process.stopwatch import Laps
+from training.reform.ledger import StepLedger
 
 
 class _Readback:
@@ -45,23 +47,34 @@ class DeferredFlags:
         gang: ranks that participate in the all-reduce.
         tolerates_infinite_gradients: True if a gradient scaler skips steps with infinite gradients.
         max_skipped_steps: maximum number of consecutive steps with a non-finite loss or gradient before the run fails.
+        ledger: ledger to which every complete step is added; None: steps have no gate.
     """
 
-    def __init__(self, gang: Gang, tolerates_infinite_gradients: bool, max_skipped_steps: int = 0) -> None:
+    def __init__(
+        self,
+        gang: Gang,
+        tolerates_infinite_gradients: bool,
+        max_skipped_steps: int = 0,
+        ledger: StepLedger | None = None,
+    ) -> None:
         self._gang = gang
+        self._ledger = ledger
         self._tolerates_infinite_gradients = tolerates_infinite_gradients
         self._lag_steps = 1 if gang.device.type == "cuda" else 0
         self._max_skipped_steps = max_skipped_steps
-        self._consecutive_skips = 0
         self._unread: deque[tuple[StepReport, _Readback, Laps]] = deque()
         self._posted: StepReport | None = None
         self._reports: list[StepReport] = []
+        self.consecutive_skips = 0
 
     def add(
         self, step: int, result: StepResult, learning_rate: float, step_seconds: float, checkpoint_seconds: float = 0.0
     ) -> None:
         """Add the result of a step without waiting for its values."""
-        numbers = _Readback(torch.stack([result.loss.detach().double(), result.gradient_norm.detach().double()]))
+        values = [result.loss.detach().double(), result.gradient_norm.detach().double()]
+        # Without a gate, only the sum over the ranks is the step's loss.
+        passed = torch.full_like(values[0], self._gang.world_size) if result.passed is None else result.passed
+        numbers = _Readback(torch.stack([*values, passed]))
         report = StepReport(step, 0.0, learning_rate, 0.0, step_seconds, checkpoint_seconds=checkpoint_seconds)
         self._unread.append((report, numbers, result.laps))
 
@@ -82,11 +95,12 @@ class DeferredFlags:
         if agreed is None:
             return ControlFlags()
         if self._posted is not None:
-            report = replace(self._posted, loss=agreed.loss, skipped=bool(agreed.non_finite))
+            loss = agreed.loss if self._ledger is None else self._posted.loss
+            report = replace(self._posted, loss=loss, skipped=bool(agreed.non_finite))
             self._posted = None
-            self._consecutive_skips = self._consecutive_skips + 1 if report.skipped else 0
-            if self._consecutive_skips > self._max_skipped_steps:
-                raise NonFiniteLossError(report.step - self._consecutive_skips + 1, report.loss, report.gradient_norm)
+            self.consecutive_skips = self.consecutive_skips + 1 if report.skipped else 0
+            if self.consecutive_skips > self._max_skipped_steps:
+                raise NonFiniteLossError(report.step - self.consecutive_skips + 1, report.loss, report.gradient_norm)
             self._reports.append(report)
         return agreed
 
@@ -106,8 +120,28 @@ class DeferredFlags:
         self._gang.collect()
         self._unread.clear()
         self._posted = None
-        self._consecutive_skips = 0
+        self.consecutive_skips = 0
         self._reports = []
+
+    def recover(self) -> list[StepReport]:
+        """Return the reports of all complete steps that the loop has not taken, without a collective.
+
+        Every value is the same on all ranks, because each step's gate has summed the loss. Steps after the first that
+        was aborted are dropped: none of them has changed a weight.
+        """
+        found = [*self._reports, *([] if self._posted is None else [self._posted])]
+        self._reports, self._posted = [], None
+        try:
+            while self._unread:
+                found.append(self._read_oldest())
+        except GateError:
+            self._unread.clear()
+        return found
+
+    def restart(self, reports: Iterable[StepReport], consecutive_skips: int) -> None:
+        """Continue with these reports after the gang has been formed again."""
+        self._unread.clear()
+        self._posted, self._reports, self.consecutive_skips = None, list(reports), consecutive_skips
 
     @property
     def reports(self) -> tuple[StepReport, ...]:
@@ -120,8 +154,21 @@ class DeferredFlags:
         return reports
 
     def _with_oldest_result(self, flags: ControlFlags) -> ControlFlags:
+        self._posted = self._read_oldest()
+        return replace(flags, loss=self._posted.loss, non_finite=float(self._posted.skipped))
+
+    def _read_oldest(self) -> StepReport:
+        """Read the oldest result, and add its step to the ledger.
+
+        Raises:
+            GateError: A collective of the step was aborted, so no rank has applied it.
+        """
         report, numbers, laps = self._unread.popleft()
-        loss, gradient_norm = numbers.values()
-        self._posted = replace(report, gradient_norm=gradient_norm, phase_seconds=laps.seconds())
+        loss, gradient_norm, passed = numbers.values()
+        if self._ledger is not None:
+            if passed != self._gang.world_size:
+                raise GateError(f"step {report.step}: a collective was aborted; the weights have not changed")
+            self._ledger.note(report.step, loss, gradient_norm)
         is_finite = math.isfinite(loss) and (self._tolerates_infinite_gradients or math.isfinite(gradient_norm))
-        return replace(flags, loss=loss, non_finite=float(not is_finite))
+        seconds = laps.seconds()
+        return replace(report, loss=loss, gradient_norm=gradient_norm, phase_seconds=seconds, skipped=not is_finite)

@@ -19,6 +19,7 @@ class Job:
         run_directory: directory for stop and save requests, outcomes and metrics.
         generation: the gang's generation number.
         dataset_url: URL from which the dataset was staged or is streamed; None if not given.
+        joins: True if this node joins a running gang, and takes its state from it.
     """
 
     config: TrainingConfig
@@ -27,3 +28,4 @@ class Job:
     run_directory: Path
     generation: int
     dataset_url: str | None = None
+    joins: bool = False

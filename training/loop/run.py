@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,6 +25,7 @@ from training.observe.metrics import MetricsFile
 from training.process.distributed import Gang
 from training.process.precision import Precision
 from training.process.replication import Replica
+from training.reform.ledger import StepLedger
 
 
 @dataclass
@@ -41,6 +42,9 @@ class Run:
         loss_terms_per_sequence: tokens per sequence; 1 for a user-supplied dataset.
         resumed_from_step: step of the checkpoint that the run resumed from; None for a new run.
         validation: newest validation with a finite loss.
+        ledger: the complete steps; None unless the gang can be formed again (`parallel.reform`).
+        is_updating: True inside an optimizer step.
+        compiled_sizes: sizes of micro-batches for which the model has been compiled.
     """
 
     config: TrainingConfig
@@ -69,6 +73,14 @@ class Run:
     run_directory: Path
     resumed_from_step: int | None
     validation: ValidationRecord | None = None
+    ledger: StepLedger | None = None
+    is_updating: bool = False
+    compiled_sizes: set[int] = field(default_factory=set)
+
+    @property
+    def is_gated(self) -> bool:
+        """True if each step passes a gate, so that an aborted collective cannot change a weight."""
+        return self.ledger is not None and self.gang.world_size > 1
 
     @property
     def is_main(self) -> bool:

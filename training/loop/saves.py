@@ -53,18 +53,33 @@ class Saves:
         self._saving_since = 0.0
         self._usual_seconds: float | None = None
         self._step_seconds = 0.0
-        checkpoint = run.config.checkpoint
-        # Only rank 0 decides when enough time has passed for a save. The control flags share the decision.
-        self._interval_seconds = (
-            checkpoint.interval_minutes * 60 if checkpoint.interval_minutes is not None and run.is_main else math.inf
-        )
         self._last_begin = self._durable_seconds = time.monotonic()
         self._durable_step = run.state.step
         self._has_warned = False
-        is_automatic = checkpoint.interval_steps == "auto" and run.is_main
-        self._automatic = (
-            AutomaticInterval(checkpoint.failure_interval_seconds, time.monotonic()) if is_automatic else None
-        )
+        self._interval_seconds = math.inf
+        self._automatic: AutomaticInterval | None = None
+        self._choose_interval()
+
+    def _choose_interval(self) -> None:
+        """Only rank 0 decides when enough time has passed for a save. The control flags share the decision."""
+        run, checkpoint = self._run, self._run.config.checkpoint
+        has_minutes = checkpoint.interval_minutes is not None and run.is_main
+        self._interval_seconds = (checkpoint.interval_minutes or 0) * 60 if has_minutes else math.inf
+        if checkpoint.interval_steps != "auto" or not run.is_main:
+            self._automatic = None
+        elif self._automatic is None:
+            self._automatic = AutomaticInterval(checkpoint.failure_interval_seconds, time.monotonic())
+
+    @property
+    def unfinished(self) -> str | None:
+        """The reason of the save that is due; a save that is in flight while the gang changes is due again."""
+        return self._due or (None if self.saving_step is None else "reform")
+
+    def restart(self, due: str | None) -> None:
+        """Continue after the gang has been formed again."""
+        self._due, self.saving_step = due, None
+        self._durable_step = min(self._durable_step, self._run.state.step)
+        self._choose_interval()
 
     def note_step(self, seconds: float) -> None:
         """Record the duration of a step."""

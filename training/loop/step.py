@@ -40,14 +40,31 @@ def take_step(run: Run, rate: float) -> StepResult:
         laps.mark("backward")
     if not terms.is_exact:
         loss_share = _correct(run, loss_share, terms.count, targets)
+    passed = None
+    if run.is_gated:
+        loss_share, passed = _pass_gate(run, loss_share)
     state.scaler.unscale_(state.optimizer)
     limit = config.optimizer.max_grad_norm
     gradient_norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), math.inf if limit is None else limit)
-    _update(run, rate, gradient_norm)
+    run.is_updating = True
+    _update(run, rate, gradient_norm, passed)
     state.step += 1
     state.position += config.global_batch_size
+    run.is_updating = False
     laps.mark("optimizer")
-    return StepResult(loss_share, gradient_norm, laps)
+    return StepResult(loss_share, gradient_norm, laps, passed)
+
+
+def _pass_gate(run: Run, loss_share: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss of the global batch, and the number of ranks that took part in the gradient exchange.
+
+    An aborted collective can return without an error, with wrong gradients (NCCL). This all-reduce is the last on the
+    same communicator, so its first sum equals the number of ranks only if no collective of the step was aborted.
+    """
+    one = torch.ones((), dtype=torch.float64, device=run.gang.device)
+    numbers = torch.stack([one, loss_share.double()])
+    run.gang.pass_gate(numbers)
+    return numbers[1], numbers[0]
 
 
 def _correct(run: Run, loss_share: Tensor, estimate: float, targets: float) -> Tensor:
@@ -63,7 +80,7 @@ def _correct(run: Run, loss_share: Tensor, estimate: float, targets: float) -> T
     return loss_share * factor
 
 
-def _update(run: Run, rate: float, gradient_norm: Tensor) -> None:
+def _update(run: Run, rate: float, gradient_norm: Tensor, passed: Tensor | None) -> None:
     optimizer, scaler = run.state.optimizer, run.state.scaler
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -72,7 +89,10 @@ def _update(run: Run, rate: float, gradient_norm: Tensor) -> None:
         scaler.update()
     else:
         # The fused kernel reads found_inf on the device and skips the update if it is set, so the host does not wait.
-        optimizer.found_inf = (~torch.isfinite(gradient_norm)).float()  # type: ignore[attr-defined]
+        is_refused = ~torch.isfinite(gradient_norm)
+        if passed is not None:
+            is_refused = is_refused | (passed != run.gang.world_size)
+        optimizer.found_inf = is_refused.float()  # type: ignore[attr-defined]
         optimizer.grad_scale = None  # type: ignore[attr-defined]
         optimizer.step()
         del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]

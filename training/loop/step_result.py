@@ -18,11 +18,14 @@ class StepResult:
         loss: this rank's share of the loss, a scalar. The sum over all ranks is the mean over all tokens.
         gradient_norm: global gradient norm before clipping, a scalar that is the same on all ranks.
         laps: durations of the step's phases.
+        passed: number of ranks that have passed the step's gate; None without a gate. With a gate, ``loss`` is already
+            the sum over all ranks.
     """
 
     loss: Tensor
     gradient_norm: Tensor
     laps: Laps
+    passed: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,19 @@ class MetricsFile:
         self._file = None if path is None else path.open("a", encoding="utf-8")
         self._sinks: list[Sink] = []
 
+    @property
+    def is_open(self) -> bool:
+        """True on the rank that writes the records."""
+        return self._file is not None
+
+    def move(self, path: Path | None) -> None:
+        """Write all further records to another file; None discards them. The sinks of this process end."""
+        self.close()
+        if self._file is not None:
+            self._file.close()
+        self._file = None if path is None else path.open("a", encoding="utf-8")
+        self._sinks = []
+
     def add_sinks(self, sinks: Iterable[Sink]) -> None:
         """Also pass all further records to these sinks."""
         self._sinks += sinks

@@ -7,6 +7,7 @@ flags is deferred: flags are posted after one step and collected after the next,
 from __future__ import annotations
 
 import datetime
+import gc
 import logging
 import os
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from training.errors import ConfigurationError, PeerError
+from training.process.connections import Connection, shut_down, tcp_connections
 from training.process.messages import decode, encode
 from training.process.store import host_store
 
@@ -46,6 +48,9 @@ class ControlFlags:
         busy: 1 while a save is in flight on this rank.
         failed: 1 if a save failed on this rank.
         leaving: 1 if this rank will stop soon, so that a save that begins now would delay the last save.
+        next: the generation that this rank is ready to change to; 0: none.
+        next_squared: its square. All ranks are ready for the same generation g if and only if the sums are W * g and
+            W * g * g (equality in the Cauchy-Schwarz inequality).
     """
 
     loss: float = 0.0
@@ -56,6 +61,8 @@ class ControlFlags:
     busy: float = 0.0
     failed: float = 0.0
     leaving: float = 0.0
+    next: float = 0.0
+    next_squared: float = 0.0
 
 
 class Gang:
@@ -79,8 +86,9 @@ class Gang:
         self.local_world_size = local_world_size
         self.device = device
         self.store = store
-        self._host_group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        self._host_group: Any = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
         self._posted: tuple[Tensor, dist.Work | None] | None = None
+        self._connections: frozenset[Connection] = frozenset()
 
     def post(self, flags: ControlFlags) -> None:
         """Start an all-reduce of this rank's control flags. All ranks must post the same number of times."""
@@ -109,9 +117,13 @@ class Gang:
 
     def ask_rank_zero(self, question: Callable[[], Answer]) -> Answer:
         """Call ``question`` on rank 0 and return its result, or raise its exception, on every rank."""
+        return self.ask(0, question)
+
+    def ask(self, source: int, question: Callable[[], Answer]) -> Answer:
+        """Call ``question`` on rank ``source`` and return its result, or raise its exception, on every rank."""
         failure: Exception | None = None
         answer: Any = None
-        if self.rank == 0:
+        if self.rank == source:
             try:
                 answer = question()
                 message = encode(answer)
@@ -122,10 +134,10 @@ class Gang:
             message = b""
         if self.world_size > 1:
             size = torch.tensor([len(message)])
-            dist.broadcast(size, src=0, group=self._host_group)
+            dist.broadcast(size, src=source, group=self._host_group)
             content = _buffer(message, _checked_size(size))
-            dist.broadcast(content, src=0, group=self._host_group)
-            if self.rank:
+            dist.broadcast(content, src=source, group=self._host_group)
+            if self.rank != source:
                 answer = decode(content.numpy().tobytes())
                 failure = answer if isinstance(answer, Exception) else None
         if failure is not None:
@@ -165,6 +177,13 @@ class Gang:
         if self.world_size > 1:
             dist.all_reduce(tensor, group=self._host_group if tensor.device.type == "cpu" else None)
 
+    def pass_gate(self, numbers: Tensor) -> None:
+        """Replace ``numbers`` with their sums over all ranks, after all earlier collectives of the gradient exchange.
+
+        They use the same communicator as the gradients. Does not make the host wait for a GPU.
+        """
+        dist.all_reduce(numbers)
+
     def share_of(self, count: int) -> range:
         """Return this rank's contiguous share of ``range(count)``. Share sizes differ by at most one."""
         return range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)
@@ -175,14 +194,68 @@ class Gang:
             self.collect()
         dist.destroy_process_group()
 
+    def break_connections(self) -> None:
+        """Make the collective in flight fail on this rank, and on the ranks connected to it. Called from any thread."""
+        if self.device.type == "cuda" and dist.is_initialized():
+            _c10d.distributed_c10d._abort_process_group()  # aborts every NCCL communicator of this process
+        shut_down(self._connections)
 
-def join_gang() -> Gang:
+    def disband(self) -> None:
+        """Destroy the process groups, whatever state they are in. The caller has dropped every reference to them."""
+        self.break_connections()
+        self._posted, self._host_group, self.store = None, None, None
+        gc.unfreeze()  # the wrapper of the model may be among the objects that collections skip
+        gc.collect()
+        if dist.is_initialized():  # otherwise aborted above
+            dist.destroy_process_group()
+
+    def assemble(self, store: Any, rank: int, world_size: int, timeout: datetime.timedelta) -> None:
+        """Form new process groups, with this process as a member, after :meth:`disband`.
+
+        Args:
+            store: a store that no other generation uses.
+            rank: this process's new rank.
+            world_size: number of processes.
+            timeout: limit for each collective until :meth:`settle`.
+        """
+        before = tcp_connections()
+        _initialize(_c10d.PrefixStore("collectives", store), rank, world_size, self.device, timeout)
+        self.rank, self.world_size, self.store = rank, world_size, _c10d.PrefixStore("gang", store)
+        self._host_group = dist.new_group(backend="gloo", timeout=timeout)
+        self._connections = tcp_connections() - before
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
+
+    def settle(self) -> None:
+        """Set the usual limit for collectives."""
+        for group in (None, self._host_group):
+            _c10d.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT, group)
+
+
+def prepare_changes() -> None:
+    """Set NCCL's variables for a gang that may change in place. Call it before the first process group.
+
+    torch then does not end the process after an aborted collective, and does not raise its errors in other calls. After
+    an abort, NVLink SHARP would fail to form a new communicator. None of this has been seen on a GPU yet.
+    Sources (2026-11): https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html and
+    https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html
+    """
+    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_ENABLE_MONITORING"):
+        os.environ[name] = "0"
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+
+
+def join_gang(alone: bool = False) -> Gang:
     """Join the processes started by the launcher or torchrun; without their variables, form a gang with one process.
+
+    Args:
+        alone: True for a process that joins a running gang later.
 
     Raises:
         ConfigurationError: This node runs more processes than it has GPUs.
     """
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if alone:
+        rank, world_size = 0, 1
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     device = _device(local_rank, local_world_size)
@@ -191,21 +264,28 @@ def join_gang() -> Gang:
         # If the master uses the loopback interface, all processes are on this machine, so gloo does not need other
         # interfaces.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if "RANK" in os.environ:
+    if "RANK" in os.environ and not alone:
         host_store()
         store, rank, world_size = next(_c10d.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
     else:
         store = _c10d.HashStore()
+    before = tcp_connections()
+    _initialize(_c10d.PrefixStore("collectives", store), rank, world_size, device, COLLECTIVE_TIMEOUT)
+    logger.info("rank %d of %d on %s", rank, world_size, device)
+    gang = Gang(rank, world_size, local_rank, local_world_size, device, _c10d.PrefixStore("gang", store))
+    gang._connections = tcp_connections() - before
+    return gang
+
+
+def _initialize(store: Any, rank: int, world_size: int, device: torch.device, timeout: datetime.timedelta) -> None:
     dist.init_process_group(
         backend="gloo" if device.type == "cpu" else "nccl",
-        store=_c10d.PrefixStore("collectives", store),
+        store=store,
         rank=rank,
         world_size=world_size,
-        timeout=COLLECTIVE_TIMEOUT,
+        timeout=timeout,
         device_id=None if device.type == "cpu" else device,
     )
-    logger.info("rank %d of %d on %s", rank, world_size, device)
-    return Gang(rank, world_size, local_rank, local_world_size, device, _c10d.PrefixStore("gang", store))
 
 
 def adopt_gang(device: torch.device) -> Gang:

@@ -11,16 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-Ending = Literal["finished", "stopped", "bad_configuration", "superseded", "failed"]
+Ending = Literal["finished", "stopped", "bad_configuration", "superseded", "not_reformed", "failed"]
 
 EXIT_CODES: dict[Ending, int] = {
     "finished": 0,
     "stopped": 75,
     "bad_configuration": 78,
     "superseded": 76,
+    "not_reformed": 74,
     "failed": 1,
 }
-"""Exit codes by outcome. 75 and 78 are EX_TEMPFAIL and EX_CONFIG from sysexits.h."""
+"""Exit codes by outcome. 74, 75 and 78 are EX_IOERR, EX_TEMPFAIL and EX_CONFIG from sysexits.h."""
 
 
 @dataclass(frozen=True)

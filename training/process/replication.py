@@ -48,21 +48,39 @@ class Replica:
         self._model = model
         self._gang = gang
         self.laps: Laps | None = None
+        self._settings = settings
         self._has_exchanged = False
         self._replicated: DistributedDataParallel | None = None
-        self._accepts_unused = gang.world_size == 1 or settings.find_unused_parameters or settings.static_graph
+        self._accepts_unused = True
         self._exchanges = True
         self._own_buffers: list[str] = []
+        self.replicate()
+
+    def disband(self) -> None:
+        """Drop DDP, and with it every reference to the process group."""
+        self._replicated = None
+
+    def replicate(self, *, is_equal: bool = False) -> None:
+        """Wrap the model in DDP for the gang's current ranks.
+
+        Args:
+            is_equal: True if all ranks already have the same parameters and buffers. Otherwise, rank 0's overwrite the
+                others.
+        """
+        gang, settings = self._gang, self._settings
+        self._accepts_unused = gang.world_size == 1 or settings.find_unused_parameters or settings.static_graph
+        self._own_buffers = []
         if gang.world_size == 1:
             return
-        self._leave_to_gang(model)
+        self._leave_to_gang(self._model)
         self._replicated = DistributedDataParallel(
-            model,
+            self._model,
             device_ids=[gang.device.index] if gang.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             bucket_cap_mb=settings.bucket_mib,
             static_graph=settings.static_graph,
             find_unused_parameters=settings.find_unused_parameters,
+            init_sync=not is_equal,
         )
         exchange = EXCHANGES[settings.gradient_compression]
 

@@ -37,6 +37,20 @@ def host_store() -> None:
         raise PeerError(f"{address}:{port}: rank 0 cannot host the gang's store ({error})") from error
 
 
+def gang_store(address: str, port: int, is_host: bool, timeout: timedelta) -> TCPStore:
+    """Return a generation's store, as its host or as a client.
+
+    Raises:
+        PeerError: The host cannot listen, or a client cannot connect within the timeout.
+    """
+    try:
+        if is_host:
+            return store_on_address(address, port, timeout)
+        return TCPStore(address, port, None, False, timeout)
+    except (OSError, RuntimeError) as error:
+        raise PeerError(f"{address}:{port}: no store of the next generation ({error})") from error
+
+
 def store_on_address(host: str, port: int, timeout: timedelta) -> TCPStore:
     """Return a store whose server listens only on the host's address.
 

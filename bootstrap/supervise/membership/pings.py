@@ -1,4 +1,4 @@
-"""Pings between supervisors: one datagram in each direction, about once per second.
+"""Pings between supervisors: one datagram in each direction, about once per second, and one for important news.
 
 Heartbeats in S3 determine whether a peer is alive. Missing pongs are additional evidence that only shortens the time
 until a silent peer is considered lost (`Peer.is_silent`). For a peer that has never responded, for example because
@@ -14,14 +14,14 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from bootstrap.documents.supervisor_limits import PING_SECONDS
+from bootstrap.documents.supervisor_limits import MISSING_PING_SECONDS, PING_SECONDS
 
 logger = logging.getLogger(__name__)
 
-_PING, _PONG = b"trainstack?", b"trainstack!"
+_PING, _PONG, _NEWS = b"trainstack?", b"trainstack!", b"trainstack+"
 _MAX_BYTES = 128
 
 Address = tuple[str, int]
@@ -40,8 +40,11 @@ class _Target:
 class Pings:
     """Pings peers over one socket in one thread. The public methods are thread-safe."""
 
-    def __init__(self, address: str, interval_seconds: float = PING_SECONDS) -> None:
+    def __init__(
+        self, address: str, interval_seconds: float = PING_SECONDS, on_news: Callable[[], None] = lambda: None
+    ) -> None:
         self._interval_seconds = interval_seconds
+        self._on_news = on_news
         self._targets: dict[str, _Target] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -89,15 +92,33 @@ class Pings:
             target = self._targets.get(name)
             return target.since if target is not None and target.answered else None
 
+    def tell(self) -> None:
+        """Tell all peers to read the control records now. The records decide; a lost datagram only costs time."""
+        with self._lock:
+            addresses = [target.address for target in self._targets.values()]
+        if self._socket is not None:
+            for address in addresses:
+                _send(self._socket, _NEWS, address)
+
     def _work(self, own: socket.socket) -> None:
         next_at = 0.0
         while not self._ended.is_set():
             if time.monotonic() >= next_at:
                 self._ping(own)
-                next_at = time.monotonic() + self._interval_seconds
+                next_at = time.monotonic() + self._next_seconds()
             readable, _, _ = select.select([own], [], [], self._interval_seconds / 4)
             if readable:
                 self._receive(own)
+
+    def _next_seconds(self) -> float:
+        """Return the time until the next pings, which is shorter while a peer that has answered before does not."""
+        now, share = time.monotonic(), MISSING_PING_SECONDS / PING_SECONDS
+        with self._lock:
+            is_missing = any(
+                target.answered and target.since is not None and now - target.since >= self._interval_seconds * share
+                for target in self._targets.values()
+            )
+        return self._interval_seconds * share if is_missing else self._interval_seconds
 
     def _ping(self, own: socket.socket) -> None:
         with self._lock:
@@ -114,6 +135,11 @@ class Pings:
             return
         if message.startswith(_PING):
             _send(own, _PONG + message[len(_PING) :], sender)
+        elif message == _NEWS:
+            with self._lock:
+                is_known = any(target.address == sender for target in self._targets.values())
+            if is_known:
+                self._on_news()
         elif message.startswith(_PONG):
             with self._lock:
                 for name, target in self._targets.items():

@@ -15,7 +15,7 @@ from bootstrap.documents.decoding import Between, Matches, decode_record
 from bootstrap.errors import ControlStoreError, DocumentError
 
 NodeState = Literal["ready", "training", "draining", "finished"]
-GenerationOutcome = Literal["finished", "stopped", "failed", "lost_peer", "bad_configuration"]
+GenerationOutcome = Literal["finished", "stopped", "failed", "lost_peer", "bad_configuration", "killed"]
 Verdict = Literal["finished", "failed", "bad_configuration"]
 
 MAX_GENERATION = 99_999_999
@@ -50,7 +50,13 @@ class Member:
 
 @dataclass(frozen=True)
 class GenerationRecord:
-    """A generation, with its `members` in rank order. The first member is the master."""
+    """A generation, with its `members` in rank order. The first member is the master.
+
+    Attributes:
+        survivors: Number of members, first in rank order, whose trainers continue from memory. 0: all trainers start,
+            from the newest checkpoint.
+        planned: Whether the trainers of the generation before it can all take part in the change.
+    """
 
     generation: _Generation
     run_digest: _Digest
@@ -58,6 +64,8 @@ class GenerationRecord:
     master_address: _Address
     master_port: Annotated[int, Between(1, 65535)]
     created_by: _InstanceId
+    survivors: _Counter = 0
+    planned: bool = False
 
     def rank_of(self, instance_id: str) -> int | None:
         """Return the rank of a node, or None if it is not a member."""
@@ -143,6 +151,8 @@ def generation_from_bytes(content: bytes, source: str) -> GenerationRecord:
     members = {member.instance_id for member in record.members}
     if not members or len(members) != len(record.members):
         raise ControlStoreError(f"{source}: members: must contain at least one instance, and each instance only once")
+    if record.survivors > len(record.members):
+        raise ControlStoreError(f"{source}: survivors: {record.survivors}: must be at most the number of members")
     if source.rpartition("/")[2] != f"{record.generation:08d}.json":
         raise ControlStoreError(f"{source}: generation: {record.generation}: must be the number in the object's name")
     return record

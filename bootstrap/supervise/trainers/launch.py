@@ -98,6 +98,7 @@ def trainer_arguments(launch: Launch) -> list[str]:
         str(launch.directory),
         "--generation",
         str(launch.record.generation),
+        *(["--joins"] if launch.record.survivors else []),
     ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.layout import TRAINER_MARK
-from bootstrap.supervise.membership.records import GenerationOutcome
+from bootstrap.supervise.membership.records import GenerationOutcome, GenerationRecord
 from bootstrap.supervise.run_status import Progress
 from bootstrap.supervise.situation import Result
 from bootstrap.supervise.trainers import guardian
@@ -27,6 +27,8 @@ from bootstrap.system import System
 
 logger = logging.getLogger(__name__)
 
+HANDOVER, FORMED = "generation.json", "formed"
+"""The file for the ranks with the next generation, and the folder with each rank's answer. See docs/architecture.md."""
 LOG_TAIL_BYTES = 4000
 # Time for the other ranks to write their outcomes after the first rank fails.
 SIBLING_GRACE_SECONDS = 5.0
@@ -44,8 +46,9 @@ class Trainer:
     def __init__(self, system: System, directory: Path, ranks: Sequence[int], generation: int) -> None:
         self._system = system
         self._directory = directory
-        self._ranks = tuple(ranks)
+        self._ranks = self._launched_ranks = tuple(ranks)
         self._generation = generation
+        self._pending: tuple[int, tuple[int, ...]] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._metrics_offset = 0
         self._grace_until: float | None = None
@@ -112,6 +115,41 @@ class Trainer:
         """Request an extra checkpoint from the ranks."""
         self._system.write_atomic(self._directory / "save", "{}")
 
+    def hand_over(self, record: GenerationRecord, rank: int | None) -> None:
+        """Ask the ranks to change to another generation in place. `rank` is None if this node leaves."""
+        text = {
+            "schema_version": 1,
+            "generation": record.generation,
+            "nodes": len(record.members),
+            "node_rank": rank,
+            "survivors": record.survivors,
+            "planned": record.planned,
+            "master_address": record.master_address,
+            "master_port": record.master_port,
+        }
+        if rank is not None:
+            count = len(self._ranks)
+            self._pending = record.generation, tuple(range(rank * count, (rank + 1) * count))
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._system.write_atomic(self._directory / HANDOVER, json.dumps(text))
+
+    def formed(self) -> int | None:
+        """Return the generation of the ranks, or None if one of them is not in its training loop, or cannot change.
+
+        If it is the one that was handed over, the ranks' outcomes are now those of that generation.
+        """
+        found = set()
+        for local in range(len(self._launched_ranks)):
+            text = self._system.read(self._directory / FORMED / f"local-{local:02d}.json")
+            try:
+                found.add(int(json.loads(text)["generation"]) if text is not None else None)
+            except (ValueError, RecursionError, KeyError, TypeError):  # written by the user's code
+                found.add(None)
+        generation = found.pop() if len(found) == 1 else None
+        if self._pending is not None and generation == self._pending[0]:
+            (self._generation, self._ranks), self._pending = self._pending, None
+        return generation
+
     def kill(self, outcome: GenerationOutcome, message: str) -> None:
         """Dump the ranks' state and kill every process. `poll` then returns the given outcome."""
         dump(self._system, self._directory)
@@ -130,6 +168,11 @@ class Trainer:
         exits = self._exits()  # before the outcomes, which a rank writes before it exits
         outcomes = self._outcomes()
         exit_code = self._process.poll()
+        killed = sorted(rank for rank, code in exits.items() if code < 0 and rank not in outcomes)
+        if killed and self.formed() is not None:
+            self._close()  # without waiting: the other nodes wait for this result
+            codes = {rank: exits[rank] for rank in killed}
+            return Result("killed", self._last_step(outcomes), f"ranks {killed} were killed (exit codes {codes})")
         if exit_code is None:
             if not self._is_overdue(outcomes, exits):
                 return None
@@ -196,24 +239,27 @@ class Trainer:
         return now > self._grace_until
 
     def _outcomes(self) -> dict[int, Mapping[str, Any]]:
+        """Return the outcomes by this node's ranks in the generation that has been formed."""
         found: dict[int, Mapping[str, Any]] = {}
-        for rank in self._ranks:
-            text = self._system.read(self._directory / "outcomes" / f"rank-{rank:05d}.json")
-            if text is None:
-                continue
-            try:
-                value = json.loads(text)
-            except (ValueError, RecursionError):  # being written, or written by other code
-                continue
-            if isinstance(value, dict) and value.get("generation") == self._generation and "outcome" in value:
-                found[rank] = value
+        parts = [(self._generation, self._ranks), *([] if self._pending is None else [self._pending])]
+        for generation, ranks in parts:
+            for local, rank in enumerate(ranks):
+                text = self._system.read(self._directory / "outcomes" / f"rank-{rank:05d}.json")
+                if text is None:
+                    continue
+                try:
+                    value = json.loads(text)
+                except (ValueError, RecursionError):  # being written, or written by other code
+                    continue
+                if isinstance(value, dict) and value.get("generation") == generation and "outcome" in value:
+                    found[self._ranks[local]] = value
         return found
 
     def _exits(self) -> dict[int, int]:
         """Return the exit codes of the ranks that have ended, from the launcher's records."""
         found: dict[int, int] = {}
-        for rank in self._ranks:
-            text = self._system.read(self._directory / EXITS / f"rank-{rank:05d}.json")
+        for rank, launched in zip(self._ranks, self._launched_ranks, strict=True):
+            text = self._system.read(self._directory / EXITS / f"rank-{launched:05d}.json")
             with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):  # written by the user's code
                 found[rank] = int(json.loads(text)["exit_code"]) if text is not None else found[rank]
         return found
@@ -225,6 +271,8 @@ class Trainer:
             return Result("bad_configuration", step, self._message(outcomes, "bad_configuration"))
         if "superseded" in reported:
             return Result("lost_peer", step, f"superseded: {self._message(outcomes, 'superseded')}")
+        if "not_reformed" in reported:
+            return Result("lost_peer", step, self._message(outcomes, "not_reformed"))
         if "failed" in reported:
             return Result("failed", step, self._message(outcomes, "failed"))
         if len(reported) < len(self._ranks):
@@ -252,11 +300,20 @@ class Trainer:
                 return f"rank {rank}: {each.get('message') or ''}"
         return ""
 
-    def _end(self) -> None:
+    def finish(self) -> None:
+        """Wait for the end of all processes, which `poll` may have requested."""
+        if self._process is not None and self._process.poll() is None:
+            self._end()
+
+    def _close(self) -> None:
         assert self._process is not None
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()  # makes the guardian kill its descendants
+
+    def _end(self) -> None:
+        assert self._process is not None
+        self._close()
         try:
             self._process.wait(KILL_LIMIT_SECONDS)
         except subprocess.TimeoutExpired:

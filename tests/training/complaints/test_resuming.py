@@ -46,6 +46,7 @@ def run_of(gang: Gang, dataset: Path, state: TrainingState) -> Any:
         model=state.model,
         replica=Replica(state.model, gang, config.parallel),
         micro_batch_size=8,
+        is_gated=False,
         precision=Precision("fp32", "cpu"),
         writer=SimpleNamespace(before_update=lambda: None),
         train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, gang.device, 8),

@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
@@ -94,6 +94,7 @@ class CheckpointWriter:
         committed_step: step of the newest checkpoint known to be committed, on rank 0.
         last_started_step: step of the last save that began.
         blocked_seconds: time for which that save blocked the training loop.
+        on_abandon: called by :meth:`abandon`.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class CheckpointWriter:
         self.committed_step: int | None = None
         self.last_started_step: int | None = None
         self.blocked_seconds = 0.0
+        self.on_abandon: Callable[[], None] = lambda: None
 
     @property
     def is_busy(self) -> bool:
@@ -236,6 +238,22 @@ class CheckpointWriter:
         """Wait for the save in flight, and release the executor."""
         self.wait()
         self._executor.close()
+
+    def abandon(self) -> None:
+        """Cancel the save in flight, and release the executor in the background: the gang is formed again.
+
+        The save may still be committed before the next generation's fence.
+        """
+        self.on_abandon()
+        self._key_values = None
+        threading.Thread(target=self._end, name="abandoned checkpoint writer", daemon=True).start()
+
+    def _end(self) -> None:
+        try:
+            self.wait(time.monotonic())
+            self._executor.close()
+        except (StoreError, OSError) as error:
+            logger.warning("the writer of the earlier generation: %s", error)
 
     def _buffer_of(self, size_bytes: int, pinned: bool) -> HostBuffer:
         """Return the existing buffer, or a new buffer if the state's size has changed."""
