@@ -184,9 +184,9 @@ def _check(path: Path) -> int:
 
 def _on_node(command: str, root: str | None) -> int:
     from bootstrap.boot_main import become_supervisor, boot
+    from bootstrap.boot_steps.service import has_booted, install_service, record_boot, start_service
     from bootstrap.errors import BootstrapError
     from bootstrap.layout import Layout
-    from bootstrap.service import has_booted, install_service, record_boot, start_service
     from bootstrap.supervise.supervisor import supervise
     from bootstrap.system import System
 

@@ -11,6 +11,7 @@ from bootstrap.boot_steps.boot_sequence import STEPS
 from bootstrap.boot_steps.step_runner import Step, StepRunError, run_steps
 from bootstrap.context import (
     FLUSH_SECONDS,
+    MakeContext,
     attach_shipper,
     failure_event,
     identify,
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 DOCUMENT_REMEDY = "deploy again: the node document is part of the launch template"
 
 
-def boot(system: System, layout: Layout, steps: Sequence[Step] = STEPS) -> bool:
+def boot(system: System, layout: Layout, steps: Sequence[Step] = STEPS, make: MakeContext = make_context) -> bool:
     """Run the boot steps. Return True if the supervisor may start.
 
     On failure, emit an event, upload it to s3://<control bucket>/nodes/<user id>/boot-failure.json, and shut
@@ -46,7 +47,7 @@ def boot(system: System, layout: Layout, steps: Sequence[Step] = STEPS) -> bool:
         EventLog(system, layout.events).emit(failure)
         _shut_down(system)
         return False
-    context = make_context(system, layout, node)
+    context = make(system, layout, node)
     try:
         # Read the identity before the first event, so that events and the failure report carry the instance id. The
         # `identity` step retries and reports any error.

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from bootstrap.aws import AWS_ERRORS, Aws
@@ -31,6 +32,19 @@ METADATA_SECONDS = 20.0
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class PodSettings:
+    """Settings of a node that is a Kubernetes pod. It is not a machine of its own, and ends when the run ends.
+
+    Attributes:
+        run_document: File with the run document, from a mounted ConfigMap. The kubelet updates it after an edit.
+        signal_seconds: Time between SIGTERM and SIGKILL, minus the time for the last reports.
+    """
+
+    run_document: Path
+    signal_seconds: float
+
+
 @dataclass
 class Context:
     """The node program's dependencies.
@@ -46,6 +60,7 @@ class Context:
         run: The run document, set by the `run_document` step.
         uninitialized_mounts: Mounts of volumes that EBS did not initialize as configured. The `volumes` step adds them,
             and their datasets are pre-warmed.
+        pod: Settings of a Kubernetes pod. None: the node is an instance.
     """
 
     system: System
@@ -57,6 +72,7 @@ class Context:
     identity: InstanceIdentity | None = None
     run: RunDocument | None = None
     uninitialized_mounts: set[str] = field(default_factory=set)
+    pod: PodSettings | None = None
 
     def wait_until_ready(self, attempt: Callable[[], T], *, limit_seconds: float) -> T:
         """Call `attempt` until it does not raise NotReadyError, and return its result.
@@ -95,6 +111,9 @@ def read_node_document(system: System, layout: Layout) -> NodeDocument:
     return NodeDocument.from_text(text, document=str(layout.node_document))
 
 
+MakeContext = Callable[[System, Layout, NodeDocument], Context]
+
+
 def make_context(system: System, layout: Layout, node: NodeDocument) -> Context:
     """Return a context for the node document, without an identity or a run."""
     return Context(
@@ -131,8 +150,11 @@ def _identity(context: Context) -> InstanceIdentity:
 
 
 def attach_shipper(context: Context) -> LogShipper | None:
-    """Ship later events to CloudWatch Logs. Return None if the instance id, which names the log stream, is unknown."""
-    if context.identity is None:
+    """Ship later events to CloudWatch Logs. Return None if the instance id, which names the log stream, is unknown.
+
+    Also return None in a Kubernetes pod, whose log the cluster keeps.
+    """
+    if context.identity is None or context.pod is not None:
         return None
     shipper = LogShipper(
         context.aws.client("logs"), log_group=context.node.log_group, stream=context.identity.instance_id

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bootstrap.aws import AWS_ERRORS, Patience
 from bootstrap.boot_steps.step_runner import Step
-from bootstrap.context import Context
+from bootstrap.context import Context, PodSettings
 from bootstrap.documents import RunDocument
 from bootstrap.documents.desired_state import RUNNING, DesiredState, desired_parameter
 from bootstrap.errors import StepError
 
 
 class FetchRunDocument(Step):
-    """Read the run document from Parameter Store."""
+    """Read the run document from Parameter Store, or from a mounted ConfigMap in a Kubernetes pod."""
 
     name = "run_document"
 
@@ -33,6 +33,7 @@ class FetchRunDocument(Step):
 def read_parameters(context: Context, patience: Patience = "normal") -> tuple[RunDocument, DesiredState]:
     """Return the current run document and the desired state from Parameter Store.
 
+    A Kubernetes pod has no desired state: a stopped run is a suspended job, whose pods the kubelet ends.
     If its parameter does not exist, the desired state is `running`: GetParameters does not fail for missing parameters.
     Source (2026-11): https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetParameters.html
 
@@ -40,6 +41,8 @@ def read_parameters(context: Context, patience: Patience = "normal") -> tuple[Ru
         StepError: The run document cannot be read.
         DocumentError: A document is invalid.
     """
+    if context.pod is not None:
+        return _mounted_document(context, context.pod), RUNNING
     name, desired_name = context.node.run_parameter, desired_parameter(context.node.deployment)
     remedy = (
         f"check that the parameter exists, that the node role allows ssm:GetParameters on it and on {desired_name}, "
@@ -54,3 +57,10 @@ def read_parameters(context: Context, patience: Patience = "normal") -> tuple[Ru
         raise StepError(f"{name}: the parameter does not exist", remedy=remedy)
     desired = DesiredState.from_text(texts[desired_name], document=desired_name) if desired_name in texts else RUNNING
     return RunDocument.from_text(texts[name], document=name), desired
+
+
+def _mounted_document(context: Context, pod: PodSettings) -> RunDocument:
+    text = context.system.read(pod.run_document)
+    if text is None:
+        raise StepError(f"{pod.run_document}: not found", remedy="apply the ConfigMap of the manifests again")
+    return RunDocument.from_text(text, document=str(pod.run_document))

@@ -35,7 +35,7 @@ def start_fabric_manager(context: Context) -> None:
 
     Failures are only logged, because `link_faults` reports them.
     """
-    if not _has_switches(context):
+    if not _has_switches(context) or context.pod is not None:  # the machine of a pod runs its own services
         return
     if not _manager_runs(context):
         try:
@@ -66,7 +66,7 @@ def link_faults(context: Context, report: str) -> Iterator[Fault]:
     """Yield the connection faults. `report` is the driver's report (XML)."""
     if not _has_switches(context):
         return
-    if not _manager_runs(context):
+    if context.pod is None and not _manager_runs(context):
         yield Fault(
             f"{MANAGER} is not running; without it, programs cannot use GPUs behind NVLink switches",
             "terminate",

@@ -94,7 +94,8 @@ def departure(situation: Situation) -> Departure | None:
         is_terminating = situation.scale_in_since_unix is not None
         return Departure(situation.gpu_fault, situation.now_unix, complete_hook=is_terminating)
     if situation.signalled_since_unix is not None:
-        deadline = situation.signalled_since_unix + SIGNAL_LIMIT_SECONDS
+        limit = SIGNAL_LIMIT_SECONDS if situation.signal_seconds is None else situation.signal_seconds
+        deadline = situation.signalled_since_unix + limit
         return Departure("the supervisor received a signal", deadline, shut_down=False)
     if situation.scale_in_since_unix is not None:
         deadline = situation.scale_in_since_unix + SCALE_IN_LIMIT_SECONDS
@@ -300,7 +301,7 @@ def _between_generations(situation: Situation) -> list[Action]:
         # Other nodes would record the outcome late or never.
         return [RecordRunOutcome(judgement.verdict, judgement.step, judgement.message), leave]
     if situation.recorded is not None:
-        return []
+        return [Leave("the run has ended", False, False)] if situation.ends_with_run else []
     if judgement is not None:
         waited = situation.now - judgement.since
         if judgement.mine or waited > situation.timings.verdict_seconds:

@@ -66,7 +66,7 @@ class GpuFaultWatch:
         """Read the kernel log and query the driver. Emit the first fatal fault and wake the main loop.
 
         Raises:
-            BootstrapError: The kernel log cannot be read.
+            BootstrapError: The kernel log of an instance cannot be read.
         """
         if self._board.gpu_fault is not None:
             return
@@ -79,9 +79,10 @@ class GpuFaultWatch:
 
     def _fault(self) -> Fault | None:
         system = self._context.system
-        faults = xid_faults(system.run(["dmesg"], timeout_seconds=FAULT_QUERY_SECONDS))
-        if faults:
-            return faults[0]
+        if self._context.pod is None:  # a pod cannot read the kernel log
+            faults = xid_faults(system.run(["dmesg"], timeout_seconds=FAULT_QUERY_SECONDS))
+            if faults:
+                return faults[0]
         try:
             output = system.run(["nvidia-smi", "--list-gpus"], timeout_seconds=FAULT_QUERY_SECONDS)
         except CommandError as error:

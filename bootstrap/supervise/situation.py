@@ -98,6 +98,8 @@ class Situation:
         stopped_since_unix: Time when this node read an operator's request to stop the run.
         free_until_unix: An interruption by EC2 before this time makes the use of the instance free. None: not known, or
             not a Spot Instance.
+        signal_seconds: Time from SIGTERM until the final save must be complete. None: `SIGNAL_LIMIT_SECONDS`.
+        ends_with_run: Whether the node leaves when the run's outcome is recorded, because no controller scales it in.
         restart_generation: Generations up to this number must end, because an operator requested a restart.
         last_generation: Last generation number used by any record, even a damaged one.
         leaves_in_place: Whether this node leaves, and the others can continue from memory.
@@ -131,6 +133,8 @@ class Situation:
     restart_generation: int = 0
     free_until_unix: float | None = None
     leaves_in_place: bool = False
+    signal_seconds: float | None = None
+    ends_with_run: bool = False
 
 
 @dataclass(frozen=True)

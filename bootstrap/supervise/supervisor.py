@@ -76,7 +76,7 @@ def supervise(system: System, layout: Layout, command: LaunchCommand = launcher_
         identify(context)
         assert context.identity is not None
         shipper = attach_shipper(context)
-        with _signals() as signalled:
+        with signals() as signalled:
             left = Supervisor(context, context.identity, command, signalled).run()
     except Exception as error:  # noqa: BLE001 top level of the process: an idle instance still costs money
         logger.exception("the supervisor failed")
@@ -98,7 +98,7 @@ def supervise(system: System, layout: Layout, command: LaunchCommand = launcher_
         shipper.close(FLUSH_SECONDS)
     is_terminating, ends_itself = left.complete_hook, left.shut_down
     if left.shut_down and left.reclaim_unix is not None:
-        with _signals() as signalled:
+        with signals() as signalled:
             is_terminating, ends_itself = wait_for_reclaim(context, left.reclaim_unix, signalled)
     if is_terminating:
         complete_hook(context, context.identity)
@@ -147,6 +147,12 @@ class Supervisor:
             self._monitors.append(Monitor("GPU use", gpu_watches.USE_INTERVAL_SECONDS, use, wake))
             faults = gpu_watches.GpuFaultWatch(context, self._board).check
             self._monitors.append(Monitor("GPU faults", gpu_watches.FAULT_INTERVAL_SECONDS, faults, wake))
+
+    @property
+    def recorded(self) -> RunOutcome | None:
+        """The recorded outcome of the current run document, or None."""
+        run, scope = self._board.run, self._board.scope
+        return None if run is None or scope is None else _for_digest(scope.view()[3], run.digest())
 
     def run(self) -> Leave:
         """Supervise until the node leaves. Return the pending actions."""
@@ -295,6 +301,8 @@ class Supervisor:
             stopped_since_unix=board.stopped_since_unix,
             restart_generation=board.desired.restart_generation(run.run),
             free_until_unix=board.free_until_unix,
+            signal_seconds=None if self._context.pod is None else self._context.pod.signal_seconds,
+            ends_with_run=self._context.pod is not None,
         )
 
     def _leave_early(self) -> None:
@@ -354,7 +362,7 @@ def _for_digest(outcome: RunOutcome | None, digest: str) -> RunOutcome | None:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[list[float]]:
+def signals() -> Iterator[list[float]]:
     """Return a list that is empty until the first SIGTERM or SIGINT, and then contains its time."""
     received: list[float] = []
 

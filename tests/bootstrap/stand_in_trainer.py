@@ -1,7 +1,7 @@
 """A stand-in for training/__main__.py in code bundles of tests: the trainer's command line without torch.
 
 The ranks of a gang meet in a directory ($STANDIN_SHARED) instead of over a network. Rank 0 counts steps; "checkpoints"
-are one number in that directory. config: {"steps", "step_seconds", "fail_at"?, "bad"?, "save_every"?}
+are one number in that directory. config: {"steps", "step_seconds", "fail_at"?, "bad"?, "superseded"?, "save_every"?}
 """
 
 import json
@@ -84,6 +84,8 @@ def lead():
     end("finished", step)
 
 
+if config.get("superseded"):
+    end("superseded", 0, "generation 9 has committed")
 if config.get("bad"):
     end("bad_configuration", 0, "optimizer.learning_rate: -1: must be above 0")
 write(meeting / f"here-{rank}", str(os.getpid()))

@@ -260,6 +260,11 @@ RUN_FINISHED = RunOutcome("run", "d1", "finished", 9, "")
         ),
         ("the run has ended", situation(recorded=RUN_FINISHED, peers=(peer(),)), []),
         (
+            "the run has ended, and the node ends with it",
+            situation(recorded=RUN_FAILED, ends_with_run=True),
+            [Leave("the run has ended", False, False)],
+        ),
+        (
             "finished: the first member records it",
             situation(judgement=Judgement("finished", "d1", 9, "", mine=True, since=NOW)),
             [RecordRunOutcome("finished", 9, "")],
@@ -610,3 +615,9 @@ LOST = "gpu 0000:1b:00: Xid 79 since boot: the GPU fell off the bus"
 def test_a_lost_gpu(name: str, given: Situation, expected: list[Any]) -> None:
     assert decide(given) == expected, name
     assert node_state(given) == "draining"
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(None, 20.0), (105.0, 105.0)])
+def test_the_grace_period_is_the_deadline_of_a_save_after_a_signal(seconds: float | None, expected: float) -> None:
+    (stop,) = decide(training(signalled_since_unix=UNIX, signal_seconds=seconds))
+    assert stop == RequestStop("the supervisor received a signal", UNIX + expected)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from bootstrap.context import Context
+from bootstrap.context import Context, PodSettings
 from bootstrap.errors import BootstrapError, CommandError
 from bootstrap.supervise.gpu_watches import GpuFaultWatch
 from bootstrap.supervise.monitors import Board
@@ -20,11 +21,14 @@ XID = "[ 9912.1] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>
 LOST = "Unable to determine the device handle for GPU 0000:1B:00.0: GPU is lost.  Reboot the system to recover this GPU"
 
 
-def make_watch(dmesg: str | CommandError, smi: str | CommandError) -> tuple[GpuFaultWatch, Board, list[dict[str, Any]]]:
+def make_watch(
+    dmesg: str | CommandError, smi: str | CommandError, pod: PodSettings | None = None
+) -> tuple[GpuFaultWatch, Board, list[dict[str, Any]]]:
     system, board = FakeSystem(), Board()
     system.programs |= {"dmesg": dmesg, "nvidia-smi": smi}
     events = RecordedEvents()
-    return GpuFaultWatch(cast(Context, SimpleNamespace(system=system, events=events)), board), board, events.events
+    context = cast(Context, SimpleNamespace(system=system, events=events, pod=pod))
+    return GpuFaultWatch(context, board), board, events.events
 
 
 def test_healthy_gpus_emit_nothing() -> None:
@@ -61,3 +65,10 @@ def test_an_unreadable_kernel_log_raises() -> None:
     with pytest.raises(BootstrapError):
         watch.check()
     assert board.gpu_fault is None
+
+
+def test_a_pod_cannot_read_the_kernel_log_and_asks_the_driver() -> None:
+    refused = CommandError(["dmesg"], 1, "Operation not permitted", "exited with code 1")
+    watch, board, _ = make_watch(refused, LOST, PodSettings(Path("/etc/trainstack/run.json"), 100.0))
+    watch.check()
+    assert board.gpu_fault is not None and "GPU is lost" in board.gpu_fault

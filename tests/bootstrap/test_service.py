@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap import service
 from bootstrap.__main__ import main
+from bootstrap.boot_steps import service
+from bootstrap.boot_steps.service import UNIT, has_booted, install_service, record_boot, start_service, unit_text
 from bootstrap.errors import CommandError
 from bootstrap.layout import Layout
-from bootstrap.service import UNIT, has_booted, install_service, record_boot, start_service, unit_text
 from bootstrap.system import BOOT_ID, HttpAnswer, System
 from tests.bootstrap.fake_system import FakeSystem
 
