@@ -49,8 +49,8 @@ node_modules/.installed: package-lock.json $(VENV)/.installed
 CHAOS_MINUTES ?= 8
 SEED ?= 1
 
-.PHONY: help install demo test truth mutate test-slow test-flow test-deploy test-root test-slurm chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
 .PHONY: spot-economics chaos-in-place lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-operating bench-prewarm bench-staging parity perf-gate
+.PHONY: help install demo test truth mutate test-kubernetes test-slow test-flow test-deploy test-root test-slurm chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
 
 install: node_modules/.installed ## install all dependencies into .venv and node_modules
 
@@ -60,7 +60,7 @@ demo: install ## deploy to the embedded cloud, train, lose a node, resume and wr
 test: install ## run the tests
 	python -m pytest -n 4 --dist loadgroup -m "not root and not flow and not deploy and not slow"
 
-test-slow: install build/parity-venv/.installed ## run the slow tests, which cover the same ground as demo, test-flow and chaos
+test-slow: install build/parity-venv/.installed build/kubernetes-venv/.installed ## run the slow tests, which cover the same ground as demo, test-flow and chaos
 	python -m pytest -n 2 --dist loadgroup -m "slow and not root and not flow and not deploy"
 
 test-flow: install ## test a deployment from diff through an interruption to destroy, and check that every permission is used (needs an idle machine)
@@ -134,6 +134,14 @@ build/parity-venv/.installed: policy/requirements-parity.lock $(VENV)/.installed
 	build/parity-venv/bin/python -m $(PIP) --requirement $<
 	touch $@
 
+build/kubernetes-venv/.installed: policy/requirements-kubernetes.lock
+	test -x build/kubernetes-venv/bin/python || $(PYTHON) -m venv build/kubernetes-venv
+	build/kubernetes-venv/bin/python -m $(PIP) --requirement $<
+	touch $@
+
+test-kubernetes: install build/kubernetes-venv/.installed ## validate manifests against the schemas of three Kubernetes versions, JobSet and Kubeflow Trainer, and run pods
+	python -m pytest -n 2 -m "slow or not slow" tests/kubernetes
+
 parity: install build/parity-venv/.installed ## compare losses, gradient norms and weights with plain PyTorch, HF Trainer and Lightning: build/bench/parity.json [NANOGPT=clone of karpathy/nanoGPT]
 	python -m benchmarks.parity --python build/parity-venv/bin/python $(if $(NANOGPT),--nanogpt $(NANOGPT))
 
@@ -187,7 +195,7 @@ LOCK := build/lock-venv/bin/uv pip compile --quiet --universal --generate-hashes
 
 lock: build/lock-venv/.installed ## write the hashes of requirements*.txt for all platforms: *.lock
 	$(LOCK) --python-version 3.11 $(foreach name,$(shell sed -n 's/==.*//p' requirements-cuda.txt),--no-emit-package $(name)) requirements.txt --output-file requirements.lock
-	for name in requirements-cuda policy/requirements-checkov policy/requirements-parity; do \
+	for name in requirements-cuda policy/requirements-checkov policy/requirements-kubernetes policy/requirements-parity; do \
 	    $(LOCK) --python-version 3.11.5 --no-deps $$name.txt --output-file $$name.lock || exit 1; \
 	done
 

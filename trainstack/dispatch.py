@@ -19,7 +19,8 @@ from trainstack.slurm.command import read_plan
 
 WATCH_SECONDS = 5.0
 Target = Annotated[
-    str, typer.Argument(metavar="NAME|FILE", help="Deployment name, or deployment file; engine: slurm needs the file.")
+    str,
+    typer.Argument(metavar="NAME|FILE", help="Deployment name, or file; only engine: fleet has names."),
 ]
 File = Annotated[Path, typer.Argument(help="Deployment file, such as config/my-run.yaml.")]
 console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -49,6 +50,11 @@ def engine_of(target: str, region: str | None) -> Engine:
         from trainstack.slurm.engine import SlurmEngine  # imports the configuration
 
         return SlurmEngine(read_plan(file, warn=False), file)
+    if config.engine == "kubernetes":
+        from trainstack.kubernetes.command import read_plan as read_kubernetes_plan
+        from trainstack.kubernetes.engine import KubernetesEngine
+
+        return KubernetesEngine(read_kubernetes_plan(file, warn=False), file)
     return FleetEngine(config.name, region or config.region, file)
 
 
@@ -64,8 +70,8 @@ def up(
     """Validate a file, start or change its run, and follow the run until it ends.
 
     With engine: fleet, builds the wheels, reviews the change and deploys it. A change with a code above 10 requires
-    confirmation on the terminal, or --approved with its code. With engine: slurm, submits jobs. Ctrl-C ends the
-    command, not the run.
+    confirmation on the terminal, or --approved with its code. With engine: slurm, submits jobs, and with engine:
+    kubernetes, applies manifests. Ctrl-C ends the command, not the run.
     """
     engine = engine_of(f"./{file}" if not file.is_absolute() else str(file), None)
     engine.submit(Submission(tuple(stacks or ()), approved, follows, as_json))

@@ -26,10 +26,21 @@ def known_types(config: DeploymentConfig) -> list[InstanceType]:
 
 
 def gpus(config: DeploymentConfig) -> int:
-    """Return the GPUs per node: the number in `slurm.gres`, or else the lowest number among the listed types."""
+    """Return the GPUs per node: the number in the engine's section, or else the lowest among the listed types."""
     if config.engine == "slurm" and config.slurm is not None and config.slurm.gres is not None:
         return int(config.slurm.gres.rpartition(":")[2])
+    if config.engine == "kubernetes" and config.kubernetes is not None and config.kubernetes.gpus is not None:
+        return config.kubernetes.gpus
     return min((one.gpus for one in known_types(config)), default=0)
+
+
+def efa_adapters(config: DeploymentConfig) -> int:
+    """Return the EFA adapters that each pod requests."""
+    if config.kubernetes is not None and config.kubernetes.efa is not None:
+        return config.kubernetes.efa
+    if fabric(config) != "efa":
+        return 0
+    return min((one.efa_interfaces for one in known_types(config)), default=0)
 
 
 def processes_per_node(config: DeploymentConfig) -> int:

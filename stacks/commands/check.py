@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _expired(config: DeploymentConfig) -> list[Problem]:
-    return [] if config.engine == "slurm" else list(expired_prices(config, datetime.now(UTC).date()))
+    return [] if config.engine != "fleet" else list(expired_prices(config, datetime.now(UTC).date()))
 
 
 def _nodes(config: DeploymentConfig) -> str:
@@ -68,6 +68,8 @@ def _nodes(config: DeploymentConfig) -> str:
     types = ", ".join(config.capacity.instance_types)
     if config.engine == "slurm":
         return f"{config.capacity.nodes} nodes x {gpus(config)} GPUs, jobs on a Slurm cluster"
+    if config.engine == "kubernetes":
+        return f"{config.capacity.nodes} pods x {gpus(config)} GPUs in a Kubernetes cluster"
     return f"{config.capacity.nodes} x ({types}), {config.capacity.market}"
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from bootstrap.documents.desired_state import desired_parameter
 from stacks.config.capacity import CapacityConfig
 from stacks.config.delivery import DeliveryConfig
+from stacks.config.kubernetes import KubernetesConfig
 from stacks.config.limits import LimitsConfig
 from stacks.config.network import NetworkConfig
 from stacks.config.node import AMI_ID, NodeConfig
@@ -47,15 +48,20 @@ class DeploymentConfig(Section):
     tags: dict[str, str] = setting(
         "Tags to set on every resource, for cost reports.", edit="replaces nodes", default={}
     )
-    engine: Literal["fleet", "slurm"] = setting(
+    engine: Literal["fleet", "slurm", "kubernetes"] = setting(
         "What runs the training. `fleet`: instances in your AWS account, managed by the stacks. `slurm`: jobs on a "
-        "Slurm cluster, described by the `slurm` section; docs/slurm.md lists the keys that then have no effect.",
+        "Slurm cluster, described by the `slurm` section; docs/slurm.md lists the keys that then have no effect. "
+        "`kubernetes`: pods in a Kubernetes cluster, described by the `kubernetes` section (docs/kubernetes.md).",
         edit="creates a second deployment",
         default="fleet",
     )
     slurm: SlurmConfig | None = section(
         "The jobs on a Slurm cluster; requires `engine: slurm`, and has no effect on a fleet.",
         edit="applies to new jobs",
+    )
+    kubernetes: KubernetesConfig | None = section(
+        "The pods in a Kubernetes cluster; requires `engine: kubernetes`, and has no effect on other engines.",
+        edit="applies to new pods",
     )
     network: NetworkConfig = NetworkConfig()
     storage: StorageConfig = StorageConfig()

@@ -38,6 +38,7 @@ value |
 | touches data | changes storage or encryption keys; review the diff carefully |
 | changes the delivery | changes the pipeline or the workflows' roles; does not affect training |
 | applies to new jobs | `engine: slurm` only: applies to jobs that the next `trainstack up` submits |
+| applies to new pods | `engine: kubernetes` only: the next `trainstack up` replaces the pods, which save first |
 | nothing | - |
 """
 

@@ -18,6 +18,7 @@ Edit = Literal[
     "creates a second deployment",
     "changes the delivery",
     "applies to new jobs",
+    "applies to new pods",
 ]
 ZoneLetter = Annotated[str, Field(pattern=r"^[a-z]$")]
 MountPoint = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]{1,100}$")]

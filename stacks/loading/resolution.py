@@ -25,7 +25,7 @@ def resolve(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig, lis
     A key stays unset if it depends on an invalid key.
     """
     problems: list[Problem] = []
-    steps = (_instance_types,) if config.__dict__.get("engine") == "slurm" else _STEPS
+    steps = (_instance_types,) if config.__dict__.get("engine", "fleet") != "fleet" else _STEPS
     for step in steps:
         with suppress(UndecodedKey):
             config, found = step(config, path)

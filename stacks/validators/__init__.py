@@ -11,6 +11,7 @@ from stacks.validators import (
     capacity,
     deadline,
     delivery,
+    kubernetes,
     market,
     network,
     node,
@@ -23,16 +24,21 @@ from stacks.validators import (
 FLEET_RULES = (
     *(*capacity.RULES, *market.RULES, *network.RULES, *storage.RULES),
     *(*node.RULES, *run.RULES, *observability.RULES, *deadline.RULES, *delivery.RULES, *slurm.FLEET_RULES),
+    *kubernetes.OTHER_ENGINES_RULES,
 )
-SLURM_RULES = (capacity.one_gpu_model, capacity.gang, *run.RULES, *slurm.RULES)
-RULES = (*FLEET_RULES, *slurm.RULES)
+_COMMON_RULES = (capacity.one_gpu_model, capacity.gang, *run.RULES)
+_RULES_OF = {
+    "fleet": FLEET_RULES,
+    "slurm": (*_COMMON_RULES, *slurm.RULES, *kubernetes.OTHER_ENGINES_RULES),
+    "kubernetes": (*_COMMON_RULES, *kubernetes.RULES),
+}
+RULES = (*FLEET_RULES, *slurm.RULES, *kubernetes.RULES)
 
 
 def problems(config: DeploymentConfig) -> list[Problem]:
     """Return the errors and warnings from every rule. A rule stops at the first key that failed to decode."""
     found: list[Problem] = []
-    is_fleet = config.__dict__.get("engine", "fleet") == "fleet"
-    for rule in FLEET_RULES if is_fleet else SLURM_RULES:
+    for rule in _RULES_OF[config.__dict__.get("engine", "fleet")]:
         with suppress(UndecodedKey):
             for problem in rule(config):
                 found.append(problem)

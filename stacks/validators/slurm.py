@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pydantic import BaseModel
-
 from stacks.capacity.catalogue import catalogue
 from stacks.capacity.plan import gpus, processes_per_node
 from stacks.config import DeploymentConfig
 from stacks.config.slurm import SlurmConfig
 from stacks.config.sweep import SweepError, members
 from stacks.errors import Problem
+from stacks.validators.unused import unused_keys
 
 USED = (
     *("name", "engine", "slurm", "training", "region"),
@@ -154,21 +153,9 @@ def keys_without_effect(config: DeploymentConfig) -> Iterator[Problem]:
     """Keys that a Slurm engine does not use are named."""
     if config.engine != "slurm":
         return
-    for path in _unused(config, ""):
+    for path in unused_keys(config, USED):
         rule = "has no effect with engine: slurm"
         yield Problem(path, "set", rule, "remove it, unless the file also describes a fleet", "warning")
-
-
-def _unused(section: BaseModel, path: str) -> Iterator[str]:
-    for name in sorted(section.model_fields_set):
-        place = f"{path}.{name}".lstrip(".")
-        if place in USED:
-            continue
-        value = section.__dict__.get(name)
-        if isinstance(value, BaseModel) and any(used.startswith(f"{place}.") for used in USED):
-            yield from _unused(value, place)
-        elif value is not None:
-            yield place
 
 
 RULES = (

@@ -1,4 +1,4 @@
-"""Runs pods as processes and ends them as a kubelet does: SIGTERM, then SIGKILL to the whole container.
+"""Runs pods as processes and ends them as a kubelet does: SIGTERM, then SIGKILL to all processes of the container.
 
 Source (2026-11): https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
 """

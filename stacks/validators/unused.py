@@ -1,0 +1,20 @@
+"""Finds the keys of a deployment file that its engine does not use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import BaseModel
+
+
+def unused_keys(section: BaseModel, used: Sequence[str], path: str = "") -> Iterator[str]:
+    """Yield the path of each key that is set but not in `used`, which contains keys with all keys below them."""
+    for name in sorted(section.model_fields_set):
+        place = f"{path}.{name}".lstrip(".")
+        if place in used:
+            continue
+        value = section.__dict__.get(name)
+        if isinstance(value, BaseModel) and any(each.startswith(f"{place}.") for each in used):
+            yield from unused_keys(value, used, place)
+        elif value is not None:
+            yield place

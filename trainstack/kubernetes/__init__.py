@@ -1,0 +1,1 @@
+"""Turns a deployment file with `engine: kubernetes` into manifests, and observes the run through kubectl."""
