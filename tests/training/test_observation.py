@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 from training.config import ObservationConfig
 from training.config.observation import ProfileConfig
 from training.errors import ConfigurationError
+from training.loop.reporting import console_line
+from training.loop.step_result import StepReport
 from training.observe.metrics import MetricsFile
 from training.observe.profiling import Profiler
 from training.observe.rank_report import RankReport
@@ -91,3 +94,12 @@ def test_slow_rank_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert (record["slowest_rank"], record["slowest_over_median"]) == (1, 2.0)
     assert record["ranks"][0] == {"own_seconds": 2.0, "communication_seconds": 2.0}
     assert "rank 1 is slow: 4.000 s per step, 2.00 times the median" in caplog.text
+
+
+def test_console_line_has_the_figures_of_other_trainers() -> None:
+    report = StepReport(step=20, loss=3.14159, learning_rate=3e-4, gradient_norm=0.5, step_seconds=0.1234)
+    line = console_line(report, 2000, "tokens_per_second", 12_345.6, 0.345)
+    assert line == "step 20/2000: loss 3.1416, norm 0.500, lr 0.0003, 123.4 ms, 12,346 tokens/s, MFU 34.5%"
+    skipped = replace(report, loss=float("nan"), skipped=True)
+    line = console_line(skipped, 2000, "samples_per_second", 8.0, None)
+    assert line == "step 20/2000: loss nan, norm 0.500, lr 0.0003, 123.4 ms, 8 samples/s (skipped: not finite)"

@@ -150,7 +150,9 @@ class TrainingConfig(Section):
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
     recovery: RecoveryConfig = RecoveryConfig()
     observation: ObservationConfig = ObservationConfig()
-    log_interval_steps: int = Field(default=1, ge=1, description="Steps between `step` records in the metrics.")
+    log_interval_steps: int = Field(
+        default=1, ge=1, description="Steps between `step` records in the metrics, and between the log's lines."
+    )
     threads: int | None = Field(
         default=None,
         ge=1,

@@ -61,6 +61,8 @@ def write_records(run: Run, reports: Sequence[StepReport], age: CheckpointAge | 
     speed = "tokens_per_second" if run.dataset is not None else "samples_per_second"
     for report in reports:
         if report.step % run.config.log_interval_steps == 0 or report.step == run.config.steps:
+            tokens_per_second = terms / report.step_seconds
+            mfu = _utilization(run, tokens_per_second)
             run.metrics.write(
                 "step",
                 step=report.step,
@@ -73,10 +75,11 @@ def write_records(run: Run, reports: Sequence[StepReport], age: CheckpointAge | 
                 checkpoint_age_seconds=None if age is None else age.seconds,
                 checkpoint_age_intervals=None if age is None else age.intervals,
                 **_memory(run),
-                **{speed: terms / report.step_seconds},
-                mfu=_utilization(run, terms / report.step_seconds),
+                **{speed: tokens_per_second},
+                mfu=mfu,
                 skipped=report.skipped,
             )
+            logger.info("%s", console_line(report, run.config.steps, speed, tokens_per_second, mfu))
     progress = run.writer.take_progress()
     if progress is not None:
         run.metrics.write(
@@ -103,6 +106,28 @@ def write_records(run: Run, reports: Sequence[StepReport], age: CheckpointAge | 
             reason=result.reason,
         )
         logger.info("step %d: checkpoint committed in %.2f s (%s)", result.step, result.seconds, result.reason)
+
+
+def console_line(report: StepReport, steps_total: int, speed: str, per_second: float, mfu: float | None) -> str:
+    """Return a step's line for the log, with the figures that nanoGPT and torchtitan print.
+
+    Args:
+        report: the step's results.
+        steps_total: number of steps in the run.
+        speed: `tokens_per_second` or `samples_per_second`.
+        per_second: all ranks' tokens or samples per second.
+        mfu: model FLOPs utilization, 0 to 1; None: unknown, and omitted.
+    """
+    parts = [
+        f"step {report.step}/{steps_total}: loss {report.loss:.4f}",
+        f"norm {report.gradient_norm:.3f}",
+        f"lr {report.learning_rate:.3g}",
+        f"{report.step_seconds * 1000:,.1f} ms",
+        f"{per_second:,.0f} {speed.removesuffix('_per_second')}/s",
+    ]
+    if mfu is not None:
+        parts.append(f"MFU {mfu:.1%}")
+    return ", ".join(parts) + (" (skipped: not finite)" if report.skipped else "")
 
 
 def _gpu_total_bytes(run: Run) -> int | None:
