@@ -145,6 +145,10 @@ test-kubernetes: install build/kubernetes-venv/.installed ## validate manifests 
 parity: install build/parity-venv/.installed ## compare losses, gradient norms and weights with plain PyTorch, HF Trainer and Lightning: build/bench/parity.json [NANOGPT=clone of karpathy/nanoGPT]
 	python -m benchmarks.parity --python build/parity-venv/bin/python $(if $(NANOGPT),--nanogpt $(NANOGPT))
 
+.PHONY: own-work
+own-work: install build/parity-venv/.installed ## make training scripts resumable, kill and resume them, and compare: build/bench/own-work.json [NANOGPT=clone of karpathy/nanoGPT]
+	python -m benchmarks.own_work --python build/parity-venv/bin/python $(if $(NANOGPT),--nanogpt $(NANOGPT))
+
 bench-synth: install ## measure the duration of synthesis and of check: build/bench/synth.json
 	python -m benchmarks.synth
 

@@ -18,6 +18,7 @@ import os
 import runpy
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from training.checkpoint.checkpointer import Checkpointer
     from training.loop.job import Job
     from training.loop.trainer import Progress
+
+
+Extra = dict[str, Any] | Callable[[], dict[str, Any]] | None
 
 
 class Stopped(SystemExit):  # noqa: N818
@@ -76,13 +80,26 @@ class ThisRun:
             self._metrics = MetricsFile(self.run_directory / "metrics.jsonl" if is_main else None)
         self._metrics.write(record, **values)
 
-    def handle_requests(self, checkpointer: Checkpointer, step: int, extra: dict[str, Any] | None = None) -> None:
+    def handle_requests(
+        self,
+        checkpointer: Checkpointer,
+        step: int,
+        extra: Extra = None,
+        rank_extra: Extra = None,
+        *,
+        wants_save: bool = False,
+    ) -> bool:
         """Handle the save and stop requests received since the last call. All ranks must call it after each step.
 
         Args:
             checkpointer: the script's checkpointer.
             step: optimizer steps completed.
-            extra: extra state; see :meth:`Checkpointer.save`.
+            extra: extra state, or a function that returns it when a save needs it; see :meth:`Checkpointer.save`.
+            rank_extra: this rank's extra state, or a function that returns it.
+            wants_save: True to also save without a request; True on any rank is enough.
+
+        Returns:
+            True if a save has begun.
 
         Raises:
             Stopped: The run received a stop request, and the state is saved. Do not catch this exception.
@@ -90,19 +107,21 @@ class ThisRun:
         """
         self.step = step
         interruption = self.interruption
-        wants_save = interruption.wants_save or checkpointer.is_local_only
+        wants_save = wants_save or interruption.wants_save or checkpointer.is_local_only
         flags = ControlFlags(
             stop=float(interruption.wants_stop), save=float(wants_save), busy=float(checkpointer.is_saving)
         )
         agreed = checkpointer.agree(flags)
         self._note_saving(is_saving=agreed.busy > 0)
         if agreed.stop:
-            checkpointer.save(step, extra, wait=True)
+            checkpointer.save(step, _value(extra), rank_extra=_value(rank_extra), wait=True)
             checkpointer.close()
             self.checkpoint_step = step
             raise Stopped(interruption.reason() if interruption.wants_stop else "stop requested on another rank", step)
-        if agreed.save and checkpointer.save(step, extra):
+        if agreed.save and not agreed.busy and checkpointer.save(step, _value(extra), rank_extra=_value(rank_extra)):
             interruption.save_taken()
+            return True
+        return False
 
     def _note_saving(self, is_saving: bool) -> None:
         """Measure the duration of saves, so that the run can train after a notice until the last save must begin."""
@@ -114,6 +133,10 @@ class ThisRun:
         elif self._saving_since is not None:
             self.interruption.last_save_seconds = last_save_seconds(now - self._saving_since, step_seconds)
             self._saving_since = None
+
+
+def _value(extra: Extra) -> dict[str, Any] | None:
+    return extra() if callable(extra) else extra
 
 
 _started: list[ThisRun] = []

@@ -100,6 +100,7 @@ LAYERS: dict[str, list[str]] = {
         "models",
         "inference loop",
         "bench script",
+        "integrations",
         "train",
     ],
     "training.checkpoint": [

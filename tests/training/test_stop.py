@@ -165,7 +165,7 @@ def test_script_measures_saves_and_saves_a_checkpoint_of_the_local_tier(
 ) -> None:
     saved: list[int] = []
     state = SimpleNamespace(is_saving=False, is_local_only=True, agree=lambda flags: flags)
-    state.save = lambda step, extra: saved.append(step) or True
+    state.save = lambda step, extra, rank_extra: saved.append(step) or True
     run = ThisRun(tmp_path, "checkpoints", tmp_path, 1, interruption)
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

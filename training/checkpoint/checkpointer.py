@@ -31,6 +31,7 @@ from training.checkpoint.retention import Retention
 from training.checkpoint.save.proof import Verification
 from training.checkpoint.save.rank_save import SaveResult
 from training.checkpoint.save.writer import CheckpointWriter
+from training.checkpoint.state.optimizer import bare_optimizer
 from training.checkpoint.state.training_state import Captured, TrainingState
 from training.checkpoint.state.values import decode, encode_mapping
 from training.checkpoint.storage.urls import open_backend
@@ -44,11 +45,15 @@ class Resumption:
 
     Attributes:
         step: optimizer steps completed; 0 for a new run.
-        extra: the value passed to :meth:`Checkpointer.save` for that step.
+        extra: the value passed to :meth:`Checkpointer.save` for that step, on rank 0.
+        rank_extra: this rank's value passed to it; empty if the world size has changed.
+        world_size: number of processes that saved the checkpoint; 0 for a new run.
     """
 
     step: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+    rank_extra: dict[str, Any] = field(default_factory=dict)
+    world_size: int = 0
 
 
 class Checkpointer:
@@ -59,7 +64,7 @@ class Checkpointer:
     Args:
         url: checkpoint store, ``s3://bucket/prefix`` or a directory, the same on every rank.
         model: bare or wrapped model, the same on every rank.
-        optimizer: optimizer for the model's parameters.
+        optimizer: optimizer for the model's parameters, bare or wrapped by Accelerate or Lightning.
         scaler: gradient scaler for fp16 training, if used.
         generation: number of this start of the run, if you number the starts. Once a later start has begun, processes
             from earlier starts can no longer commit. If two starts have the same number, the later one wins.
@@ -89,7 +94,9 @@ class Checkpointer:
         verification: Verification = "part",
     ) -> None:
         self._retention = retention or Retention()
-        self._state = TrainingState(model, optimizer, scaler or torch.amp.GradScaler("cpu", enabled=False))
+        self._state = TrainingState(
+            model, bare_optimizer(optimizer), scaler or torch.amp.GradScaler("cpu", enabled=False)
+        )
         self._gang: Gang = adopt_gang(_device_of(model)) if dist.is_initialized() else join_gang()
         self._backend = open_backend(url)
         self._generation, self._seed, self._compress = generation, seed, compress
@@ -130,13 +137,15 @@ class Checkpointer:
         self._is_local_only = not resumed.is_durable
         if resumed.manifest.optimizer is not None:  # imported weights do not include an optimizer
             self._state.restore_groups(resumed.manifest.optimizer)
-        return Resumption(resumed.manifest.step, decode(resumed.manifest.extra))
+        manifest = resumed.manifest
+        return Resumption(manifest.step, decode(manifest.extra), resumed.rank_extra, manifest.world_size)
 
     def save(
         self,
         step: int,
         extra: dict[str, Any] | None = None,
         *,
+        rank_extra: dict[str, Any] | None = None,
         validation_loss: float | None = None,
         wait: bool = False,
     ) -> bool:
@@ -146,7 +155,9 @@ class Checkpointer:
             step: optimizer steps completed.
             extra: the caller's small state, such as a scheduler's ``state_dict()`` or a data position. It may contain
                 None, bool, int, float, str, bytes, list, tuple, set, dict with any of these as keys, NumPy values, and
-                tensors, which are returned on the CPU. :meth:`resume` returns equal values of the same types.
+                tensors, which are returned on the CPU. :meth:`resume` returns equal values of the same types. All
+                ranks resume with rank 0's value.
+            rank_extra: small state that each rank has for itself, such as a fetched batch; the same types.
             validation_loss: validation loss of exactly this state, if measured; used by ``Retention(keep_best=...)``.
             wait: True to return after the commit instead of after the copy.
 
@@ -159,7 +170,7 @@ class Checkpointer:
             SupersededError: A later start of the run owns the store.
         """
         writer = self._opened()
-        kept = encode_mapping(extra or {}, "extra")
+        kept, own = encode_mapping(extra or {}, "extra"), encode_mapping(rank_extra or {}, "rank_extra")
         if wait:
             writer.wait()
         agreed = self._gang.agree(ControlFlags(busy=float(writer.is_busy), failed=float(writer.error is not None)))
@@ -169,7 +180,7 @@ class Checkpointer:
             return False
         captured = self._state.capture()
         manifest = self._manifest(step, captured, kept, validation_loss)
-        writer.begin(captured.shared, own_tensors(self._gang, captured), manifest, "request")
+        writer.begin(captured.shared, own_tensors(self._gang, captured, own), manifest, "request")
         self._is_local_only = False
         if wait:
             writer.wait()

@@ -6,8 +6,10 @@ a warning. A checkpoint from a different model or dataset is rejected.
 
 from __future__ import annotations
 
+import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +30,11 @@ logger = logging.getLogger(__name__)
 RESUMED_LOCALLY = "resumed from the local tier of this gang's nodes"
 """Logged when the newest checkpoint is not durable yet. The chaos benchmark searches for this text."""
 RANDOM = "rng/"
-"""Name prefix of RNG states. Each rank has its own."""
+"""Name prefix of the tensors that each rank has for itself: its RNG states and its own extra state."""
+RANK_EXTRA = "extra"
+"""Name of a rank's extra state among these tensors: a JSON document as bytes. Shape: [bytes] uint8."""
+EXTRA_STEP_BYTES = 4096
+"""Spaces pad the document to a multiple of this size, so that the layout of the save rarely changes."""
 TRUSTED_ENTRIES = 2
 """Number of newest checkpoints that an earlier writer keeps, even before it detects that it was superseded."""
 
@@ -42,11 +48,13 @@ class Resumed:
         damaged: log entries for newer checkpoints that were skipped because they are damaged.
         is_durable: True if the checkpoint is in the log. If False, only this gang's nodes have it, and the state should
             be saved soon.
+        rank_extra: this rank's extra state; empty if the world size has changed.
     """
 
     manifest: Manifest
     damaged: frozenset[int]
     is_durable: bool = True
+    rank_extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def has_reusable_chunks(self) -> bool:
@@ -84,24 +92,24 @@ def resume(
         local = None
     if local is not None:
         try:
-            _load(gang, backend, state, subject, seed, local)
+            rank_extra = _load(gang, backend, state, subject, seed, local)
         except CorruptCheckpointError as error:
             logger.warning("skipping step %d in the local tier, which is not durable yet: %s", local.step, error)
             delete_record(backend, gang.rank)
         else:
             logger.info("%s: step %d, not durable yet", RESUMED_LOCALLY, local.step)
-            return Resumed(local, frozenset(), is_durable=False)
+            return Resumed(local, frozenset(), is_durable=False, rank_extra=rank_extra)
     entries = (entry for entry in checkpoint_entries(backend) if _is_considered(entry.step, max_step))
     damaged: set[int] = set()
     while (entry := gang.ask_rank_zero(lambda: next(entries, None))) is not None:
         try:
             manifest = _read_manifest_together(gang, backend, entry)
-            _load(gang, backend, state, subject, seed, manifest)
+            rank_extra = _load(gang, backend, state, subject, seed, manifest)
         except CorruptCheckpointError as error:
             logger.warning("skipping the checkpoint for step %s (log entry %d): %s", entry.step, entry.sequence, error)
             damaged.add(entry.sequence)
             continue
-        return Resumed(manifest, frozenset(damaged))
+        return Resumed(manifest, frozenset(damaged), rank_extra=rank_extra)
     if local is not None:
         # The state may be partly overwritten, so this process cannot start a new run.
         raise StoreError(
@@ -116,9 +124,19 @@ def resume(
     return None
 
 
-def own_tensors(gang: Gang, captured: Captured) -> dict[str, Tensor]:
-    """Return the tensors that only this rank saves, by name: its RNG states and, on rank 0, the buffers."""
+def own_tensors(gang: Gang, captured: Captured, rank_extra: dict[str, Any] | None = None) -> dict[str, Tensor]:
+    """Return the tensors that only this rank saves, by name: its RNG states and, on rank 0, the buffers.
+
+    Args:
+        gang: this process's gang.
+        captured: the run's state.
+        rank_extra: this rank's extra state, encoded.
+    """
     states = random_state(gang.device)
+    if rank_extra:
+        document = bytearray(json.dumps(rank_extra).encode())
+        document += b" " * (-len(document) % EXTRA_STEP_BYTES)
+        states[RANK_EXTRA] = torch.frombuffer(document, dtype=torch.uint8)
     random = {f"{_random_prefix(gang.rank)}{generator}": state for generator, state in states.items()}
     return random | captured.of_rank(gang.rank)
 
@@ -153,8 +171,8 @@ def newest_local(gang: Gang, backend: Backend) -> Manifest | None:
 
 def _load(
     gang: Gang, backend: Backend, state: TrainingState, subject: Subject | None, seed: int, manifest: Manifest
-) -> None:
-    """Load one checkpoint into the state.
+) -> dict[str, Any]:
+    """Load one checkpoint into the state; return this rank's extra state.
 
     Raises:
         CorruptCheckpointError: The checkpoint is damaged; the state may be partly overwritten. Raised on all ranks.
@@ -169,7 +187,7 @@ def _load(
         state.scaler.load_state_dict(decode(manifest.scaler))
     state.set_extra_states(manifest.extra_states)
     state.step, state.position = manifest.step, manifest.position
-    _restore_random(gang, manifest, buffers.random, seed)
+    return _restore_random(gang, manifest, buffers.random, seed)
 
 
 def _read_manifest_together(gang: Gang, backend: Backend, entry: LogEntry) -> Manifest:
@@ -266,7 +284,8 @@ def _parts_of(gang: Gang, manifest: Manifest) -> range:
     return range(gang.rank, len(manifest.parts), gang.world_size)
 
 
-def _restore_random(gang: Gang, manifest: Manifest, random: dict[str, Tensor], seed: int) -> None:
+def _restore_random(gang: Gang, manifest: Manifest, random: dict[str, Tensor], seed: int) -> dict[str, Any]:
+    """Restore this rank's RNG states; return its extra state."""
     prefix = _random_prefix(gang.rank)
     states = {name.removeprefix(prefix): state for name, state in random.items() if name.startswith(prefix)}
     if manifest.world_size != gang.world_size or not states:
@@ -279,5 +298,7 @@ def _restore_random(gang: Gang, manifest: Manifest, random: dict[str, Tensor], s
             )
         # Imported weights do not include RNG states.
         seed_random_state(seed, gang.rank, manifest.step)
-        return
+        return {}
     restore_random_state(states, gang.device)
+    document = states.get(RANK_EXTRA)
+    return {} if document is None else decode(json.loads(document.numpy().tobytes()))

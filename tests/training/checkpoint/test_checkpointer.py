@@ -251,3 +251,41 @@ def test_layout_is_computed_again_only_if_a_tensor_has_changed_its_form(
     for one, two in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
         assert torch.equal(one, two)
     resumed.close()
+
+
+def test_every_rank_has_its_own_extra_state(tmp_path: Path) -> None:
+    model, optimizer = build(1)
+    checkpointer = Checkpointer(str(tmp_path), model, optimizer)
+    checkpointer.resume()
+    batch = torch.rand(3, 2)
+    for step, extra in ((1, {"batch": batch}), (2, {"batch": batch, "more": "x" * 10_000}), (3, None)):
+        assert checkpointer.save(step, {"step": step}, rank_extra=extra, wait=True)
+        other, other_optimizer = build(2)
+        reader = Checkpointer(str(tmp_path), other, other_optimizer)
+        found = reader.resume()
+        assert (found.step, found.extra, found.world_size) == (step, {"step": step}, 1)
+        assert found.rank_extra.keys() == (extra or {}).keys()
+        assert extra is None or torch.equal(found.rank_extra["batch"], batch)
+        reader.close()
+        checkpointer = Checkpointer(str(tmp_path), model, optimizer)
+        checkpointer.resume()
+    checkpointer.close()
+
+
+def test_closes_although_a_forked_process_has_its_descriptors(tmp_path: Path) -> None:
+    model, optimizer = build(1)
+    checkpointer = Checkpointer(str(tmp_path), model, optimizer)
+    checkpointer.resume()
+    assert checkpointer.save(1, wait=True)
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:  # like a worker of a DataLoader
+        os.close(theirs)
+        os.read(ours, 1)
+        os._exit(0)
+    try:
+        checkpointer.close()
+    finally:
+        os.close(theirs)
+        os.waitpid(child, 0)
+        os.close(ours)

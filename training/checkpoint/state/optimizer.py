@@ -26,7 +26,25 @@ values."""
 OF_THE_PROCESS = frozenset({"params", "param_names"})
 """Group entries that are not saved. The parameters' names are saved instead."""
 
+WRAPPERS = {
+    ("accelerate.optimizer", "AcceleratedOptimizer"): "optimizer",
+    ("lightning.pytorch.core.optimizer", "LightningOptimizer"): "optimizer",
+    ("pytorch_lightning.core.optimizer", "LightningOptimizer"): "optimizer",
+    ("lightning.fabric.wrappers", "_FabricOptimizer"): "optimizer",
+    ("lightning_fabric.wrappers", "_FabricOptimizer"): "optimizer",
+}
+"""Each wrapper's module and class, and the attribute with the wrapped optimizer. Types are compared by name, because
+the packages need not be installed. Source: accelerate 1.15, lightning 2.6."""
+
 Names = Mapping[nn.Parameter, str]
+
+
+def bare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer without the wrappers of Accelerate and Lightning, which have neither its state nor hooks."""
+    for kind in type(optimizer).__mro__:
+        if (kind.__module__, kind.__qualname__) in WRAPPERS:
+            return bare_optimizer(getattr(optimizer, WRAPPERS[kind.__module__, kind.__qualname__]))
+    return optimizer
 
 
 def kind_of(optimizer: torch.optim.Optimizer) -> str:

@@ -1,0 +1,1 @@
+"""Checkpoints and stop requests for other training programs: hand-written loops, HF Trainer and Lightning."""
