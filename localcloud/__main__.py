@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from localcloud import daemon
@@ -128,11 +129,13 @@ def status(
         return
     table = Table(title=cloud.endpoint_url)
     for title in ("instance", "type", "market", "zone", "address", "state", "group"):
-        table.add_column(title, no_wrap=title in ("instance", "address"), overflow="fold")
+        table.add_column(title, no_wrap=True)
     for one in instances:
         fields = ("id", "type", "market", "zone", "private_address", "state", "group")
         table.add_row(*(str(one.get(field) or "") for field in fields))
-    console.print(table)
+    # In a narrow terminal, a line that continues on the next one is easier to read than words in pieces.
+    needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    Console(highlight=False, width=max(console.width, needed)).print(table)
 
 
 @app.command()

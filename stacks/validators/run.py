@@ -77,7 +77,8 @@ def code_folder_exists(config: DeploymentConfig) -> Iterator[Problem]:
         rule = "must be the relative path of a folder in the current directory"
         yield Problem("training.code", code, rule, "move the code into the repository")
     elif not Path(code).is_dir():
-        yield Problem("training.code", code, "is not a folder", "set the folder with your code, or remove the key")
+        remedy = "set the folder with your code, as a path from the current folder, or remove the key"
+        yield Problem("training.code", code, "is not a folder", remedy)
 
 
 def code_contains_functions(config: DeploymentConfig) -> Iterator[Problem]:
