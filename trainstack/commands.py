@@ -26,7 +26,7 @@ from trainstack.kubernetes import command as kubernetes_command
 from trainstack.observe import metrics, node_events, status, tensorboard
 from trainstack.observe.current import observing, status_of
 from trainstack.operate import deploying, verbs
-from trainstack.reader_policy import operator_policy, reader_policy
+from trainstack.reader_policy import model_statements, operator_policy, reader_policy
 from trainstack.session import EXIT_CODES, FAILED, MISSING, Account, CommandError, Json, Name, Region, span_seconds
 from trainstack.slurm import command as slurm_command
 from trainstack.zombies import command as zombies_command
@@ -111,6 +111,9 @@ def print_reader_policy(
     operate: Annotated[
         bool, typer.Option("--operate", help="Add the permissions for stop, resume, restart and retry.")
     ] = False,
+    models: Annotated[
+        bool, typer.Option("--models", help="Add the permissions for weights, sample and evaluate.")
+    ] = False,
 ) -> None:
     """Print the IAM policy for the read-only commands, except `ssh`, on one deployment."""
     opened = Account(region)
@@ -118,7 +121,9 @@ def print_reader_policy(
     partition = str(identity["Arn"]).split(":")[1]
     found = account.find(opened.client, name)
     make = operator_policy if operate else reader_policy
-    print(json.dumps(make(found, opened.region, identity["Account"], partition), indent=2))
+    policy = make(found, opened.region, identity["Account"], partition)
+    policy["Statement"] += model_statements(found, partition) if models else []
+    print(json.dumps(policy, indent=2))
 
 
 def _instance(found: status.Status, node: str) -> str:

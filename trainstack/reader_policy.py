@@ -1,6 +1,7 @@
 """IAM policies for reading runs (`status`, `why`, `events`, `metrics`, `cost`) and for operating them.
 
-The policy for operating runs adds the calls made by `stop`, `resume`, `restart` and `retry`.
+The policy for operating runs adds the calls made by `stop`, `resume`, `restart` and `retry`. The statements for models
+add those made by `weights`, `sample` and `evaluate`.
 
 Sources (2026-11): https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
 (DescribeInstances does not support resource-level permissions) and
@@ -13,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from bootstrap.documents.desired_state import desired_parameter
-from bootstrap.documents.object_keys import control_prefix, results_prefix
+from bootstrap.documents.object_keys import control_prefix, results_prefix, run_prefix
 from bootstrap.supervise.membership.control import STATUS_NAME
 from stacks.functions.run_controller.events import RETRY, SOURCE
 from stacks.functions.run_controller.records import state_key
@@ -105,6 +106,23 @@ def operator_policy(deployment: Deployment, region: str, account_id: str, partit
         },
     ]
     return policy
+
+
+def model_statements(deployment: Deployment, partition: str = "aws") -> list[dict[str, Any]]:
+    """Return the statements that `weights`, `sample` and `evaluate` need in addition to the reader's.
+
+    They read the checkpoints of all runs of the deployment, and all datasets in its bucket.
+    """
+    checkpoints = f"arn:{partition}:s3:::{deployment.checkpoint_bucket}"
+    datasets = f"arn:{partition}:s3:::{deployment.dataset_bucket}"
+    prefix = f"{run_prefix(deployment.name, '*')}/checkpoints/"
+    return [
+        _allow("ReadModels", "s3:GetObject", [f"{checkpoints}/{prefix}*", f"{datasets}/datasets/*"]),
+        {
+            **_allow("ListModels", "s3:ListBucket", [checkpoints, datasets]),
+            "Condition": {"StringLike": {"s3:prefix": [f"{prefix}*", "datasets/*"]}},
+        },
+    ]
 
 
 def _allow(sid: str, action: str, resource: str | list[str]) -> dict[str, Any]:

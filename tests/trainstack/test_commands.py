@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from tests.trainstack.test_status import REPORT, RUN
 from trainstack.account import NotDeployed, find, find_all, observe
 from trainstack.observe.tensorboard import Copied, Copy
 from trainstack.operate import desired
-from trainstack.reader_policy import operator_policy, reader_policy
+from trainstack.reader_policy import model_statements, operator_policy, reader_policy
 
 ROOT = Path(__file__).parents[2]
 REGION = "us-east-1"
@@ -162,6 +163,34 @@ def test_the_reader_policy_suffices_and_excludes_other_deployments(cloud: LocalC
         find(reader, "other")
     with pytest.raises(logs.exceptions.ClientError, match="AccessDenied|not authorized"):
         logs.filter_log_events(logGroupName="/trainstack/other")
+
+
+def test_the_statements_for_models_allow_checkpoints_and_datasets_only(cloud: LocalCloud) -> None:
+    found, root = find(cloud.clients.client, "demo"), cloud.clients.client("s3")
+    root.create_bucket(Bucket=found.dataset_bucket)
+    checkpoint, dataset = "runs/demo/one/checkpoints/log/1", "datasets/text/dataset.json"
+    for bucket, key in (
+        (found.checkpoint_bucket, checkpoint),
+        (found.checkpoint_bucket, "runs/demo/one/results/gen-1/node-0/trainer.log"),
+        (found.dataset_bucket, dataset),
+        (found.dataset_bucket, "raw/text/a.txt"),
+    ):
+        root.put_object(Bucket=bucket, Key=key, Body=b"x")
+    policy = reader_policy(found, REGION, cloud.clients.account)
+    denied = "AccessDenied|Forbidden|403|not authorized"
+    for name, statements, allowed in (("no-models", [], False), ("models", model_statements(found), True)):
+        s3 = as_role(cloud, make_role(cloud, name, *policy["Statement"], *statements), "s3")
+        for bucket, key in ((found.checkpoint_bucket, checkpoint), (found.dataset_bucket, dataset)):
+            with nullcontext() if allowed else pytest.raises(ClientError, match=denied):
+                assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == b"x"
+            with nullcontext() if allowed else pytest.raises(ClientError, match=denied):
+                assert s3.list_objects_v2(Bucket=bucket, Prefix=key)["KeyCount"] == 1
+        for bucket, key in (
+            (found.checkpoint_bucket, "runs/demo/one/results/gen-1/node-0/trainer.log"),
+            (found.dataset_bucket, "raw/text/a.txt"),
+        ):
+            with pytest.raises(ClientError, match=denied):
+                s3.get_object(Bucket=bucket, Key=key)
 
 
 def test_the_reader_policy_allows_the_event_files_only(cloud: LocalCloud, tmp_path: Path) -> None:
