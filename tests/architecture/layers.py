@@ -150,5 +150,5 @@ LAYERS: dict[str, list[str]] = {
         "deploying",
     ],
     "trainstack.slurm": ["plan", "script", "files queue", "observation", "command engine"],
-    "trainstack.zombies": ["search", "command"],
+    "trainstack.zombies": ["stored", "search", "command"],
 }

@@ -8,13 +8,15 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG
+from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG, Prepare
 from bootstrap.documents.object_keys import heartbeat_key
 from localcloud.cloud import LocalCloud
 from stacks.functions.zombie_watch import handler as watching
@@ -57,14 +59,14 @@ def stack(name: str, **outputs: str) -> None:
     create_stack(client("cloudformation"), name, outputs)
 
 
-def deploy(name: str) -> None:
-    """Create a deployment's stacks and run document."""
+def deploy(name: str, assets: Sequence[str] = ()) -> None:
+    """Create a deployment's stacks and run document. `assets`: URLs that the training stack's template contains."""
     stack(f"{name}-NetworkStack")
     stack(
         f"{name}-StorageStack",
         CheckpointBucket=f"{name}-checkpoints",
         ControlBucket=f"{name}-control",
-        DatasetBucket="d",
+        DatasetBucket=f"{name}-datasets",
     )
     parameter = f"/trainstack/{name}/run"
     client("s3").create_bucket(Bucket=f"{name}-control")
@@ -74,6 +76,7 @@ def deploy(name: str) -> None:
         FleetId="f",
         LogGroup=f"/trainstack/{name}",
         RunParameter=parameter,
+        **{f"Asset{number}": url for number, url in enumerate(assets)},
     )
 
 
@@ -367,6 +370,61 @@ def test_the_daily_search_reads_the_heartbeats_of_its_run(
         watch.look()
     client("ssm").delete_parameter(Name="/trainstack/own/run")
     assert watch.look()["found"] == 2
+
+
+def archive(names: list[str], size: int = 0) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as made:
+        for name in names:
+            made.writestr(name, json.dumps({"key": f"{'b' * 64}.zip"}) if name == "wheelhouse.json" else "x")
+        made.writestr("filler", b"0" * size)
+    return content.getvalue()
+
+
+def test_forgotten_prepared_data_is_found_but_not_that_of_the_run() -> None:
+    deploy("own")
+    client("s3").create_bucket(Bucket="own-datasets")
+    prepare = Prepare("m:f", "raw/text", {"n": 1}, 60)
+    run = replace(RUN, prepare=prepare)
+    client("ssm").put_parameter(
+        Name="/trainstack/own/run", Type="String", Value=json.dumps(run.to_json()), Overwrite=True
+    )
+    for digest, inputs in (
+        ("1" * 64, {"function": "m:f", "source": "raw/text", "options": {"n": 1}}),  # an older result
+        ("2" * 64, {"function": "m:f", "source": "raw/text", "options": {"n": 2}}),  # of another configuration
+        ("3" * 64, {"function": "m:f", "source": "raw/text", "options": {"n": 1}}),
+    ):
+        key = f"datasets/prepared/{digest}"
+        client("s3").put_object(Bucket="own-datasets", Key=f"{key}/0001/data.bin", Body=b"0" * 1000)
+        client("s3").put_object(Bucket="own-datasets", Key=f"{key}/prepared.json", Body=json.dumps(inputs).encode())
+        time.sleep(1.1)  # S3's times are in seconds
+    assert found() == {}, "a rollback may need it"
+    later = found(31 * 24 * HOUR)
+    assert {each.id: each.reason.partition(", and ")[2] for each in later.values() if each.kind == "prepared data"} == {
+        "1" * 64: "a newer result exists",
+        "2" * 64: "the current run has other inputs",
+    }
+    assert later["1" * 64].has_data and later["1" * 64].deletion is None
+    assert later["1" * 64].remedy.endswith(f"prepared s3://own-datasets/datasets --remove {'1' * 64}")
+
+
+def test_forgotten_wheelhouse_is_found_but_no_other_asset() -> None:
+    assets = f"cdk-hnb659fds-assets-{Open.cloud.clients.account}-{REGION}"
+    client("s3").create_bucket(Bucket=assets)
+    deploy("own", assets=[f"s3://cdk-hnb659fds-assets-${{AWS::AccountId}}-${{AWS::Region}}/{'a' * 64}.zip"])
+    large = 2 * 2**20
+    for key, content in (
+        ("a" * 64, archive(["bootstrap/__init__.py", "wheelhouse.json"])),  # the node bundle, which names b
+        ("b" * 64, archive(["image-requirements.txt", "wheels/x.whl"], large)),
+        ("c" * 64, archive(["image-requirements.txt", "wheels/x.whl"], large)),
+        ("d" * 64, archive(["site/index.html"], large)),  # an asset of another app
+    ):
+        client("s3").put_object(Bucket=assets, Key=f"{key}.zip", Body=content)
+    assert found() == {}
+    later = {each.id: each for each in found(31 * 24 * HOUR).values() if each.kind == "wheelhouse"}
+    (zombie,) = later.values()
+    assert zombie.id == f"s3://{assets}/{'c' * 64}.zip"
+    assert "cdk gc" in zombie.remedy
 
 
 def test_each_kind_is_covered() -> None:

@@ -13,8 +13,9 @@ from stacks.changes.effects.fixed_costs import HOURS_PER_MONTH, USD_PER_MONTH
 from stacks.functions.zombie_watch import search as searching
 from stacks.functions.zombie_watch.search import Search, Zombie, deployments
 from trainstack.account import Clients, find, run_document
+from trainstack.zombies.stored import stored
 
-SERVICES = (*searching.SERVICES, "s3", "ssm")
+SERVICES = (*searching.SERVICES, "s3", "ssm", "sts")
 """The services that a search calls."""
 _TYPES = {
     "volume": "AWS::EC2::Volume",
@@ -42,7 +43,10 @@ def search(client: Clients, region: str, now_unix_seconds: float) -> list[Zombie
     def prices(kind: str, resource: Mapping[str, Any]) -> float | None:
         return usd_per_month(region, kind, resource)
 
-    return Search(client, region, deployments(client), now_unix_seconds, heartbeats, prices).run()
+    known = deployments(client)
+    running = [name for name, kinds in known.items() if {"StorageStack", "TrainingStack"} <= kinds]
+    found = Search(client, region, known, now_unix_seconds, heartbeats, prices).run()
+    return [*found, *stored(client, region, running, now_unix_seconds)]
 
 
 def usd_per_month(region: str, kind: str, resource: Mapping[str, Any]) -> float | None:
