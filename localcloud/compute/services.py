@@ -66,7 +66,7 @@ class ComputeServices:
         zones = Zones(clients)
         self._vpc_cidrs: dict[str, str] = {}
         records = RecordLog(state_directory / "records.jsonl", clock)
-        record = MotoRecord(clients.account, clients.region)
+        record = MotoRecord(clients.account, clients.region, clock)
         placement = PlacementGroups(record)
         pools = CapacityPools(records)
         sources = MetadataSources(

@@ -6,7 +6,8 @@ it does not free addresses. moto's objects live in this process, so this module 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,13 +20,14 @@ STATE_CODES: Mapping[str, int] = {
 
 
 class MotoRecord:
-    """moto's EC2 backend for one account and region."""
+    """moto's EC2 backend for one account and region. `clock` returns Unix seconds."""
 
-    def __init__(self, account: str, region: str) -> None:
+    def __init__(self, account: str, region: str, clock: Callable[[], float] = time.time) -> None:
         # moto rejects tags on unknown resource types.
         EC2_RESOURCE_TO_PREFIX.update({"capacity-reservation": "cr", "placement-group": "pg"})
         self._account = account
         self._region = region
+        self._clock = clock
 
     @property
     def _backend(self) -> Any:
@@ -49,10 +51,11 @@ class MotoRecord:
 
     def complete(
         self, instance_id: str, *, tags: Mapping[str, str], placement_group: str | None, spot_request_id: str | None,
-        security_group_ids: Sequence[str], is_monitored: bool, is_protected: bool,
+        security_group_ids: Sequence[str], is_monitored: bool, is_protected: bool, launched_unix_seconds: float,
     ) -> None:  # fmt: skip
         """Set a new instance's attributes that moto's RunInstances rejects or drops, such as aws: tags."""
         instance = self._backend.get_instance(instance_id)
+        instance.launch_time = datetime.fromtimestamp(launched_unix_seconds, UTC).replace(tzinfo=None)
         self.add_tags(instance_id, tags)
         instance.placement.group_name = placement_group or ""
         instance.disable_api_termination = is_protected
@@ -72,7 +75,7 @@ class MotoRecord:
         instance.state_reason.code = reason_code
         instance.state_reason.message = reason_message
         if reason_code:
-            stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S GMT")
+            stamp = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%d %H:%M:%S GMT")
             text = "User initiated" if reason_code.startswith("Client.User") else reason_code
             instance._reason = f"{text} ({stamp})"
         else:

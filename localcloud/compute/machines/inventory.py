@@ -218,6 +218,7 @@ class Inventory:
             security_group_ids=specification.security_group_ids,
             is_monitored=specification.is_monitored,
             is_protected=bool(specification.passed_on.get("DisableApiTermination")),
+            launched_unix_seconds=instance.launched_unix_seconds,
         )
         if specification.placement_group is not None:
             try:

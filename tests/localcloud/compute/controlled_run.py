@@ -1,0 +1,309 @@
+"""A run under the real run controller and its ledger, on the embedded cloud, in simulated time.
+
+The Auto Scaling groups, the instances, the prices and the capacity are the embedded cloud's, behind its gateway. Only
+the trainers are simulated: a complete gang trains after its boot, saves at intervals and at notices, and reports like
+the first member. Each tick advances the cloud's clock, so a day takes minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bootstrap.documents import Bundle, RunDocument
+from bootstrap.documents.object_keys import control_prefix
+from stacks.functions.run_controller.environment import Environment
+from stacks.functions.run_controller.events import INTERRUPTION
+from stacks.functions.run_controller.fleet_clients import connect
+from stacks.functions.run_controller.handler import Controller
+from stacks.functions.run_controller.ledger.keeper import Keeper
+from stacks.functions.run_controller.market.prices import SpotPrices
+from stacks.functions.run_controller.market.scores import PlacementScores
+
+KIND = "m5.large"
+ON_DEMAND_USD = 0.096
+HOUR = 3600.0
+NOTICE_SECONDS = 120.0
+STEPS_TOTAL = 100_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The conditions of a run.
+
+    Attributes:
+        work_hours: Training time with all nodes.
+        boot_seconds: Time from an instance's launch to its readiness.
+        save_seconds: Training time between two saves.
+    """
+
+    nodes: int = 2
+    work_hours: float = 4.0
+    deadline_hours: float | None = 8.0
+    boot_seconds: float = 300.0
+    save_seconds: float = 600.0
+    tick_seconds: float = 60.0
+
+
+class Bus:
+    """Adds the cloud's time to each event that the embedded cloud publishes."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._events: list[dict[str, Any]] = []
+
+    def publish(
+        self, source: str, detail_type: str, detail: Mapping[str, Any], resources: list[str] | None = None
+    ) -> None:
+        """Keep an event until the controller's next step."""
+        self._events.append(event(detail_type, dict(detail), self._clock()))
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return the events since the last call."""
+        taken, self._events = self._events, []
+        return taken
+
+
+def event(kind: str, detail: Mapping[str, Any], unix_seconds: float) -> dict[str, Any]:
+    """Return an event as EventBridge delivers it."""
+    time = f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return {"detail-type": kind, "time": time, "detail": detail}
+
+
+class ControlledRun:
+    """A deployment with one group per zone for spot instances, and one for nodes on demand, and its controller."""
+
+    def __init__(self, cloud: Any, plan: Plan, zones: Iterable[str]) -> None:
+        self.cloud, self.plan, self.zones = cloud, plan, tuple(zones)
+        self.name = cloud.name("day")
+        self.bus = Bus(cloud.now)
+        cloud.bus.publish = self.bus.publish
+        self.start = cloud.now()
+        self.step_seconds = plan.work_hours * HOUR / STEPS_TOTAL
+        self.trained, self.saved, self.lost_seconds = 0.0, 0.0, [0.0]
+        self.finished_at: float | None = None
+        self.prices: dict[str, list[tuple[float, float]]] = {zone: [] for zone in self.zones}
+        self.lines: list[dict[str, Any]] = []
+        self._noticed: dict[str, float] = {}
+        self._seen: dict[str, Any] = {}
+        self._trained_by: tuple[str, ...] = ()
+        self._subnets = {zone: cloud.subnets[number] for number, zone in enumerate(self.zones)}
+        self.s3 = cloud.client("s3")
+        self._put_up()
+
+    def _put_up(self) -> None:
+        cloud = self.cloud
+        region = self.zones[0][:-1]
+        self.bucket = cloud.name("control")
+        for bucket in (self.bucket, cloud.name("datasets")):
+            cloud.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": region})
+        cloud.client("s3").put_object(Bucket=bucket, Key="datasets/text/dataset.json", Body=b"{}")
+        self.groups = [f"{self.name}.{zone[-1]}" for zone in self.zones]
+        tags = [{"Key": "trainstack:deployment", "Value": self.name, "PropagateAtLaunch": True}]
+        template = cloud.template()
+        for zone, group in zip(self.zones, self.groups, strict=True):
+            for suffix, percentage in (("", 0), (".on-demand", 100)):
+                policy = cloud.spot_policy(KIND, template=template, OnDemandPercentageAboveBaseCapacity=percentage)
+                cloud.autoscaling.create_auto_scaling_group(
+                    AutoScalingGroupName=f"{group}{suffix}",
+                    MinSize=0,
+                    MaxSize=self.plan.nodes,
+                    VPCZoneIdentifier=self._subnets[zone],
+                    MixedInstancesPolicy=policy,
+                    Tags=tags,
+                )
+        self.groups += [f"{group}.on-demand" for group in self.groups]
+        document = RunDocument(
+            schema_version=2, deployment=self.name, run="run-1", nodes=self.plan.nodes, min_nodes=self.plan.nodes,
+            processes_per_node=1, code=Bundle("assets", "code.zip", "0" * 64), dataset="text", training={},
+        )  # fmt: skip
+        self.digest = document.digest()
+        parameter = f"/{self.bucket}/run"
+        cloud.client("ssm").put_parameter(Name=parameter, Value=json.dumps(document.to_json()), Type="String")
+        deadline = self.plan.deadline_hours
+        self.environment = Environment.of(
+            {
+                "BACKEND": "auto_scaling_group",
+                "FLEET_ID": ",".join(self.groups),
+                "NODES": str(self.plan.nodes),
+                "ON_DEMAND_BASE": "0",
+                "RUN_PARAMETER": parameter,
+                "DESIRED_PARAMETER": f"/{self.bucket}/desired",
+                "DEPLOYMENT": self.name,
+                "CONTROL_BUCKET": self.bucket,
+                "NODE_ROLE_ID": "AROA1",
+                "DATASET_BUCKET": bucket,
+                "SUBNET_IDS": ",".join(self._subnets.values()),
+                "ONE_SUBNET_AT_A_TIME": "true",
+                "GANG_TIMEOUT_SECONDS": "900",
+                "BOOT_FAILURE_LIMIT": "3",
+                "BOOT_TIMEOUT_SECONDS": "1800",
+                "CHOOSE": "cost",
+                "PLACES": json.dumps({"region": region, "instance_types": [KIND], "zones": self.zones}),
+                "LIMIT_USD": "",
+                "LIMIT_RUN_HOURS": "",
+                "DEADLINE_HOURS": "" if deadline is None else str(deadline),
+                "ON_DEADLINE_MISS": "on_demand",
+                "TRAINING_HOURS": str(self.plan.work_hours),
+                "ON_DEMAND_USD_PER_HOUR": json.dumps({KIND: ON_DEMAND_USD}),
+            }
+        )
+
+    def controller(self, s3: Any = None) -> Controller:
+        """Return a new controller, as a new invocation of the function creates it."""
+        environment, client = self.environment, self.cloud.client
+        return Controller(
+            environment,
+            fleet=connect(environment.fleet, client),
+            ssm=client("ssm"),
+            s3=s3 or self.s3,
+            ledger=self.keeper(s3),
+            prices=SpotPrices(environment.settings, client),
+            scores=PlacementScores(environment.settings, client),
+        )
+
+    def keeper(self, s3: Any = None) -> Keeper:
+        """Return the keeper of the ledger."""
+        environment = self.environment
+        return Keeper(
+            self.name,
+            environment.fleet,
+            environment.on_demand_prices,
+            s3=s3 or self.s3,
+            bucket=self.bucket,
+            client=self.cloud.client,
+        )
+
+    @property
+    def hours(self) -> float:
+        """Time since the start."""
+        return (self.cloud.now() - self.start) / HOUR
+
+    def set_zone(self, zone: str, *, is_available: bool, usd_per_hour: float) -> None:
+        """Change a zone's spot price and capacity. Without capacity, its instances get an interruption notice."""
+        now = self.cloud.now()
+        self.prices[zone].append((now, usd_per_hour))
+        body = {"instance_types": [KIND], "zone": zone, "is_available": True, "usd_per_hour": usd_per_hour}
+        assert self.cloud.post("pool", body) == 200
+        available = None if is_available else 0
+        self.cloud.post("capacity", {"instance_type": KIND, "zone": zone, "available": available})
+        if not is_available:
+            for instance in self.instances():
+                if instance.market == "spot" and instance.zone == zone:
+                    self.notice(instance.id)
+
+    def notice(self, instance_id: str) -> None:
+        """Send an interruption notice. EC2 reclaims the instance after two minutes of the cloud's time."""
+        if instance_id not in self._noticed:
+            now = self.cloud.now()
+            self._noticed[instance_id] = now
+            self.bus._events.append(event(INTERRUPTION, {"instance-id": instance_id}, now))
+
+    def kill(self, instance_id: str) -> None:
+        """Reclaim an instance without notice."""
+        self.cloud.post("interrupt", {"instance_id": instance_id, "notice_seconds": None})
+
+    def instances(self) -> list[Any]:
+        """Return the live instances of the groups."""
+        return [one for one in self.all_instances() if one.state in ("pending", "running")]
+
+    def all_instances(self) -> list[Any]:
+        """Return all instances since the start. The inventory forgets terminated instances after some time."""
+        for one in self.cloud.compute.inventory.all():
+            if one.group in self.groups or one.id in self._seen:
+                self._seen[one.id] = one
+        return list(self._seen.values())
+
+    def tick(self, step: Callable[[list[dict[str, Any]]], dict[str, Any]] | None) -> None:
+        """Advance the time, let EC2 and the trainers act, and take a control step, unless the controller is down."""
+        self.cloud.advance(self.plan.tick_seconds)
+        now = self.cloud.now()
+        for instance_id, noticed in list(self._noticed.items()):
+            if now - noticed >= NOTICE_SECONDS:
+                del self._noticed[instance_id]
+                if any(one.id == instance_id for one in self.instances()):
+                    self.kill(instance_id)
+        self._settle()
+        self._train(now)
+        if step is not None:
+            self.lines.append(step(self.bus.take()))
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait until each group has its desired size, or waits to repeat a refused launch."""
+        store = self.cloud.compute._groups._store
+
+        def settled() -> bool:
+            with store.lock:
+                for name in self.groups:
+                    group = store.groups[name]
+                    ready = [one for one in group.members.values() if one.state == "InService"]
+                    is_waiting = group.launch_failures > 0 and group.launch_not_before > self.cloud.now()
+                    if len(ready) != len(group.members) or (len(ready) != group.desired and not is_waiting):
+                        return False
+            return True
+
+        self.cloud.until(settled, "the groups to reach their sizes")
+
+    def _train(self, now: float) -> None:
+        """Advance the training, and write the nodes' records."""
+        if self.finished_at is not None:
+            return
+        ready = [
+            one for one in self.instances()
+            if now - one.launched_unix_seconds >= self.plan.boot_seconds and one.id not in self._noticed
+        ]  # fmt: skip
+        prefix = control_prefix(self.name, "run-1")
+        for one in ready:
+            key = f"{prefix}heartbeats/AROA1:{one.id}.json"
+            self.s3.put_object(Bucket=self.bucket, Key=key, Body=b"{}")
+        members = tuple(sorted(one.id for one in ready))[: self.plan.nodes]
+        alive = {one.id for one in self.instances()}
+        if self._trained_by and members != self._trained_by:
+            if set(self._trained_by) <= alive or all(name in self._noticed for name in set(self._trained_by) - alive):
+                self.saved = self.trained  # the gang had a notice, or its nodes were replaced
+            self.lost_seconds.append((self.trained - self.saved) * self.step_seconds)
+            self.trained = self.saved
+            self._trained_by = ()
+        if len(members) < self.plan.nodes:
+            return
+        if self._trained_by == members:
+            self.trained = min(STEPS_TOTAL, self.trained + self.plan.tick_seconds / self.step_seconds)
+            if (self.trained - self.saved) * self.step_seconds >= self.plan.save_seconds:
+                self.saved = self.trained
+        self._trained_by = members
+        status = {
+            "run": "run-1", "run_digest": self.digest, "generation": 1, "members": list(members),
+            "step": int(self.trained), "steps_total": STEPS_TOTAL, "step_seconds": self.step_seconds,
+            "checkpoint": {"step": int(self.saved), "unix_seconds": now}, "unix_seconds": now,
+        }  # fmt: skip
+        self.s3.put_object(Bucket=self.bucket, Key=f"{prefix}status.json", Body=json.dumps(status).encode())
+        if self.trained >= STEPS_TOTAL:
+            self.finished_at = now
+            outcome = {"run": "run-1", "run_digest": self.digest, "outcome": "finished", "step": STEPS_TOTAL}
+            self.s3.put_object(Bucket=self.bucket, Key=f"{prefix}outcome.json", Body=json.dumps(outcome).encode())
+
+    def bill(self) -> float:
+        """Return AWS's charge for all instances, by its rules: see `ledger/machines.py` for their sources."""
+        return sum(self._bill(one) for one in self.all_instances())
+
+    def _bill(self, one: Any) -> float:
+        end = self.cloud.now() if one.ended_unix_seconds is None else one.ended_unix_seconds
+        start, left, usd = one.launched_unix_seconds, max(end - one.launched_unix_seconds, 60.0), 0.0
+        if one.market == "spot" and self._is_reclaimed(one) and end - start < HOUR:
+            return 0.0
+        while left > 0:
+            price = ON_DEMAND_USD if one.market != "spot" else self._price(one.zone, start)
+            usd += price * min(left, HOUR) / HOUR
+            start, left = start + HOUR, left - HOUR
+        return usd
+
+    @staticmethod
+    def _is_reclaimed(one: Any) -> bool:
+        return one.reason is not None and one.reason.code == "Server.SpotInstanceTermination"
+
+    def _price(self, zone: str, moment: float) -> float:
+        return next(usd for since, usd in reversed(self.prices[zone]) if since <= moment)
