@@ -46,7 +46,8 @@ def stored(client: Clients, region: str, deployments: Iterable[str], now_unix_se
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
     """
-    names, found = sorted(deployments), []
+    names = sorted(deployments)
+    found: list[Zombie] = []
     for name in names:
         try:
             deployment = find(client, name)
