@@ -38,7 +38,16 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{action}: {', '.join(sorted(handlers))}")
         return 0
     configs = options.configs or sorted(Path("config").rglob("*.yaml"))
-    deployments = Deployments.of((read(path) for path in configs), qualifier=project_qualifier())
+    fleets = []
+    for path in configs:
+        config = read(path)
+        if config.engine == "fleet":
+            fleets.append(config)
+        else:
+            print(f"{path}: needs no permissions: engine {config.engine} has no stacks", file=sys.stderr)
+    if not fleets:
+        return 2
+    deployments = Deployments.of(fleets, qualifier=project_qualifier())
     try:
         policies = documents(found, deployments)
     except PolicyTooLarge as error:

@@ -218,7 +218,11 @@ def variables(_: DeploymentConfig, section: KubernetesConfig) -> Iterator[Proble
 
 def limits(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Problem]:
     """Limits of costs are not silently ignored."""
-    for path, value in (("limits.usd", config.limits.usd), ("budget.monthly_usd", config.budget.monthly_usd)):
+    for path, value in (
+        ("limits.usd", config.limits.usd),
+        ("limits.deadline_hours", config.limits.deadline_hours),
+        ("budget.monthly_usd", config.budget.monthly_usd),
+    ):
         if value is not None:
             remedy = "limit the queue's quota in Kueue, set limits.run_hours, and remove it"
             yield Problem(path, value, "is not enforced with engine: kubernetes", remedy)

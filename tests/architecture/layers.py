@@ -96,7 +96,7 @@ LAYERS: dict[str, list[str]] = {
         "config user_code",
         "process",
         "checkpoint observe",
-        "data reform tuning",
+        "data tuning",
         "models",
         "inference loop",
         "bench script",

@@ -16,7 +16,7 @@ from tests.training.conftest import Gangs, Trained, free_port
 from tests.training.rank_process import run_rank, run_rank_behind
 from tests.training.test_bit_equal_resume import assert_same_end
 from training.errors import NotReformedError
-from training.reform.claims import Claim, Verdict, judge
+from training.process.reform.claims import Claim, Verdict, judge
 
 STEPS = 40
 CONFIG = {

@@ -34,8 +34,8 @@ from training.observe.metrics import MetricsFile
 from training.process.distributed import ControlFlags, Gang
 from training.process.execution import choose_attention
 from training.process.precision import Precision, choose_precision
+from training.process.reform.ledger import StepLedger
 from training.process.replication import Replica
-from training.reform.ledger import StepLedger
 from training.tuning.micro_batch_size import Trial, find_micro_batch
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from torch import Tensor
 from training.errors import GateError, NonFiniteLossError
 from training.loop.step_result import StepReport, StepResult
 from training.process.distributed import ControlFlags, Gang
+from training.process.reform.ledger import StepLedger
 from training.process.stopwatch import Laps
-from training.reform.ledger import StepLedger
 
 
 class _Readback:

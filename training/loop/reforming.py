@@ -1,9 +1,9 @@
 """Changes the gang in place: the ranks that live continue from memory when a node leaves, dies or joins.
 
-The supervisor's handover (training/process/handover.py) is the only authority. A planned change happens after a step on
-which all ranks agree with their control flags. After a loss, every rank that lives finds its collective broken, and
-waits for the handover. The ranks then meet, agree on the newest complete step, and give the state to those that do not
-have it. Whatever goes wrong ends in `NotReformedError`: new processes then start from the newest checkpoint.
+The supervisor's handover (training/process/reform/handover.py) is the only authority. A planned change happens after a
+step on which all ranks agree with their control flags. After a loss, every rank that lives finds its collective broken,
+and waits for the handover. The ranks then meet, agree on the newest complete step, and give the state to those that do
+not have it. Whatever goes wrong ends in `NotReformedError`: new processes then start from the newest checkpoint.
 
 After the change at step k, the run continues bit for bit like one that resumes from the checkpoint of step k with the
 same number of ranks, because both have primed DDP equally, and derive their random states from seed, rank and step.
@@ -33,11 +33,11 @@ from training.loop.step_result import StepReport
 from training.models.user_model import MeanLoss
 from training.observe.sinks import open_sinks
 from training.process.distributed import ControlFlags
-from training.process.handover import Handover, Inbox, Watch, write_answer
+from training.process.reform.claims import Claim, Verdict, judge
+from training.process.reform.handover import Handover, Inbox, Watch, write_answer
+from training.process.reform.phases import Phases
+from training.process.reform.state_transfer import TensorForm, exchange
 from training.process.store import gang_store
-from training.reform.claims import Claim, Verdict, judge
-from training.reform.phases import Phases
-from training.reform.state_transfer import TensorForm, exchange
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from training.loop.loss_watch import LossWatch
 from training.observe.metrics import MetricsFile
 from training.process.distributed import Gang
 from training.process.precision import Precision
+from training.process.reform.ledger import StepLedger
 from training.process.replication import Replica
-from training.reform.ledger import StepLedger
 
 
 @dataclass

@@ -29,13 +29,13 @@ from training.observe.metrics import MetricsFile
 from training.observe.profiling import Profiler
 from training.observe.rank_report import RankReport
 from training.observe.sinks import open_sinks
-from training.process.connections import is_broken_collective
 from training.process.distributed import ControlFlags, join_gang, prepare_changes
 from training.process.execution import set_up_process
 from training.process.garbage_collection import GarbageCollection
 from training.process.network_check import check_network
 from training.process.out_of_memory import explain_out_of_memory, is_out_of_memory
 from training.process.outcome import Ending
+from training.process.reform.connections import is_broken_collective
 
 
 @dataclass

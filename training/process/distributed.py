@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from training.errors import ConfigurationError, PeerError
-from training.process.connections import Connection, shut_down, tcp_connections
 from training.process.messages import decode, encode
+from training.process.reform.connections import Connection, shut_down, tcp_connections
 from training.process.store import host_store
 
 logger = logging.getLogger(__name__)

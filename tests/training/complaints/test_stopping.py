@@ -145,7 +145,9 @@ def test_gangs_are_static() -> None:
     launch = SimpleNamespace(
         interpreter="python",
         rank=1,
-        record=SimpleNamespace(members=("a", "b"), master_address="10.0.0.1", master_port=29500, generation=3),
+        record=SimpleNamespace(
+            members=("a", "b"), master_address="10.0.0.1", master_port=29500, generation=3, survivors=0
+        ),
         run=SimpleNamespace(processes_per_node=8, run="r", dataset="d", prepare=None),
         node=SimpleNamespace(deployment="f", dataset_bucket="d", checkpoint_bucket="b", volumes=()),
         layout=SimpleNamespace(dataset=lambda name: Path(name)),

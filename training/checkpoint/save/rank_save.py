@@ -148,7 +148,6 @@ class Saver:
         self._log = log
         self._reusable = dict(plan.reusable)
         self._encoding = threading.Semaphore(plan.threads)
-        self._load = OtherLoad(plan.threads)
         self._has_swept = False
         self._reported: set[str] = set()
         self._layout: Layout | None = None
@@ -221,7 +220,9 @@ class Saver:
             self._stage.clear()
         workers = self._plan.threads + WRITES_BESIDE_ENCODING
         with ThreadPoolExecutor(workers, thread_name_prefix="checkpoint-chunk") as pool:
-            pending = [pool.submit(self._store_chunk, request, plain, span, cancel) for span in layout.spans]
+            # A measurement that began before the save would include the training before it.
+            load = OtherLoad(self._plan.threads)
+            pending = [pool.submit(self._store_chunk, request, plain, span, load, cancel) for span in layout.spans]
             written = results_of(pool, pending)
         return PartRecord(
             tensors=tensor_records(layout),
@@ -230,7 +231,7 @@ class Saver:
         )
 
     def _store_chunk(
-        self, request: SaveRequest, plain: memoryview, span: ChunkSpan, cancel: threading.Event
+        self, request: SaveRequest, plain: memoryview, span: ChunkSpan, load: OtherLoad, cancel: threading.Event
     ) -> tuple[ChunkRecord, int]:
         if cancel.is_set():
             raise SaveCancelledError(f"saving step {request.manifest.step} was cancelled before its upload finished")
@@ -241,7 +242,7 @@ class Saver:
             if reusable is not None:
                 self.meter.add(span.bytes, 0)
                 return reusable, 0
-            compress = self._plan.compress and not (self._plan.yields and self._load.is_high)
+            compress = self._plan.compress and not (self._plan.yields and load.is_high)
             stored = chunks.encode(content, span.element_bytes, compress)
         record = ChunkRecord(key=chunk_key(self._plan.fence, name), bytes=span.bytes, stored_bytes=len(stored))
         if self._tiers is not None and request.skip_local_tier:
