@@ -15,16 +15,14 @@ from aws_cdk import aws_s3_assets as s3_assets
 from aws_cdk import aws_ssm as ssm
 from constructs import Construct
 
-from bootstrap.documents import Bundle, NodeDocument, Prepare, PythonEnvironment, RunDocument
-from bootstrap.documents.decoding import SCHEMA_VERSION
-from bootstrap.documents.supervisor_limits import SuperviseTimings
+from bootstrap.documents import Bundle, NodeDocument
 from stacks.artifacts.bundles import BundleFile, code_bundle, function_bundle, node_bundle
+from stacks.artifacts.documents import node_document, run_document
 from stacks.artifacts.review_code import OUTPUT, review_digest
 from stacks.artifacts.wheelhouse import archive_of
-from stacks.capacity.plan import fabric, gpus, one_zone_at_a_time, processes_per_node, zone_candidates
+from stacks.capacity.plan import one_zone_at_a_time, zone_candidates
 from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
-from stacks.config.run import training_document
 from stacks.constructs.fleet_resources import Fleet, FleetParts, create_fleet
 from stacks.constructs.nodes.capacity_reservation import reservation_target
 from stacks.constructs.nodes.launch_template import NodeLaunchTemplate
@@ -195,11 +193,8 @@ class TrainingStack(Stack):
         return {"key": asset.s3_object_key, "sha256": sha256}
 
     def _node_document(self, storage: StorageStack, role: NodeRole, bundle: Bundle) -> NodeDocument:
-        node = self._config.node
-        return NodeDocument(
-            schema_version=SCHEMA_VERSION,
-            deployment=self._config.name,
-            region=self._config.region,
+        return node_document(
+            self._config,
             role_id=role.role.role_id,
             dataset_bucket=storage.datasets.bucket_name,
             checkpoint_bucket=storage.checkpoints.bucket_name,
@@ -207,35 +202,13 @@ class TrainingStack(Stack):
             run_parameter=self._config.run_parameter,
             log_group=self._config.log_group,
             bundle=bundle,
-            gpus=gpus(self._config),
-            fabric=fabric(self._config),
-            python=PythonEnvironment(interpreter=node.python.interpreter, packages=tuple(node.python.packages)),
-            supervise=SuperviseTimings(
-                poll_seconds=node.supervise.poll_seconds,
-                heartbeat_seconds=node.supervise.heartbeat_seconds,
-                heartbeat_timeout_seconds=node.supervise.heartbeat_timeout_seconds,
-                gang_timeout_seconds=self._config.capacity.gang_timeout_seconds,
-                boot_timeout_seconds=node.boot_timeout_seconds,
-            ),
             volumes=tuple(storage.volumes),
             lustre=storage.lustre,
         )
 
     def _run_parameter(self, code: Bundle) -> ssm.CfnParameter:
-        config, prepare = self._config, self._config.training.prepare
-        document = RunDocument(
-            schema_version=SCHEMA_VERSION,
-            deployment=config.name,
-            run=config.training.run,
-            nodes=config.capacity.nodes,
-            min_nodes=config.capacity.min_nodes or config.capacity.nodes,
-            processes_per_node=processes_per_node(config),
-            code=code,
-            dataset=config.training.dataset,
-            training=training_document(config.training.config),
-            prepare=None if prepare is None else Prepare(**prepare.model_dump(mode="json")),
-        )
-        content = document.to_json()
+        config = self._config
+        content = run_document(config, code).to_json()
         check_parameter_size(json.dumps(content), config.name)
         return ssm.CfnParameter(
             self,

@@ -49,12 +49,12 @@ def engine_of(target: str, region: str | None) -> Engine:
     if config.engine == "slurm":
         from trainstack.slurm.engine import SlurmEngine  # imports the configuration
 
-        return SlurmEngine(read_plan(file, warn=False), file)
+        return SlurmEngine(read_plan(file, config), file)
     if config.engine == "kubernetes":
         from trainstack.kubernetes.command import read_plan as read_kubernetes_plan
         from trainstack.kubernetes.engine import KubernetesEngine
 
-        return KubernetesEngine(read_kubernetes_plan(file, warn=False), file)
+        return KubernetesEngine(read_kubernetes_plan(file, config), file)
     return FleetEngine(config.name, region or config.region, file)
 
 

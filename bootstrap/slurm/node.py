@@ -24,14 +24,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bootstrap.errors import MetadataError
-from bootstrap.gpus.collectives import collective_variables, plugin_variables
 from bootstrap.imds import InstanceMetadata, InterruptionNotice
 from bootstrap.slurm.health import faults
 from bootstrap.slurm.records import JobDocument, write_json
 from bootstrap.supervise.trainers import guardian
-from bootstrap.supervise.trainers.launch import EXITS, available_cores, interface_of
+from bootstrap.supervise.trainers.launch import EXITS, add_machine_variables, launcher_options
 from bootstrap.system import System
-from hardware import instance_type
 
 logger = logging.getLogger(__name__)
 
@@ -205,21 +203,16 @@ def _has_failed_rank(directory: Path) -> bool:
 def _variables(document: JobDocument, place: Place, directory: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the trainers' environment."""
     variables = dict(environment)
-    variables["PYTHONUNBUFFERED"] = "1"
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        variables.setdefault(name, document.region)
     processes = document.processes_per_node
-    variables.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // processes)))
-    interface = interface_of(_own_address(place.master_address))
-    for name, value in collective_variables(
-        fabric=document.fabric, run_directory=directory, interface=interface
-    ).items():
-        variables.setdefault(name, value)
-    known = instance_type(document.instance_type)
-    if known is not None and known.network_gbps is not None:
-        variables["TRAINSTACK_NETWORK_GBPS"] = str(known.network_gbps)
-    if document.fabric == "efa":
-        variables.update(plugin_variables(variables))
+    add_machine_variables(
+        variables,
+        region=document.region,
+        processes_per_node=processes,
+        address=_own_address(place.master_address),
+        fabric=document.fabric,
+        directory=directory,
+        machine=document.instance_type,
+    )
     if document.launch == "srun":
         variables |= {
             "RANK": str(place.rank),
@@ -254,20 +247,19 @@ def _command(document: JobDocument, place: Place, directory: Path) -> list[str]:
     ]
     if document.launch == "srun":
         return [sys.executable, *trainer]
-    return [
-        *(sys.executable, "-m", "training.process.launcher"),
-        f"--nnodes={place.nodes}",
-        f"--node-rank={place.node_rank}",
-        f"--nproc-per-node={document.processes_per_node}",
-        f"--master-addr={place.master_address}",
-        f"--master-port={place.master_port}",
-        f"--exits={directory / EXITS}",
-        *trainer,
-    ]
+    options = launcher_options(
+        nodes=place.nodes,
+        node_rank=place.node_rank,
+        processes_per_node=document.processes_per_node,
+        master_address=place.master_address,
+        master_port=place.master_port,
+        directory=directory,
+    )
+    return [sys.executable, "-m", "training.process.launcher", *options, *trainer]
 
 
 def _ended_well(document: JobDocument, place: Place) -> bool:
-    """Return whether this task's processes wrote outcomes that are no failures. the exit code does not tell."""
+    """Return whether this task's processes wrote outcomes that are no failures. The exit code does not tell."""
     first = place.node_rank * document.processes_per_node
     ranks = [place.rank] if document.launch == "srun" else range(first, first + document.processes_per_node)
     for rank in ranks:

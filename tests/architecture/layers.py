@@ -148,6 +148,7 @@ LAYERS: dict[str, list[str]] = {
         "desired new_file waiting",
         "verbs",
         "deploying",
+        "planning",
     ],
     "trainstack.slurm": ["plan", "script", "files queue", "observation", "command engine"],
     "trainstack.zombies": ["stored", "search", "command"],

@@ -95,7 +95,7 @@ class Place:
             "training": {"dataset": "text", "config": {"steps": steps, "global_batch_size": 8}},
         }
         self._path.write_text(yaml.safe_dump(document))
-        self.plan = read_plan(self._path, warn=False)
+        self.plan = read_plan(self._path)
 
     @property
     def engine(self) -> KubernetesEngine:

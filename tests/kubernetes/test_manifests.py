@@ -56,7 +56,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def made(file: Path, flavour: Flavour = "job", queue: str | None = None) -> list[dict[str, Any]]:
-    plan = read_plan(file, warn=False)
+    plan = read_plan(file)
     return manifests(plan, flavour, queue or plan.section.queue)
 
 

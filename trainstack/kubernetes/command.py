@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stacks.errors import BundleError
-from trainstack.operate.deploying import load
+from trainstack.operate.planning import plan_for
 from trainstack.session import INVALID, CommandError
 
 if TYPE_CHECKING:  # importing the configuration would double the start of commands such as `status`
+    from stacks.config import DeploymentConfig
     from trainstack.kubernetes.plan import Plan
 
 File = Annotated[Path, typer.Argument(help="Deployment file with engine: kubernetes.")]
@@ -44,18 +44,12 @@ def show_manifests(
     print(manifest_text(manifests(plan, chosen, kueue or plan.section.queue)), end="")
 
 
-def read_plan(file: Path, *, warn: bool = True) -> Plan:
-    """Load a deployment file with engine: kubernetes.
+def read_plan(file: Path, config: DeploymentConfig | None = None) -> Plan:
+    """Return the plan of a deployment file with engine: kubernetes. `config`: the file's contents if already loaded.
 
     Raises:
         CommandError: The file is invalid, or has another engine.
     """
     from trainstack.kubernetes.plan import plan_of
 
-    config = load(file, warn=warn)
-    if config.engine != "kubernetes":
-        raise CommandError(INVALID, f"{file}: engine: {config.engine!r}: must be kubernetes for this command")
-    try:
-        return plan_of(config)
-    except BundleError as error:
-        raise CommandError(INVALID, str(error)) from error
+    return plan_for(file, "kubernetes", plan_of, config)

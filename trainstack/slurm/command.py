@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stacks.errors import BundleError
-from trainstack.operate.deploying import load
+from trainstack.operate.planning import plan_for
 from trainstack.session import INVALID, CommandError, Json
 
 if TYPE_CHECKING:  # importing the configuration would double the start of commands such as `status`
+    from stacks.config import DeploymentConfig
     from trainstack.slurm.plan import Plan
 
 File = Annotated[Path, typer.Argument(help="Deployment file with engine: slurm.")]
@@ -58,18 +58,12 @@ def show_sweep(file: File, as_json: Json = False) -> None:
         print(f"{index:>5}  {member.run:<24} {settings}")
 
 
-def read_plan(file: Path, *, warn: bool = True) -> Plan:
-    """Load a deployment file with engine: slurm.
+def read_plan(file: Path, config: DeploymentConfig | None = None) -> Plan:
+    """Return the plan of a deployment file with engine: slurm. `config`: the file's contents if already loaded.
 
     Raises:
         CommandError: The file is invalid, or has another engine.
     """
     from trainstack.slurm.plan import plan_of
 
-    config = load(file, warn=warn)
-    if config.engine != "slurm":
-        raise CommandError(INVALID, f"{file}: engine: {config.engine!r}: must be slurm for this command")
-    try:
-        return plan_of(config)
-    except BundleError as error:
-        raise CommandError(INVALID, str(error)) from error
+    return plan_for(file, "slurm", plan_of, config)

@@ -69,16 +69,28 @@ def launcher_command(launch: Launch) -> list[str]:
 
 def launcher_arguments(launch: Launch) -> list[str]:
     """Return the launcher's arguments, followed by the trainer's arguments."""
+    options = launcher_options(
+        nodes=len(launch.record.members),
+        node_rank=launch.rank,
+        processes_per_node=launch.run.processes_per_node,
+        master_address=launch.record.master_address,
+        master_port=launch.record.master_port,
+        directory=launch.directory,
+    )
+    return [*options, "-m", "training", *trainer_arguments(launch)]
+
+
+def launcher_options(
+    *, nodes: int, node_rank: int, processes_per_node: int, master_address: str, master_port: int, directory: Path
+) -> list[str]:
+    """Return the launcher's own options. `directory`: the generation's run directory."""
     return [
-        f"--nnodes={len(launch.record.members)}",
-        f"--node-rank={launch.rank}",
-        f"--nproc-per-node={launch.run.processes_per_node}",
-        f"--master-addr={launch.record.master_address}",
-        f"--master-port={launch.record.master_port}",
-        f"--exits={launch.directory / EXITS}",
-        "-m",
-        "training",
-        *trainer_arguments(launch),
+        f"--nnodes={nodes}",
+        f"--node-rank={node_rank}",
+        f"--nproc-per-node={processes_per_node}",
+        f"--master-addr={master_address}",
+        f"--master-port={master_port}",
+        f"--exits={directory / EXITS}",
     ]
 
 
@@ -115,21 +127,52 @@ def trainer_environment(launch: Launch, inherited: Mapping[str, str]) -> dict[st
     """Return the trainers' environment: this process's environment plus variables for code, AWS and collectives."""
     environment = dict(inherited)
     environment["PYTHONPATH"] = str(launch.layout.code(launch.run.code.sha256))
-    environment["PYTHONUNBUFFERED"] = "1"
     environment[TRAINER_MARK] = str(launch.layout.root)
-    environment.setdefault("AWS_REGION", launch.node.region)
-    environment.setdefault("AWS_DEFAULT_REGION", launch.node.region)
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // launch.run.processes_per_node)))
-    interface = interface_of(launch.address)
-    fabric = launch.node.fabric
-    for name, value in collective_variables(fabric=fabric, run_directory=launch.directory, interface=interface).items():
+    add_machine_variables(
+        environment,
+        region=launch.node.region,
+        processes_per_node=launch.run.processes_per_node,
+        address=launch.address,
+        fabric=launch.node.fabric,
+        directory=launch.directory,
+        machine=launch.instance_type,
+    )
+    return environment
+
+
+def add_machine_variables(
+    environment: dict[str, str],
+    *,
+    region: str,
+    processes_per_node: int,
+    address: str,
+    fabric: str,
+    directory: Path,
+    machine: str,
+) -> None:
+    """Add the variables for AWS, threads and collectives to the trainers' environment. Existing values remain.
+
+    Args:
+        environment: The environment.
+        region: AWS region.
+        processes_per_node: Number of trainers that share the cores.
+        address: This node's address.
+        fabric: The network of collectives, `efa` or `tcp`.
+        directory: Run directory.
+        machine: Instance type; empty if unknown.
+    """
+    environment["PYTHONUNBUFFERED"] = "1"
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        environment.setdefault(name, region)
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // processes_per_node)))
+    collectives = collective_variables(fabric=fabric, run_directory=directory, interface=interface_of(address))
+    for name, value in collectives.items():
         environment.setdefault(name, value)
-    known = instance_type(launch.instance_type)
+    known = instance_type(machine)
     if known is not None and known.network_gbps is not None:
         environment["TRAINSTACK_NETWORK_GBPS"] = str(known.network_gbps)
     if fabric == "efa":
         environment.update(plugin_variables(environment))
-    return environment
 
 
 def available_cores() -> int:
