@@ -79,36 +79,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "stale_commits": [],
     }
     after_boot: dict[str, Latency] = {}
-    failed = False
+    failures: list[str] = []
     with tempfile.TemporaryDirectory(prefix="boot-") as folder:
-        dataset = make_dataset(Path(folder))
+        root = Path(folder)
+        dataset = make_dataset(root)
         for nodes in options.nodes:
             reforms: dict[str, list[Reform]] = {}
-            try:
-                with _gang(Path(folder) / f"{nodes}-in-place", dataset, nodes, reform=True) as (gang, backend):
-                    _reform(gang, nodes, options.rounds, reforms)
-                    figures["stale_commits"] += stale_commits(backend)
-            except TooSlowError as error:
-                sys.stderr.write(f"{error}\n")
-                failed = True
+            with _limited(failures), _gang(root / f"{nodes}-in-place", dataset, nodes, reform=True) as (gang, backend):
+                _reform(gang, nodes, options.rounds, reforms)
+                figures["stale_commits"] += stale_commits(backend)
             figures["reforms"][f"{nodes}_nodes"] = {name: _reform_summary(each) for name, each in reforms.items()}
             if options.in_place_only:
                 continue
             rounds: dict[str, list[Loss]] = {}
-            try:
-                with _gang(Path(folder) / f"{nodes}-nodes", dataset, nodes) as (gang, backend):
-                    after_boot = after_boot or _after_boot(gang)
-                    _measure(gang, nodes, options.rounds, rounds)
-                    figures["stale_commits"] += stale_commits(backend)
-            except TooSlowError as error:
-                sys.stderr.write(f"{error}\n")
-                failed = True
+            with _limited(failures), _gang(root / f"{nodes}-nodes", dataset, nodes) as (gang, backend):
+                after_boot = after_boot or _after_boot(gang)
+                _measure(gang, nodes, options.rounds, rounds)
+                figures["stale_commits"] += stale_commits(backend)
             figures["losses"][f"{nodes}_nodes"] = {name: _summary(losses) for name, losses in rounds.items()}
     figures["boot"] = {} if options.in_place_only else _boot(after_boot)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(_table(figures))
-    return 1 if failed or figures["stale_commits"] else 0
+    return 1 if failures or figures["stale_commits"] else 0
+
+
+@contextmanager
+def _limited(failures: list[str]) -> Iterator[None]:
+    """Print and collect the error of a measurement that exceeds its time limit."""
+    try:
+        yield
+    except TooSlowError as error:
+        sys.stderr.write(f"{error}\n")
+        failures.append(str(error))
 
 
 def _parser() -> argparse.ArgumentParser:

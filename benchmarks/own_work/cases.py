@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.parity.nanogpt import copy_sources
+
 SCRIPTS = Path(__file__).with_name("scripts")
 NANOGPT = "nanoGPT"
-NANOGPT_FILES = ("train.py", "model.py", "configurator.py", "config/train_shakespeare_char.py")
 VOCABULARY_SIZE = 65
 
 
@@ -85,11 +86,7 @@ def _count(before: list[str], after: list[str]) -> tuple[int, int]:
 def _prepare_nanogpt(source: Path, folder: Path) -> None:
     data = folder / "data" / "shakespeare_char"
     data.mkdir(parents=True)
-    for name in NANOGPT_FILES:
-        if not (source / name).is_file():
-            raise SystemExit(f"--nanogpt: {source / name}: does not exist; specify a clone of karpathy/nanoGPT")
-        (folder / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+    copy_sources(source, folder)
     characters = np.minimum(np.random.default_rng(5).zipf(1.3, 20_000), VOCABULARY_SIZE) - 1
     for split in ("train", "val"):
         characters.astype(np.uint16).tofile(data / f"{split}.bin")

@@ -37,6 +37,19 @@ FOLDER = "PARITY_FOLDER"
 """Environment variable that names the folder with the copy of nanoGPT and the recorded values."""
 
 
+def copy_sources(source: Path, folder: Path) -> None:
+    """Copy the files of nanoGPT that a training needs.
+
+    Raises:
+        SystemExit: A file of nanoGPT is missing.
+    """
+    for name in SOURCES:
+        if not (source / name).is_file():
+            raise SystemExit(f"--nanogpt: {source / name}: does not exist; specify a clone of karpathy/nanoGPT")
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
+
+
 def prepare(source: Path, folder: Path) -> None:
     """Copy nanoGPT's sources, and write a dataset in its format: the source code of Python's standard library.
 
@@ -48,11 +61,7 @@ def prepare(source: Path, folder: Path) -> None:
     copy = folder / "nanogpt"
     data = copy / "data" / "shakespeare_char"
     data.mkdir(parents=True)
-    for name in SOURCES:
-        if not (source / name).is_file():
-            raise SystemExit(f"--nanogpt: {source / name}: does not exist; specify a clone of karpathy/nanoGPT")
-        (copy / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(source / name, copy / name)
+    copy_sources(source, copy)
     text = b"".join(path.read_bytes() for path in sorted(Path(argparse.__file__).parent.glob("a*.py")))[:TOKENS]
     by_frequency = np.argsort(-np.bincount(np.frombuffer(text, np.uint8), minlength=256), kind="stable")
     characters = np.minimum(np.argsort(by_frequency)[np.frombuffer(text, np.uint8)], VOCABULARY_SIZE - 1)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from bootstrap.documents.desired_state import DesiredState, Restart
 from tests.bootstrap.account import Account
 from tests.bootstrap.metadata_server import MetadataServer
+from tests.bootstrap.waiting import wait_or_fail
 
 HERE = Path(__file__).parent
 DEADLINE_SECONDS = 90.0
@@ -121,14 +121,10 @@ class Fleet:
             return None
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while time.monotonic() < deadline:
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.05)
-        consoles = "\n".join(f"== {node.root}\n{(node.root / 'console.log').read_text()}" for node in self.nodes)
-        pytest.fail(f"waited {DEADLINE_SECONDS} s for: {what}\n{consoles}")
+        def consoles() -> str:
+            return "\n".join(f"== {node.root}\n{(node.root / 'console.log').read_text()}" for node in self.nodes)
+
+        return wait_or_fail(condition, DEADLINE_SECONDS, what, consoles)
 
 
 @pytest.fixture

@@ -11,15 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bootstrap.kubernetes.pod import instance_id
+from tests.bootstrap.waiting import wait_or_fail
 
 REPOSITORY = Path(__file__).parent.parent.parent
 POD_PROCESS = (sys.executable, "-m", "tests.kubernetes.pod_process")
@@ -104,11 +102,9 @@ class Kubelet:
         return pod
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while time.monotonic() < deadline:
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.05)
-        logs = "\n".join(f"== {pod.root}\n{pod.log[-6000:]}" for pod in self.pods)
-        pytest.fail(f"waited {DEADLINE_SECONDS} s for: {what}\n{logs}")
+        return wait_or_fail(
+            condition,
+            DEADLINE_SECONDS,
+            what,
+            lambda: "\n".join(f"== {pod.root}\n{pod.log[-6000:]}" for pod in self.pods),
+        )

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from bootstrap.supervise.trainers.launch import free_port
+from tests.bootstrap import waiting
 from training.process.store import store_on_address
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux answers on all of 127.0.0.0/8")
@@ -68,11 +68,7 @@ def start(folder: Path, program: str, processes: int = 2, nodes: int = 1, node_r
 
 
 def wait(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return value
+    return waiting.wait(condition, limit_seconds=60)
 
 
 def exit_code(folder: Path, rank: int) -> int | None:

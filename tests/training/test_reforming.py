@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.conftest import Gangs, Trained, free_port
+from tests.training.conftest import TINY, Gangs, Trained, free_port
 from tests.training.rank_process import run_rank, run_rank_behind
 from tests.training.test_bit_equal_resume import assert_same_end
 from training.errors import NotReformedError
@@ -20,19 +20,11 @@ from training.process.reform.claims import Claim, Verdict, judge
 
 STEPS = 40
 CONFIG = {
+    **TINY,
     "steps": STEPS,
     "global_batch_size": 12,
-    "micro_batch_size": 2,
-    "model": {
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "hidden_size": 32,
-        "sequence_length": 32,
-        "dropout": 0.1,
-    },
     "checkpoint": {"interval_steps": 1000},
     "validation": {"interval_steps": 15, "batches": 2},
-    "threads": 1,
     "parallel": {"reform": True},
 }
 
