@@ -44,7 +44,6 @@ class JobDocument:
         dataset: Dataset folder on the nodes.
         checkpoints: Checkpoint store.
         fabric: `efa` or `tcp`.
-        cores: Cores per node for the job; 0: those that the process may use.
     """
 
     name: str

@@ -23,7 +23,7 @@ TAIL_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class MemberRecords:
-    """What the records of one run say.
+    """The contents of one run's records.
 
     Attributes:
         generation: Newest generation; 0 before the first.

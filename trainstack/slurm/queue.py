@@ -55,7 +55,7 @@ class QueuedJob:
         reason: Reason of a pending job, without its details.
         detail: Reason with details.
         nodes: Node list of a running job.
-        comment: Estimated start of a pending job, or `N/A`.
+        start: Estimated start of a pending job, or `N/A`.
     """
 
     number: str
