@@ -194,7 +194,7 @@ class Events:
         job = self.run.job()
         self._cluster.run("scancel", "--signal=USR1", job)
         self._cluster.stop_controller()
-        time.sleep(self._chance.uniform(2, 6))
+        time.sleep(self._chance.uniform(2, 6))  # the job stops while the controller is down
         self._cluster.start_controller()
         return True
 
@@ -202,7 +202,7 @@ class Events:
         """A node dies without notice, and returns later."""
         name = self._chance.choice(["n1", "n2"])
         self._cluster.kill_node(name)
-        time.sleep(15)
+        time.sleep(15)  # the node is away for longer than a restart of the trainers
         self._cluster.start_node(name)
         return False
 
@@ -234,7 +234,7 @@ WEIGHTS = (8, 5, 3, 3, 3, 2, 2)
 def perform(run: Run, kind: str, chance: random.Random) -> Result:
     """Perform one event on a training run, and return its cost after the run has resumed."""
     generation, _ = run.wait_for_steps(20, run.newest() - 1)
-    time.sleep(chance.uniform(0.5, 3))
+    time.sleep(chance.uniform(0.5, 3))  # events must come at random moments of a step
     started = time.time()
     event: Callable[[], bool] = getattr(Events(run, chance), kind)
     has_signal = event()

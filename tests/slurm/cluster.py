@@ -91,7 +91,7 @@ def wait_until(check: Callable[[], Any], what: str, seconds: float = 60.0) -> An
             return found
         if time.monotonic() > deadline:
             raise ClusterError(f"{what}: not after {seconds:.0f} s")
-        time.sleep(0.2)
+        time.sleep(0.2)  # polling: Slurm has no notification
 
 
 class Cluster:
@@ -107,7 +107,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         try:
             self._start()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: no daemon or namespace may remain
             self.__exit__()
             raise
         return self
@@ -217,6 +217,7 @@ class Cluster:
 
     def start_node(self, name: str) -> None:
         """Start a node's daemon in new namespaces."""
+        # A kernel without one of these controllers is no error: the daemon starts without it.
         mounts = "".join(
             f"mkdir -p /sys/fs/cgroup/{each}; mount -t cgroup -o {each} cgroup /sys/fs/cgroup/{each} || true; "
             for each in HIERARCHIES

@@ -94,7 +94,7 @@ class Nodes:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, self.errors()
-            time.sleep(0.005)
+            time.sleep(0.005)  # polling: files of other processes have no notification
 
     def wait_for_changes(self, count: int) -> None:
         self.wait(lambda: len(self.records("reform")) == count)

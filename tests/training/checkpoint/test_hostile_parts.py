@@ -181,7 +181,7 @@ def test_the_writer_process_reports_objects_to_the_trainer(tmp_path: Path) -> No
     deadline = time.monotonic() + 60
     while not metrics.records and time.monotonic() < deadline:
         write_records(run, [])
-        time.sleep(0.02)
+        time.sleep(0.02)  # polling, as the training loop does between steps
     (record,) = metrics.records
     assert record == {
         "record": "part_set_aside",
