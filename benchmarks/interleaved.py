@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ TRIMMED_SHARE = 0.2
 """Share of the pairs to discard at each end."""
 NORMAL_95 = 1.645
 """One-sided 95% quantile of the normal distribution."""
+STUDENT_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753)
+"""One-sided 95% quantiles of Student's t distribution for 1, 2, ... degrees of freedom (standard table)."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Ratio:
         value: the estimate.
         lower_95: one-sided lower 95% bound.
         upper_95: one-sided upper 95% bound.
-        pairs: number of pairs.
+        pairs: number of pairs, or of processes.
     """
 
     value: float
@@ -51,6 +54,21 @@ def ratio_of(pairs: Sequence[tuple[float, float]], quantile: float = NORMAL_95) 
     variance = sum((value - centre) ** 2 for value in winsorised) / (len(logs) - 1)
     error = math.sqrt(variance / len(logs)) / (1 - 2 * TRIMMED_SHARE)
     return Ratio(math.exp(mean), math.exp(mean - quantile * error), math.exp(mean + quantile * error), len(logs))
+
+
+def mean_ratio(ratios: Sequence[float]) -> Ratio:
+    """Return the mean of ratios that were measured in separate processes.
+
+    Memory placement makes some processes faster than others even with the same code, so the bounds come from the spread
+    between processes.
+
+    Args:
+        ratios: 2 to 16 ratios.
+    """
+    logs = [math.log(ratio) for ratio in ratios]
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    reach = STUDENT_95[len(logs) - 2] * error
+    return Ratio(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), len(logs))
 
 
 def time_interleaved(first: Callable[[], float], second: Callable[[], float], pairs: int) -> list[tuple[float, float]]:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.interleaved import ratio_of, time_interleaved
+from benchmarks.interleaved import mean_ratio, ratio_of, time_interleaved
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY_SIZE = 2048
@@ -34,8 +32,6 @@ CONFIG: dict[str, Any] = {
     "model": {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 128, "sequence_length": 64},
     "threads": 1,
 }
-STUDENT_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753)
-"""One-sided 95% quantiles of Student's t distribution for 1, 2, ... degrees of freedom (standard table)."""
 WARM_STEPS = 10
 MUST_CATCH = 1.05
 MAX_FALSE_ALARMS, MIN_CAUGHT = 0.05, 0.95
@@ -64,10 +60,8 @@ def judge(ratios: Sequence[float]) -> Verdict:
     Args:
         ratios: 2 to 16 ratios, new to base.
     """
-    logs = [math.log(ratio) for ratio in ratios]
-    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
-    lower = math.exp(mean - STUDENT_95[len(logs) - 2] * error)
-    return Verdict(math.exp(mean), lower, lower > 1.0, list(ratios))
+    slowdown = mean_ratio(ratios)
+    return Verdict(slowdown.value, slowdown.lower_95, slowdown.lower_95 > 1.0, list(ratios))
 
 
 class Worker:

@@ -1,9 +1,9 @@
 """Overhead of the trainer compared with a minimal loop: `python -m benchmarks.train`.
 
 Writes build/bench/train.json with three comparisons. The first compares interleaved step times of the trainer and a
-minimal loop with the same model on new data, eager and compiled, and includes the share of step time spent waiting for
-data. The others compare the throughput of one process with two, and of this project's loader with torch's DataLoader.
-Exits with 1 if a limit is exceeded.
+minimal loop with the same model on new data, eager and compiled, in several processes each, and includes the share of
+step time spent waiting for data. The others compare the throughput of one process with two, and of this project's
+loader with torch's DataLoader. Exits with 1 if a limit is exceeded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import torch
 
 from benchmarks import loader
 from benchmarks.bare_loop import BareLoop
-from benchmarks.interleaved import ratio_of, time_interleaved
+from benchmarks.interleaved import mean_ratio, ratio_of, time_interleaved
 from training.bench.interleaved import NEVER_STEPS, open_loop, time_steps
 from training.bench.synthetic import write_dataset
 from training.config import TrainingConfig
@@ -50,7 +52,8 @@ CONFIG: dict[str, Any] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=600, help="pairs of steps, for both eager and compiled")
+    parser.add_argument("--processes", type=int, default=6, help="processes, for both eager and compiled (2 to 16)")
+    parser.add_argument("--pairs", type=int, default=150, help="pairs of steps in each process")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="CPU threads")
     parser.add_argument("--output", type=Path, default=Path("build/bench/train.json"))
     options = parser.parse_args(arguments)
@@ -58,8 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         "config": CONFIG,
         "threads": options.threads,
         "torch": str(torch.__version__),
-        "eager": _against_bare(options.pairs, options.threads, compiled=False),
-        "compiled": _against_bare(options.pairs, options.threads, compiled=True),
+        "eager": _against_bare(options.processes, options.pairs, options.threads, compiled=False),
+        "compiled": _against_bare(options.processes, options.pairs, options.threads, compiled=True),
     }
     _log("one process and two")
     results["processes"] = _tokens_per_second_by_processes(options.threads)
@@ -72,25 +75,54 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if all(bound["met"] for bound in results["bounds"]) else 1
 
 
-def _against_bare(pairs: int, threads: int, compiled: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Measured:
+    """What one process has measured.
+
+    Attributes:
+        pairs: durations in seconds of a step of the trainer and of the minimal loop.
+        data_seconds: time that the trainer waited for data.
+    """
+
+    pairs: list[tuple[float, float]]
+    data_seconds: float
+
+
+def _against_bare(processes: int, pairs: int, threads: int, compiled: bool) -> dict[str, Any]:
     config = TrainingConfig.model_validate(CONFIG | {"compile": compiled, "threads": threads})
-    tokens_per_step = config.global_batch_size * config.model.shape.sequence_length
-    with tempfile.TemporaryDirectory() as name, open_loop(config, VOCABULARY_SIZE, Path(name)) as ours:
-        bare = BareLoop(config, VOCABULARY_SIZE, Path(name) / "dataset" / "train-00000.bin")
-        for _ in range(WARM_STEPS):
-            time_steps(ours, 1)
-            bare.time_step()
-        _log(f"{pairs} pairs of steps, {'compiled' if compiled else 'eager'}")
-        measured = time_interleaved(lambda: time_steps(ours, 1)[0], bare.time_step, pairs)
-        records = [json.loads(line) for line in (Path(name) / "run" / "metrics.jsonl").read_text().splitlines()]
-    steps = [record for record in records if record["record"] == "step"][WARM_STEPS:]
-    total = sum(first for first, _ in measured)
+    measured = []
+    # A pool process ends with its task, so that each measurement has a new placement in memory.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        for number in range(processes):
+            _log(f"{pairs} pairs of steps, {'compiled' if compiled else 'eager'}, process {number + 1} of {processes}")
+            measured.append(pool.submit(_measure, config, pairs, ours_first=number % 2 == 0).result())
+    tokens = config.global_batch_size * config.model.shape.sequence_length * pairs * processes
+    ratios = [ratio_of(each.pairs).value for each in measured]
+    ours, bare = (sum(pair[place] for each in measured for pair in each.pairs) for place in (0, 1))
     return {
-        "overhead": asdict(ratio_of(measured)),
-        "tokens_per_second": tokens_per_step * pairs / total,
-        "bare_tokens_per_second": tokens_per_step * pairs / sum(second for _, second in measured),
-        "data_share": sum(step["data_seconds"] for step in steps) / total,
+        "overhead": asdict(mean_ratio(ratios)),
+        "overhead_by_process": ratios,
+        "tokens_per_second": tokens / ours,
+        "bare_tokens_per_second": tokens / bare,
+        "data_share": sum(each.data_seconds for each in measured) / ours,
     }
+
+
+def _measure(config: TrainingConfig, pairs: int, ours_first: bool) -> Measured:
+    """Time pairs of steps. The loop that is built first can have better places in memory."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tokens = write_dataset(folder / "bare", 1 << 20, VOCABULARY_SIZE) / "train-00000.bin"
+        bare = None if ours_first else BareLoop(config, VOCABULARY_SIZE, tokens)
+        with open_loop(config, VOCABULARY_SIZE, folder) as ours:
+            bare = bare or BareLoop(config, VOCABULARY_SIZE, tokens)
+            for _ in range(WARM_STEPS):
+                time_steps(ours, 1)
+                bare.time_step()
+            measured = time_interleaved(lambda: time_steps(ours, 1)[0], bare.time_step, pairs)
+            records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if record["record"] == "step"][WARM_STEPS:]
+    return Measured(measured, sum(step["data_seconds"] for step in steps))
 
 
 def _tokens_per_second_by_processes(threads: int) -> dict[str, float]:

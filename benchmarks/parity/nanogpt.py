@@ -27,7 +27,7 @@ from benchmarks.parity.task import STEPS, Result
 from training.data.order import sample_order
 
 SOURCES = ("train.py", "model.py", "configurator.py", "config/train_shakespeare_char.py")
-BATCH, MICRO_BATCH, BLOCK = 12, 4, 64
+BATCH, BLOCK = 12, 64
 PEAK_RATE, FINAL_RATE, BETAS, WEIGHT_DECAY, MAX_GRADIENT_NORM = 1e-3, 1e-4, (0.9, 0.99), 0.1, 1.0
 SHAPE = {"n_layer": 4, "n_head": 4, "n_embd": 128}
 SEED = 5
@@ -123,7 +123,7 @@ def configuration() -> dict[str, Any]:
         "seed": SEED,
         "steps": STEPS,
         "global_batch_size": BATCH,
-        "micro_batch_size": MICRO_BATCH,
+        "micro_batch_size": BATCH,
         "model": {"function": "benchmarks.parity.nanogpt:model"},
         "data": {"function": "benchmarks.parity.nanogpt:dataset", "workers": 0},
         "optimizer": {

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from benchmarks.interleaved import ratio_of, time_interleaved
+from benchmarks.interleaved import mean_ratio, ratio_of, time_interleaved
 
 
 def pairs(slowdown: float, noise: float, count: int, seed: int) -> list[tuple[float, float]]:
@@ -33,6 +33,15 @@ def test_ratio_is_robust_to_drift_noise_and_disturbances(slowdown: float) -> Non
 def test_bounds_have_their_nominal_coverage() -> None:
     misses = sum(ratio_of(pairs(1.0, 0.05, 200, seed)).lower_95 > 1.0 for seed in range(400))
     assert misses <= 36  # expected: 5% (20); more than 36 has a probability of 1 in 2000
+
+
+def test_bounds_over_processes_have_their_nominal_coverage() -> None:
+    source = random.Random(0)
+    draws = [[1.02 * (1 + source.gauss(0, 0.01)) for _ in range(6)] for _ in range(400)]
+    above = sum(mean_ratio(draw).lower_95 > 1.02 for draw in draws)
+    below = sum(mean_ratio(draw).upper_95 < 1.02 for draw in draws)
+    assert min(above, below) >= 5  # wider bounds than stated would be useless
+    assert max(above, below) <= 36  # expected: 5% (20) on each side
 
 
 def test_order_within_pairs_is_random() -> None:

@@ -55,6 +55,7 @@ def run_of(gang: Gang, dataset: Path, micro_batch_size: int) -> Any:
         gang=gang,
         state=state,
         model=model,
+        parameters=list(model.parameters()),
         replica=Replica(model, gang, config.parallel),
         micro_batch_size=micro_batch_size,
         is_gated=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -76,6 +77,11 @@ class Run:
     ledger: StepLedger | None = None
     is_updating: bool = False
     compiled_sizes: set[int] = field(default_factory=set)
+
+    @cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        """The model's parameters. Finding them in the modules takes longer than the rest of gradient clipping."""
+        return list(self.model.parameters())
 
     @property
     def is_gated(self) -> bool:

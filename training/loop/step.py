@@ -45,7 +45,7 @@ def take_step(run: Run, rate: float) -> StepResult:
         loss_share, passed = _pass_gate(run, loss_share)
     state.scaler.unscale_(state.optimizer)
     limit = config.optimizer.max_grad_norm
-    gradient_norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), math.inf if limit is None else limit)
+    gradient_norm = torch.nn.utils.clip_grad_norm_(run.parameters, math.inf if limit is None else limit)
     run.is_updating = True
     _update(run, rate, gradient_norm, passed)
     state.step += 1
@@ -75,7 +75,7 @@ def _correct(run: Run, loss_share: Tensor, estimate: float, targets: float) -> T
     total = torch.tensor(targets, dtype=torch.float64, device=run.gang.device)
     run.gang.sum_(total)
     factor = (estimate / total).float()
-    gradients = [each.grad for each in run.model.parameters() if each.grad is not None]
+    gradients = [each.grad for each in run.parameters if each.grad is not None]
     torch._foreach_mul_(gradients, factor)
     return loss_share * factor
 

@@ -87,25 +87,26 @@ class Gang:
         self.device = device
         self.store = store
         self._host_group: Any = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
-        self._posted: tuple[Tensor, dist.Work | None] | None = None
+        self._posted: ControlFlags | tuple[Tensor, dist.Work] | None = None
         self._connections: frozenset[Connection] = frozenset()
 
     def post(self, flags: ControlFlags) -> None:
         """Start an all-reduce of this rank's control flags. All ranks must post the same number of times."""
         assert self._posted is None, "flags must be collected before the next are posted"
-        sums = torch.tensor(astuple(flags), dtype=torch.float64)
         # With a single process, a collective would be the most expensive work between steps.
-        alone = self.world_size == 1
-        self._posted = (sums, None if alone else dist.all_reduce(sums, group=self._host_group, async_op=True))
+        if self.world_size == 1:
+            self._posted = flags
+            return
+        sums = torch.tensor(astuple(flags), dtype=torch.float64)
+        self._posted = (sums, dist.all_reduce(sums, group=self._host_group, async_op=True))
 
     def collect(self) -> ControlFlags | None:
         """Wait for the most recent all-reduce; return the sums, equal on all ranks, or None if none was posted."""
-        if self._posted is None:
-            return None
-        sums, work = self._posted
-        if work is not None:
-            work.wait()
-        self._posted = None
+        posted, self._posted = self._posted, None
+        if posted is None or isinstance(posted, ControlFlags):
+            return posted
+        sums, work = posted
+        work.wait()
         return ControlFlags(**dict(zip((field.name for field in fields(ControlFlags)), sums.tolist(), strict=True)))
 
     def agree(self, flags: ControlFlags) -> ControlFlags:
