@@ -2,8 +2,8 @@
 
 All of them train the same model from the same weights on the same batches, with the same optimizer, schedule and
 clipping. Settings whose defaults differ between trainers are set explicitly. The trainer accumulates micro-batches, as
-do HF Trainer and Lightning; the plain loop and nanoGPT use undivided global batches. The trainer runs through its
-command line, and its final weights come from its last checkpoint.
+do HF Trainer and Lightning; the plain loop uses undivided global batches, as do nanoGPT and the trainer compared with
+it. The trainer runs through its command line, and its final weights come from its last checkpoint.
 
 Exit code: 0 if all relative differences are below the limit, 1 if not.
 """

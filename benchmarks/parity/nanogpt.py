@@ -1,8 +1,9 @@
 """Comparison with nanoGPT's own training script: `python -m benchmarks.parity --nanogpt FOLDER`.
 
-The script runs unchanged, with the configuration that its README publishes for a CPU, 200 steps and no warm-up, since
-its warm-up is defined differently. Its batches, losses, gradient norms, and initial and final weights are recorded. The
-trainer then trains nanoGPT's model from the same weights on the same batches, as a user-supplied model and dataset.
+The script runs with the configuration that its README publishes for a CPU, 200 steps, the fused AdamW that it selects
+on GPUs, and no warm-up, since its warm-up is defined differently. Its batches, losses, gradient norms, and initial and
+final weights are recorded. The trainer then trains nanoGPT's model from the same weights on the same batches, as a
+user-supplied model and dataset.
 Source: https://github.com/karpathy/nanoGPT at 3adf61e (2025-11), README.md, "I only have a macbook".
 """
 
@@ -14,7 +15,7 @@ import pickle
 import runpy
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ VOCABULARY_SIZE = 65
 TOKENS = 100_000
 FOLDER = "PARITY_FOLDER"
 """Environment variable that names the folder with the copy of nanoGPT and the recorded values."""
+
+
+class FusedAdamW(torch.optim.AdamW):
+    """AdamW with the kernel that nanoGPT selects on GPUs, and the trainer on all devices; others round differently."""
+
+    def __init__(self, params: Iterable[dict[str, Any]], fused: bool = True, **options: Any) -> None:
+        super().__init__(params, fused=fused, **options)
 
 
 def copy_sources(source: Path, folder: Path) -> None:
@@ -97,6 +105,7 @@ def observe(folder: Path) -> None:
         return torch.tensor(norms[-1])
 
     kind.forward, kind.configure_optimizers = observed_forward, observed_configure
+    vars(torch.optim)["AdamW"] = FusedAdamW
     vars(torch.nn.utils)["clip_grad_norm_"] = observed_clip
     settings = {
         "device": "cpu",
