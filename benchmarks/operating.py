@@ -1,9 +1,9 @@
 """Speed of the commands that observe a run: duration and calls of `status`, and lateness of `logs --follow`.
 
 ``python -m benchmarks.operating`` starts the embedded cloud with the records of one run, and writes
-build/bench/operating.json. `status` runs as a process, as a user starts it. For the lateness, lines go the way of a
-node's output: a trainer's log file, the supervisor's reader, the event shipper, CloudWatch Logs, and the command. The
-embedded cloud delivers log events at once; AWS documents no bound for the delay until FilterLogEvents returns them.
+build/bench/operating.json. `status` runs as a process, as a user starts it. For the lateness, lines take the same path
+as a node's output: a trainer's log file, the supervisor's reader, the event shipper, CloudWatch Logs, and the command.
+The embedded cloud delivers log events at once; AWS documents no bound for the delay until FilterLogEvents returns them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOG_GROUP, PARAMETER = f"/trainstack/{NAME}", f"/trainstack/{NAME}/run"
 MAX_CALLS, MAX_STATUS_SECONDS, MAX_LATE_SECONDS = 6, 2.0, 3.0
 """The bounds: calls of a status, the median of its duration, and the latest line of `logs --follow`."""
 LINE_PAUSE_SECONDS = 0.37
-"""Time between two lines, so that they fall on all phases of the intervals on their way."""
+"""Time between two lines, chosen so that lines arrive at all phases of the polling intervals on their path."""
 DEADLINE_SECONDS = 60.0
 
 
@@ -53,9 +53,9 @@ class Figures:
     """The measurements. Durations are in seconds.
 
     Attributes:
-        status_calls: AWS API calls of one `status`.
+        status_calls: Number of AWS API calls that one `status` makes.
         status_seconds: Durations of `trainstack status --json`, from its start to its exit.
-        late_seconds: For each line, the time from its write by the trainer to its print by `logs --follow`.
+        late_seconds: For each line, the time from when the trainer writes it until `logs --follow` prints it.
     """
 
     status_calls: int
@@ -182,7 +182,7 @@ def time_status(cloud: LocalCloud) -> float:
 
 
 def lateness(cloud: LocalCloud, folder: Path, lines: int) -> tuple[float, ...]:
-    """Return for each line the time in seconds from its write to its print.
+    """Return, for each line, the time in seconds from when it is written until it is printed.
 
     Raises:
         RuntimeError: The command did not print all lines in time.

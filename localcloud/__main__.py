@@ -133,7 +133,7 @@ def status(
     for one in instances:
         fields = ("id", "type", "market", "zone", "private_address", "state", "group")
         table.add_row(*(str(one.get(field) or "") for field in fields))
-    # In a narrow terminal, a line that continues on the next one is easier to read than words in pieces.
+    # In a narrow terminal, wrapped lines are easier to read than words split across lines of a column.
     needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
     Console(highlight=False, width=max(console.width, needed)).print(table)
 
@@ -170,16 +170,17 @@ def interrupt(
 def capacity(
     traces: Annotated[
         list[Path],
-        typer.Option("--trace", exists=True, help="Trace of one zone, named after it or in a folder named after it."),
+        typer.Option("--trace", exists=True, help="Trace of one zone. The file or its folder is named after the zone."),
     ],
     types: Annotated[str, typer.Option(help="Instance types that follow the traces, separated by commas.")],
     state: State = DEFAULT_STATE,
-    speed: Annotated[float, typer.Option(min=0.001, help="Seconds of the trace per second.")] = 1.0,
+    speed: Annotated[float, typer.Option(min=0.001, help="Replay speed, in seconds of the trace per second.")] = 1.0,
     notice_seconds: Annotated[
         float, typer.Option(min=0, help="Seconds between the interruption notice and termination.")
     ] = 120.0,
 ) -> None:
-    """Replay recorded spot capacity and prices until the traces end. A zone that loses its capacity is interrupted."""
+    """Replay recorded spot capacity and prices until the traces end. When a zone loses its capacity, its spot instances
+    are interrupted."""
     cloud = _running(state)
     try:
         found = capacity_trace.changes([capacity_trace.read_trace(path) for path in traces])

@@ -134,7 +134,7 @@ _GET_ROLE = IAMBackend.get_role
 
 
 def _complete_answers() -> None:
-    """Add the members that AWS returns for each resource of a type and that moto omits, and use AWS's words.
+    """Add the members that AWS returns for resources of a type but that moto omits, and use AWS's wording.
 
     Source: test_ec2, test_logs and test_sns in
     https://github.com/localstack/localstack/tree/8b9a79f/tests/aws/services/cloudformation/resources;

@@ -113,7 +113,7 @@ def end_processes(state: Path, *, grace_seconds: float = 3.0, deadline_seconds: 
     terminate_until = time.monotonic() + grace_seconds
     while processes := marked_processes(state):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes did not end: {[p.pid for p in processes]}")
+            raise TimeoutError(f"processes did not exit: {[p.pid for p in processes]}")
         for process in processes:
             ended.add(process.pid)
             with contextlib.suppress(psutil.NoSuchProcess):

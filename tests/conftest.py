@@ -17,7 +17,7 @@ Loader.FILE_LOADER_CLASS = staticmethod(lambda: SERVICE_MODELS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share a fixture of their module in one worker: each worker would start a cloud for its share."""
+    """Keep tests that share a module's fixture in one worker; otherwise, each worker would start its own cloud."""
     for item in items:
         info = getattr(item, "_fixtureinfo", None)
         if info is None or item.get_closest_marker("xdist_group"):

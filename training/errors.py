@@ -68,7 +68,7 @@ class GateError(TrainingError):
 
 
 class NotReformedError(TrainingError):
-    """The gang cannot be formed again from the state in memory; the next generation starts from the checkpoint."""
+    """The gang cannot be re-formed from the state in memory; the next generation starts from the checkpoint."""
 
 
 class OutOfMemoryError(TrainingError):

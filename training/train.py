@@ -40,7 +40,9 @@ def add_train_parser(commands: argparse._SubParsersAction[argparse.ArgumentParse
         "--generation", type=int, default=0, help="the gang's generation; later generations supersede earlier ones"
     )
     train.add_argument(
-        "--joins", action="store_true", help="join a running gang, and take the state from its ranks (parallel.reform)"
+        "--joins",
+        action="store_true",
+        help="join a running gang, and receive the state from its ranks (parallel.reform)",
     )
 
 
@@ -149,6 +151,6 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
             metrics.close()
         except TrainingError as error:
             logger.error("%s", error)
-    if progress is not None:  # the gang may have been formed again since the start
+    if progress is not None:  # the gang may have been re-formed since the start
         options.generation, rank = progress.generation, int(os.environ.get("RANK", rank))
     return Outcome(options.generation, rank, ending, step, checkpoint_step, message, trace)

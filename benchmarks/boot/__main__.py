@@ -172,7 +172,7 @@ def _measure(gang: Gang, nodes: int, rounds: int, found: dict[str, list[Loss]]) 
 
 
 def _reform(gang: Gang, nodes: int, rounds: int, found: dict[str, list[Reform]]) -> None:
-    """Change the gang in place, round after round. A node whose ranks were killed joins again by itself."""
+    """Change the gang in place, round after round. A node whose ranks were killed rejoins on its own."""
     started = time.monotonic()
     wait_for(gang, nodes)
     for number in range(rounds):

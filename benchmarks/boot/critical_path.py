@@ -1,4 +1,4 @@
-"""The critical path of a task graph, and the time that each task on it could save."""
+"""The critical path of a task graph, and the time that would be saved if a task on it took no time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CriticalPath:
 
 
 def critical_path(tasks: Sequence[Task]) -> CriticalPath:
-    """Return the critical path; the tasks must be in a valid order.
+    """Return the critical path; the tasks must be in topological order.
 
     Raises:
         ValueError: A task is listed before one of its dependencies.

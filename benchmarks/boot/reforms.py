@@ -1,4 +1,4 @@
-"""Cost of each change of the gang in place: the longest pause between two steps, and the steps that are lost."""
+"""Cost of each in-place change of the gang: the longest pause between two steps, and the number of steps lost."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Reform:
     """Cost of one change.
 
     Attributes:
-        pause_seconds: longest time between two steps from the disturbance on, less the usual step time.
+        pause_seconds: longest time between two steps after the disturbance, minus the usual step time.
         next_step_seconds: time from the disturbance to the end of that pause.
         steps_lost: steps that were computed twice, or are missing.
         seconds: the trainers' own measurement of the change, by phase.
-        restarts: trainers that started again on the nodes that stayed; 0 if the change was made in place.
+        restarts: number of trainers that restarted on the remaining nodes; 0 if the change was made in place.
     """
 
     pause_seconds: float
@@ -88,7 +88,7 @@ def records_of(gang: Gang, kind: str) -> list[dict[str, Any]]:
 
 
 def members_of(gang: Gang) -> int:
-    """Return the number of ranks that train now."""
+    """Return the number of ranks that are training."""
     changes = [*records_of(gang, "start"), *records_of(gang, "reform")]
     newest = max(changes, key=lambda each: float(each["unix_seconds"]), default=None)
     return 0 if newest is None else int(newest["world_size"])

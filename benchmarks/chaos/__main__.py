@@ -1,8 +1,9 @@
 """Kill trainers and break their storage for a few minutes, and check the checkpoint guarantees.
 
 Runs with two or four ranks, which save to a directory, to S3 or to both as tiers, are interrupted at random points
-until they finish. Then the final state (weights, optimizer and random generators) must match an uninterrupted run's
-state bit for bit. Some cycles use real supervisors and launchers. The seed and a cycle's number determine its fault.
+until they finish. Then the final state (weights, optimizer and random number generators) must match an uninterrupted
+run's state bit for bit. Some cycles use real supervisors and launchers. The seed and a cycle's number determine its
+fault.
 
 Prints a table of the results by fault, and writes it as JSON. Exits with 1 after a violation, or after too few
 interruptions.

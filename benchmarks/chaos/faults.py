@@ -20,7 +20,7 @@ from training.checkpoint.storage.backend import Backend
 StoreKind = Literal["directory", "s3", "tiers"]
 
 HANG_SECONDS = 60.0
-"""A gang that takes longer than this to end is considered hung."""
+"""A gang that takes longer than this to exit is considered hung."""
 NOTICE_SECONDS = 30.0
 SHORT_NOTICE_SECONDS = (6.0, 12.0)
 LARGEST_FILE_BYTES = 3000
@@ -33,14 +33,14 @@ MIN_FAULTY_REQUESTS = 3
 
 @dataclass
 class Target:
-    """The gang and the storage that a fault is injected into.
+    """The gang and the storage into which a fault is injected.
 
     Attributes:
         gang: the running processes.
         backend: their store, bypassing the faults.
         root: directory of the store, or of its local tier; None if the store is S3 only.
         s3: the endpoint that the processes use; None for a directory.
-        choice: random generator for the fault.
+        choice: random number generator for the fault.
         start_successor: function that starts the next generation's gang while this gang runs.
         extra_steps: number of steps to train during a persistent fault.
     """
@@ -59,7 +59,7 @@ class FaultResult:
     """Result of injecting a fault.
 
     Attributes:
-        ended: whether all processes that should have ended did so.
+        ended: whether all processes that should have exited did so.
         kills: number of killed processes.
         loses_nothing: whether the run must resume from the step that it had reached.
         damaged: whether the fault damaged the newest checkpoint.
@@ -94,7 +94,7 @@ def _kill_all(target: Target) -> FaultResult:
 def _kill_one(target: Target) -> FaultResult:
     target.gang.send(signal.SIGKILL, [target.choice.randrange(len(target.gang.processes))])
     if not target.gang.records("start"):
-        # The other ranks may still wait for it to join, until their timeout; a supervisor would end them soon.
+        # The other ranks may wait for it to join until their timeout; a supervisor would terminate them earlier.
         target.gang.send(signal.SIGKILL)
         return FaultResult(target.gang.wait(HANG_SECONDS), kills=len(target.gang.processes))
     return FaultResult(target.gang.wait(HANG_SECONDS), kills=1)

@@ -1,4 +1,5 @@
-"""Changes a gang in place at random, with real supervisors and trainers, and checks that no step and no bit is lost.
+"""Changes a gang in place at random, with real supervisors and trainers, and checks that neither a step nor a bit is
+lost.
 
     python -m benchmarks.chaos.in_place --changes 30 --seed 1
 
@@ -38,7 +39,7 @@ from training.checkpoint.storage.s3 import S3Backend
 NODES = 3
 COMPARED_EVERY_STEPS = 7
 STALL_SECONDS = 2.0
-"""Length of a stall that must not cost a machine its place."""
+"""Duration of a stall that must not remove a machine from the gang."""
 
 
 class Changes:
@@ -53,13 +54,13 @@ class Changes:
         self._gang, self._choice = gang, choice
 
     def kill_ranks(self, node: Node) -> None:
-        """Kill a node's ranks, at any phase of whatever they do."""
+        """Kill a node's ranks, whatever they are doing."""
         time.sleep(self._choice.random())
         for pid in node.trainers():
             os.kill(pid, signal.SIGKILL)
 
     def kill_two_in_a_row(self, node: Node) -> None:
-        """Kill the ranks of a second node while the others change."""
+        """Kill the ranks of a second node while the other nodes change to the next generation."""
         self.kill_ranks(node)
         others = [each for each in self._gang.nodes if each is not node]
         self.kill_ranks(self._choice.choice(others))

@@ -194,7 +194,7 @@ def _parent(pid: int) -> int:
 
 
 class _Machine(System):
-    """This machine, but without shutdown, because the experiment continues after a node has ended."""
+    """This machine, but without shutdown, because the experiment continues after a node has stopped."""
 
     def shut_down(self) -> None:
         """Do nothing."""

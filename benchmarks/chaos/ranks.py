@@ -120,7 +120,7 @@ class Gang:
                     os.kill(process.pid, number)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all processes have ended; return False on timeout."""
+        """Wait until all processes have exited; return False on timeout."""
         deadline = time.monotonic() + seconds
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
@@ -152,7 +152,7 @@ class WarmParent:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
         # Keep signals blocked until a rank has installed its handlers, which unblocks them. An early signal would kill
-        # the rank, and there is no supervisor to end the others.
+        # the rank, and there is no supervisor to terminate the others.
         resource_tracker.ensure_running()  # otherwise the next call starts it and unblocks the signals
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:

@@ -257,7 +257,7 @@ def _ratios(results: Results, part: str, other: str, figure: str) -> list[float]
 
 
 def _quotients(ours: list[float], theirs: list[float]) -> list[float]:
-    """Return the quotients of two methods' values, as far as both parts ran the same rounds."""
+    """Return the quotients of two methods' values, for the rounds that both parts ran."""
     return [one / two for one, two in zip(ours, theirs, strict=False)]
 
 

@@ -29,7 +29,7 @@ MATRIX = 1024
 Rounds = dict[str, list[float]]
 """A method's values, one for each round."""
 MIN_ROUNDS = 3
-"""Minimum number of rounds in a part, even if its time is over. The median of fewer would be an extreme value."""
+"""Minimum number of rounds in a part, even after its time limit. The median of fewer would be an extreme value."""
 
 
 @dataclass(frozen=True)

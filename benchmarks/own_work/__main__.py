@@ -1,8 +1,8 @@
-"""Own training scripts with checkpoints: `python -m benchmarks.own_work [--python PATH] [--nanogpt FOLDER]`.
+"""Checkpoints in user-supplied training scripts: `python -m benchmarks.own_work [--python PATH] [--nanogpt FOLDER]`.
 
 Each script is trained once without interruption. Then it is trained again, all of its processes are killed with SIGKILL
-after a checkpoint, and it is started again. The resumed run must see the same batches as the uninterrupted one, in the
-same order, and end with the same weights, bit for bit. Everything runs on the CPU.
+after a checkpoint, and it is started again. The resumed run must receive the same batches as the uninterrupted one, in
+the same order, and end with the same weights, bit for bit. Everything runs on the CPU.
 
 Exit code: 0 if all runs are equal, 1 if not.
 """
@@ -37,7 +37,7 @@ class Row:
         batches: training batches per process in the uninterrupted run.
         killed_after: batches after which each process was killed.
         resumed_at: first batch of the resumed run, counted from 0.
-        same_batches: True if the resumed run saw the remaining batches of the uninterrupted run, on every rank.
+        same_batches: True if the resumed run received the remaining batches of the uninterrupted run, on every rank.
         same_weights: True if both runs ended with the same weights.
     """
 
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def is_equal(self) -> bool:
-        """True if the resumed run equals the uninterrupted one, and did resume."""
+        """True if the second run resumed from a checkpoint, and equals the uninterrupted run."""
         return self.same_batches and self.same_weights and 0 < self.resumed_at <= self.killed_after
 
 
@@ -115,7 +115,7 @@ def _run(case: Case, python: str, folder: Path, records: str, kill_at: int, proc
     """Run a script in a folder, with its checkpoints in the same folder.
 
     Raises:
-        SystemExit: It failed, or was not killed although it should have been.
+        SystemExit: The script failed, or was not killed although it should have been.
     """
     command = [python, "-m", "benchmarks.own_work.observed"]
     if processes > 1:

@@ -67,7 +67,7 @@ class Case:
 def _replace(text: str, old: str, new: str, name: str) -> str:
     lines = text.splitlines()
     if lines.count(old) != 1:
-        raise SystemExit(f"{name}: must have the line {old!r} exactly once; this comparison knows another version")
+        raise SystemExit(f"{name}: must have the line {old!r} exactly once; this comparison supports another version")
     position = lines.index(old)
     return "\n".join([*lines[:position], new, *lines[position + 1 :]]) + "\n"
 

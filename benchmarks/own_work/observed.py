@@ -46,7 +46,7 @@ def wait_for_commit(store: str) -> None:
     """Return when the store has a checkpoint.
 
     Raises:
-        SystemExit: It has none after a minute.
+        SystemExit: The store has no checkpoint after one minute.
     """
     deadline = time.monotonic() + COMMIT_SECONDS
     while time.monotonic() < deadline:

@@ -133,7 +133,7 @@ def _run(command: list[Any], folder: Path, name: str) -> None:
     """Run a peer; if it fails, print the end of its output.
 
     Raises:
-        SystemExit: It failed.
+        SystemExit: The peer failed.
     """
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     log = folder / f"{name}.log"

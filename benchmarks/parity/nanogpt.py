@@ -46,7 +46,7 @@ class FusedAdamW(torch.optim.AdamW):
 
 
 def copy_sources(source: Path, folder: Path) -> None:
-    """Copy the files of nanoGPT that a training needs.
+    """Copy the nanoGPT files that training requires.
 
     Raises:
         SystemExit: A file of nanoGPT is missing.
@@ -61,7 +61,7 @@ def copy_sources(source: Path, folder: Path) -> None:
 def prepare(source: Path, folder: Path) -> None:
     """Copy nanoGPT's sources, and write a dataset in its format: the source code of Python's standard library.
 
-    Random characters would leave most gradients to rounding errors as soon as the model knows their frequencies.
+    With random characters, most gradients would be rounding errors once the model has learned their frequencies.
 
     Raises:
         SystemExit: A file of nanoGPT is missing.
@@ -174,7 +174,7 @@ def model() -> nn.Module:
 
 
 class _InOrder:
-    """Samples, numbered so that the trainer's order of numbers is nanoGPT's order of samples."""
+    """Samples, numbered so that the trainer reads them in nanoGPT's order."""
 
     def __init__(self, rows: Tensor) -> None:
         numbers = sample_order(0, len(rows), len(rows), SEED).astype(np.int64)

@@ -1,7 +1,7 @@
 """Patterns of spot capacity chosen against a policy, and the ratio of its cost to the least cost in hindsight.
 
 Restarts take no time, so the least cost is known exactly: the run uses all capacity before its deadline, up to its
-work, and buys the rest on demand. The spot price is 1, and the On-Demand price is K.
+work, and uses On-Demand capacity for the rest. The spot price is 1, and the On-Demand price is K.
 """
 
 from __future__ import annotations

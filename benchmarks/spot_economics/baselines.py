@@ -1,7 +1,7 @@
-"""Policies for comparison: on demand, the controller's list order, Uniform Progress, and eager failover.
+"""Policies for comparison: On-Demand only, the controller's list order, Uniform Progress, and eager failover.
 
-The papers' policies see the capacity of every place at no cost, as in the papers' simulators. The list order
-sends one request per tick.
+The papers' policies can observe the capacity of every place at no cost, as in the papers' simulators. The list-order
+policy sends one request per tick.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class _Base:
         self.lost: Place | None = None
 
     def interrupted(self, place: Place, hours: float) -> None:
-        """Note the place of the latest interruption."""
+        """Record the place of the latest interruption."""
         self.lost = place
 
     def is_critical(self, view: View) -> bool:
-        """Return True if the slack no longer covers a failed restart and one on demand, at the end of this tick."""
+        """Return True if, at the end of this tick, the slack no longer covers a failed restart and an On-Demand one."""
         slack = self.deadline_hours - view.hours - view.work_hours
         return slack < 2.0 * self.conditions.restart_hours + self.gap_hours
 
 
 class OnDemand(_Base):
-    """Runs on demand from the start."""
+    """Uses On-Demand capacity from the start."""
 
     def choose(self, view: View) -> Place | None:
-        """Return the place on demand."""
+        """Return the On-Demand place."""
         return ON_DEMAND
 
 
@@ -59,7 +59,7 @@ class ListOrder(_Base):
         self._since = hours
 
     def choose(self, view: View) -> Place | None:
-        """Stay, or request the place whose turn it is."""
+        """Stay, or request the next place in the list."""
         if view.current is not None:
             return view.current
         if self.is_critical(view):
@@ -74,9 +74,10 @@ class UniformProgress(_Base):
     """Uniform Progress in the cheapest place with capacity (Wu et al., "Can't Be Late", NSDI 2024, section 5.2).
 
     Rules, with `cp` the work done, `ep(t)` the work done under uniform progress, and `d` the restart: 1. An idle run
-    with cp < ep(t) moves to on demand and stays there. 2. A run uses spot capacity whenever there is some, and stays
-    until it is interrupted. 3. A run on demand stays there until cp >= ep(t + 2 d), and then until there is spot
-    capacity. 4. An idle run whose remaining time is below the remaining work plus 2 d runs on demand to its end.
+    with cp < ep(t) switches to On-Demand capacity and stays there. 2. A run uses spot capacity whenever there is some,
+    and stays until it is interrupted. 3. A run on On-Demand capacity stays there until cp >= ep(t + 2 d), and then
+    until there is spot capacity. 4. An idle run whose remaining time is below the remaining work plus 2 d uses
+    On-Demand capacity until its end.
 
     Args:
         failover: cheapest: the cheapest place first. eager: places in the region of the latest interruption last, as

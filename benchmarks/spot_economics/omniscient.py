@@ -2,7 +2,7 @@
 
 The remaining work is a multiple of a tick's fraction 1 / GRID. Two solutions enclose the true least cost: one rounds
 the work and the restart down, and the other rounds them up. A place is used for full ticks, except for the last one,
-whose cost is proportional. An instance may be left at each tick.
+whose cost is proportional. The run may release its instance at each tick.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class Change:
-    """The capacity and the price of a zone from a time of the trace on. Without a price, the price stays the same."""
+    """A zone's capacity and price from a point in the trace onward. Without a price, the zone's price stays the
+    same."""
 
     trace_seconds: float
     zone: str
@@ -64,7 +65,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def changes(traces: Sequence[Trace]) -> list[Change]:
-    """Return the first state of each zone and all changes after it, in the order of time."""
+    """Return the first state of each zone and all changes after it, in chronological order."""
     return sorted((each for trace in traces for each in _changes(trace)), key=lambda each: each.trace_seconds)
 
 
@@ -87,11 +88,11 @@ def play(
     """Apply each change at its time.
 
     Args:
-        found: The changes, in the order of time.
+        found: The changes, in chronological order.
         speed: Seconds of the trace per second of the clock.
         apply: Applies a change to the cloud.
         clock: Returns the time in seconds.
-        sleep: Waits for some seconds.
+        sleep: Waits for a number of seconds.
     """
     start = clock()
     for change in found:

@@ -78,7 +78,8 @@ class Launcher:
         log.touch(mode=0o600)
         user = function_user(definition.name, directory)
         if user is not None:
-            # The function can read its package, write to its scratch directory, and read no file of other functions.
+            # The function can read its package and write to its scratch directory, but cannot read other functions'
+            # files.
             os.chown(directory, 0, user)
             directory.chmod(0o750)
             os.chown(scratch, user, user)

@@ -51,7 +51,9 @@ class AlarmService(Service):
             return 404, b""
         ahead_seconds = json.loads(body or b"{}").get("ahead_seconds")
         if not isinstance(ahead_seconds, (int, float)) or ahead_seconds < self._ahead_seconds:
-            rule = f"ahead_seconds must be a number of at least {self._ahead_seconds:g}, because time cannot go back"
+            rule = (
+                f"ahead_seconds must be a number of at least {self._ahead_seconds:g}, because the clock cannot go back"
+            )
             return 400, json.dumps({"error": rule}).encode()
         self._ahead_seconds = float(ahead_seconds)
         for alarm in self._alarms():

@@ -1,4 +1,4 @@
-"""The import graph of the packages, read from the sources: every import counts, wherever in a module it stands."""
+"""The import graph of the packages, read from their sources. It includes every import, at any position in a module."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def name_of(path: Path) -> str:
 
 
 def graph(*packages: str) -> dict[str, set[str]]:
-    """Return which modules of these packages each module imports."""
+    """Return the modules of these packages that each module imports."""
     paths = {name_of(path): path for package in packages for path in modules(package)}
     edges: dict[str, set[str]] = {}
     for name, path in paths.items():
         found = {each for each in imports(path) if each in paths and each != name}
-        # `from a.b import c` names a.b too; when c is a module, that is the one meant.
+        # `from a.b import c` also names a.b. If c is a module, the import refers to c.
         edges[name] = {each for each in found if not _only_as_parent(each, found, path)}
     return edges
 
@@ -64,7 +64,7 @@ def _only_as_parent(name: str, found: set[str], path: Path) -> bool:
 
 
 def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the strongly connected components of more than one module (Tarjan's algorithm), each sorted."""
+    """Return the strongly connected components with more than one module (Tarjan's algorithm), each sorted."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,4 +1,4 @@
-"""The layers of the packages, from the bottom up: an entry may import entries of its own layer and of lower ones."""
+"""The layers of the packages, from bottom to top. An entry may import entries in its own layer and in lower layers."""
 
 from __future__ import annotations
 

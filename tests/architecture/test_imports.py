@@ -28,7 +28,8 @@ ALLOWED = {
 }
 """Imports that a package may make from other packages."""
 NODE_PACKAGES = {"boto3", "botocore", "blake3"}
-"""Packages that the node program may import. blake3 is optional: without it the training interpreter hashes."""
+"""Packages that the node program may import. blake3 is optional: without it, the training interpreter computes the
+hashes."""
 LAMBDA_PACKAGES = ("boto3", "botocore", "dateutil", "jmespath", "s3transfer", "six.py", "urllib3")
 """Packages of the Lambda runtime.
 Source: https://docs.aws.amazon.com/lambda/latest/dg/lambda-python.html (2026-11): boto3 and its dependencies."""
@@ -86,7 +87,7 @@ def test_lambda_function_imports_from_its_asset(function: str, tmp_path: Path) -
     assert f"{function}.handler" in names
     script = f"import sys; sys.path += sys.argv[1:3]; [__import__(name) for name in {names}]"
     done = subprocess.run(
-        # Isolated, and without the packages of this environment.
+        # The interpreter is isolated, and does not have the packages of this environment.
         [sys.executable, "-I", "-S", "-c", script, asset, packages],
         env={"AWS_DEFAULT_REGION": "us-east-1"},
         capture_output=True,
@@ -97,7 +98,7 @@ def test_lambda_function_imports_from_its_asset(function: str, tmp_path: Path) -
 
 
 def test_training_config_does_not_import_torch() -> None:
-    """`stacks check` and synthesis import the training configuration; torch would add seconds."""
+    """`stacks check` and synthesis import the training configuration, and importing torch would add seconds."""
     import training.config
 
     names = [each.name for each in pkgutil.walk_packages(training.config.__path__, "training.config.")]
@@ -109,7 +110,7 @@ def test_training_config_does_not_import_torch() -> None:
 
 
 def test_commands_that_observe_a_run_do_not_import_the_configuration() -> None:
-    """`trainstack status` is called often; pydantic and the configuration would double the time of its start."""
+    """`trainstack status` runs often, and importing pydantic and the configuration would double its startup time."""
     script = "import sys, trainstack.commands; print({'pydantic', 'stacks.config'} & set(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
@@ -122,7 +123,7 @@ def test_only_the_checkpoint_storage_imports_boto3() -> None:
 
 
 def test_each_validator_is_applied() -> None:
-    """A module of rules that is missing from the list would have no effect."""
+    """A rules module that is missing from the list would have no effect."""
     paths = modules("stacks/validators")
     used = {name for path in paths for name in imports(path)}
     for path in paths:

@@ -1,4 +1,4 @@
-"""References to files and modules in comments, docstrings, messages and documentation point to existing ones."""
+"""Files and modules that comments, docstrings, messages and documentation refer to must exist."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ USER_FILES = {
     "empty.py",
 }
 WORDS = {"localcloud.sent_host"}
-"""Dotted names that are no module: a key of the WSGI environment."""
+"""Dotted names that are not modules: a key of the WSGI environment."""
 USER_PATHS = (
     "config/train_shakespeare_char.py",
     "config/mine.yaml",
@@ -43,7 +43,7 @@ USER_PATHS = (
     "config/ami.lock.json",
     "config/x.yaml",
 )
-"""Names that stand for files of a user, or of nanoGPT."""
+"""Names that represent a user's files or nanoGPT's files."""
 
 
 @cache
@@ -70,7 +70,7 @@ def prose(path: str) -> Iterator[tuple[int, str]]:
 
 @cache
 def deployment_keys() -> frozenset[str]:
-    """Return the keys below `training:` of a deployment file; as `training.KEY` they look like modules."""
+    """Return the keys under `training:` in a deployment file; written as `training.KEY`, they look like modules."""
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     sections = [part for part in page.split("\n## ") if re.match(r"training(\.config)?\n", part)]
     return frozenset(re.findall(r"^\| `(\w+)`", "\n".join(sections), re.MULTILINE)) | {"prepare", "config"}

@@ -1,4 +1,4 @@
-"""The structure of the packages: no import cycle, no import of a higher layer, at most 20 entries on a level."""
+"""The structure of the packages: no import cycle, no import of a higher layer, at most 20 entries per level."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ENTRIES_OF = {"training": 15}
 
 
 def entries(folder: Path) -> set[str]:
-    """Return the names of the modules and packages of a folder."""
+    """Return the names of the modules and packages in a folder."""
     found = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("__")}
     return found | {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
 

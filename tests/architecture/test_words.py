@@ -1,4 +1,4 @@
-"""The word checker finds what it is meant to find, and nothing in code."""
+"""The word checker finds listed words in prose, and ignores code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search the project's prose for the words of docs/word-list.txt: `python -m tests.architecture.words`.
+"""Search the project's prose for the words in docs/word-list.txt: `python -m tests.architecture.words`.
 
 With `--extract FOLDER` it writes the docstrings of each package to a text file instead, for a prose linter.
 
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A word of the list in the project's prose."""
+    """An occurrence of a listed word in the project's prose."""
 
     place: str
     word: str

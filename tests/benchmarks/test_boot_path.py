@@ -16,7 +16,7 @@ def test_finds_the_critical_path_and_the_savings_of_its_tasks() -> None:
 
     assert found.path == ("a", "b", "d")
     assert (found.sum_seconds, found.path_seconds) == (11, 8)
-    assert found.saved_seconds == {"a": 1, "b": 2, "d": 2}  # without b, the path goes through c
+    assert found.saved_seconds == {"a": 1, "b": 2, "d": 2}  # without b, the path leads through c
 
 
 def test_rejects_a_task_listed_before_its_dependencies() -> None:

@@ -1,4 +1,4 @@
-"""Differences that the comparison of CDK releases reports."""
+"""Differences reported by the comparison of CDK releases."""
 
 from __future__ import annotations
 

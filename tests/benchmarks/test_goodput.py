@@ -33,7 +33,7 @@ def test_one_instance_for_an_hour() -> None:
     stepping = HOUR - 100.0
     saving = 3 * 2.0
     assert trained([0, 1, 0], conditions(), policy(uses_notice=True)) == stepping - saving
-    # Saves at the notice, and stops before its termination by 1.5 times the duration of a save plus three steps.
+    # It saves at the notice, and stops 1.5 save durations plus three steps before its termination.
     early = conditions(drop_is_notice=False)
     assert trained([0, 1, 0], early, policy(uses_notice=True)) == stepping - (10.0 + 15.0 + 3.0) - saving - 2.0
     # Without a save at the end, the steps after the third save are lost.
@@ -58,7 +58,9 @@ def test_gang_continues_with_one_node_and_grows_again() -> None:
     saves = policy(uses_notice=True, interval_seconds=1e9)
     both = HOUR - 100.0 - 30.0  # the second node completes the gang
     alone = HOUR - 10.0 - 30.0  # a save and a regroup
-    both_again = HOUR - 100.0 - 10.0 - 30.0  # boots while the other one trains, which saves and regroups
+    both_again = (
+        HOUR - 100.0 - 10.0 - 30.0
+    )  # it boots while the other node trains; then the other node saves and regroups
     got = trained([2, 1, 2], conditions(nodes=2), saves)
     assert got == 2 * both + (alone + 100.0) + 2 * both_again
 

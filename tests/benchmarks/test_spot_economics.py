@@ -1,4 +1,5 @@
-"""Replay of priced spot traces: by hand, against brute force, and against the published shape of the policies."""
+"""Replay of priced spot traces, compared with manual calculations, brute force, and published results of the
+policies."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def test_interruption_costs_a_restart_and_no_training() -> None:
 
 
 class Requests(OnDemand):
-    """Requests the second place after a refusal by the first."""
+    """Requests the second place after the first rejects a request."""
 
     def choose(self, view: View) -> Place | None:
         if view.current is None:
@@ -75,7 +76,7 @@ def test_no_policy_runs_without_capacity() -> None:
 
 
 class Recorder:
-    """Records the choices of a policy, one letter per tick: spot, on demand or none."""
+    """Records the choices of a policy, one letter per tick: spot, On-Demand or none."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self.choices = policy, ""
@@ -97,8 +98,8 @@ def test_uniform_progress_follows_its_rules() -> None:
     conditions = Conditions(work_hours=5.0, deadline_hours=10.0, restart_hours=0.5, on_demand_usd_per_hour=3.0)
     replay(recorder, window("xxxx...xx...xxxxxxxx"), conditions)
     # Spot for 2 h: 1.5 h of work. Rule 1: at tick 4, 1 h is due (0.5 h per hour), and at tick 6, 1.5 h. Rule 2: spot at
-    # tick 7. At tick 9, 2 h are done and 2.25 h are due, so the run moves to on demand. Rule 3: at tick 12, there is
-    # capacity, and 3 h are done, but 3.5 h are due one hour later.
+    # tick 7. At tick 9, 2 h are done and 2.25 h are due, so the run switches to On-Demand capacity. Rule 3: at tick 12,
+    # there is capacity, and 3 h are done, but 3.5 h are due one hour later.
     assert recorder.choices[:12] == "ssss---ssooo"
     assert recorder.choices[12] == "o"
 

@@ -8,7 +8,7 @@ from bootstrap.events.schema import Event
 
 
 class RecordedEvents:
-    """Collects emitted events as dictionaries, without the common keys except the name."""
+    """Collects emitted events as dictionaries, whose only common key is the name."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []

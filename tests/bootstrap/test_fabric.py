@@ -1,6 +1,6 @@
 """The fabric step: EFA adapters and the NCCL plugin; and the environment variables of collectives.
 
-The outputs of fi_info and ldconfig follow those in AWS's EFA guide and in reports of p4d and p5 users.
+The outputs of fi_info and ldconfig follow those in AWS's EFA guide and in reports by p4d and p5 users.
 """
 
 from __future__ import annotations

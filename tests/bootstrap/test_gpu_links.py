@@ -1,4 +1,4 @@
-"""Links between GPUs; outputs of nvidia-smi as in its documentation and in reports of p4d and p5 users."""
+"""Links between GPUs. The outputs of nvidia-smi follow its documentation and reports by p4d and p5 users."""
 
 from __future__ import annotations
 

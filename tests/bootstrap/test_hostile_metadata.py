@@ -1,7 +1,7 @@
 """Responses of the metadata service that are truncated, slow, huge or not HTTP.
 
 Source: RFC 9112, section 8 (2022-06): a message whose Content-Length exceeds the received bytes is incomplete, and a
-client must not take it for complete. A socket timeout applies to each receive call:
+client must not treat it as complete. A socket timeout applies to each receive call:
 https://docs.python.org/3/library/socket.html#notes-on-socket-timeouts (2026-11).
 """
 

@@ -1,4 +1,4 @@
-"""Objects under the control prefix that no supervisor wrote: each is set aside, and the records next to it are read.
+"""Objects under the control prefix that no supervisor wrote: each is set aside, and the other records are read.
 
 Any node of a deployment may write these keys, so their bytes come from outside. Sources (2026-11): RFC 8259, sections 6
 and 9 (numbers and nesting have no limit in JSON; a parser sets its own);

@@ -30,7 +30,7 @@ def scene(root: Path, gpus: int = 2, **changes: Any) -> tuple[FakeSystem, Contex
 
 
 def check(context: Context) -> list[tuple[str, str]]:
-    """Run the step; return message and action of each fault, and an entry `terminates` if the step fails."""
+    """Run the step; return the message and action of each fault, and an entry `terminates` if the step fails."""
     try:
         InstanceChecks().act(context)
         InstanceChecks().verify(context)

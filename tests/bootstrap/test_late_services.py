@@ -1,4 +1,5 @@
-"""What becomes ready only after user data has started: driver, clock, adapters, metadata, volumes, mounts, S3."""
+"""Components that become ready only after user data has started: driver, clock, adapters, metadata, volumes, mounts,
+S3."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_save_on_the_volume_is_found_by_the_record_of_the_trainer(tmp_path: Pa
 def test_a_failing_node_that_its_group_terminates_completes_the_hook(
     account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, state: str | None, completed: bool
 ) -> None:
-    """Otherwise the group waits for the hook's timeout, although the instance has ended."""
+    """Otherwise, the group waits for the hook's timeout, although the instance has already shut down."""
     calls: list[str] = []
 
     class Client:

@@ -205,7 +205,7 @@ class TestOneDisk:
         looked: list[float] = []
 
         def sleep(seconds: float) -> None:
-            """Prepare the disk further between two looks at it, as a service in the image does."""
+            """Continue to prepare the disk between two inspections, as a service in the image does."""
             looked.append(seconds)
             if len(looked) == 2 and first == "physical volume":
                 tool("wipefs", "--all", disk)

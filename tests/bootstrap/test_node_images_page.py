@@ -1,4 +1,4 @@
-"""docs/node-images.md: every row has its test, and the limits are those of the code."""
+"""docs/node-images.md: every row has a test, and the limits match the code."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def test_a_peer_at_another_port_is_new_and_a_removed_one_is_forgotten(us: Pings,
     wait(lambda: us._targets["i-you"].answered)
     us.follow({"i-you": ("127.0.0.1", 1), "i-odd": ("no address", 7), "i-far": ("127.0.0.1", 70_000)})
     wait(lambda: us._targets["i-far"].since is not None)
-    time.sleep(3 * INTERVAL_SECONDS)  # enough for an answer
-    assert us.unanswered_since("i-you") is None  # it has never answered there
+    time.sleep(3 * INTERVAL_SECONDS)  # enough for a response
+    assert us.unanswered_since("i-you") is None  # it has never responded there
     us.follow({})
     assert us.unanswered_since("i-you") is None
     us.follow({"i-you": ("127.0.0.1", them.port)})

@@ -1,4 +1,4 @@
-"""Data preparation: once, by one node, for all with the same inputs. Real processes against moto's S3."""
+"""Data preparation runs once, on one node, for all nodes with the same inputs. Real processes use moto's S3."""
 
 from __future__ import annotations
 

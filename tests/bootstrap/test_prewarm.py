@@ -39,7 +39,7 @@ def dataset(directory: Path, sizes: dict[str, int]) -> Path:
 
 
 class Reads:
-    """Records reads instead of reading; from offset `held_at` on, waits for the gate."""
+    """Records reads instead of performing them; from offset `held_at` onward, waits for the gate."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails_at: int = -1, held_at: int = 2**60) -> None:
         self.offsets: list[int] = []

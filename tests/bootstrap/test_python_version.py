@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = ROOT / "bootstrap" / "__main__.py"
 
-# Runs the module as `python -m bootstrap boot` does, under Python 3.9 as far as the module can see, and prints the
-# modules that it has imported when it exits.
+# Runs the module as `python -m bootstrap boot` does, with the version number of Python 3.9, and prints the modules that
+# it has imported when it exits.
 OLD_PYTHON = """
 import runpy, sys
 sys.version_info = (3, 9, 16, "final", 0)

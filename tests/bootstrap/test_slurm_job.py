@@ -1,4 +1,4 @@
-"""The decisions of a Slurm job, and its commands against recorded answers of Slurm."""
+"""The decisions of a Slurm job, and its commands with recorded responses of Slurm."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_killed_rank_is_named_before_its_peers() -> None:
 
 
 class Slurm:
-    """Answers of Slurm's commands, in the formats of version 22.05, and the calls."""
+    """Responses of Slurm's commands, in the formats of version 22.05, and the calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []

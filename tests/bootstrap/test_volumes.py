@@ -68,7 +68,7 @@ class Ec2:
 
 
 class Machine(FakeSystem):
-    """A disk that appears some listings after its attachment, and simulated programs."""
+    """A disk that appears only some listings after its attachment, and simulated programs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Damaged and hostile input for every reader of bytes from outside; see `python -m tests.fuzz --help`."""
+"""Damaged and hostile input for every reader of external data; see `python -m tests.fuzz --help`."""

@@ -1,4 +1,4 @@
-"""Give damaged input to every reader of bytes from outside, and count the results: `make fuzz`.
+"""Give damaged input to every reader of external data, and count the results: `make fuzz`.
 
 A reader must return a value, or raise an error with a message for the user. It must do so within 5 s of CPU time and
 with bounded memory. The supervisor and the run controller must continue, and the review must require approval for each
@@ -85,7 +85,7 @@ def fuzz(kind: str, count: int, seed: int) -> Tally:
     """Read ``count`` damaged inputs; return the results."""
     tally, random = Tally(kind), Random(f"{kind} {seed}")
     with KINDS[kind].readers() as readers:
-        for reader in readers:  # undamaged input proves that the reader does its work
+        for reader in readers:  # undamaged input shows that the reader works
             for content in reader.valid:
                 reader.read(content)
         peak = _peak_bytes()
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("build/fuzz"), help="folder for inputs of failures")
     options = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)  # readers log what they set aside
+    logging.disable(logging.CRITICAL)  # readers log the objects that they set aside
     failures = 0
     for name, kind in KINDS.items():
         if options.only not in (None, name):

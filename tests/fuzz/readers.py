@@ -1,4 +1,4 @@
-"""The readers of bytes from outside, each with valid input to damage, and the errors that it may raise."""
+"""The readers of external data, each with valid input to damage, and the errors that it may raise."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ class _Impatient(System):
 
 
 class _Server:
-    """Answers each connection with the same bytes."""
+    """Responds to each connection with the same bytes."""
 
     def __init__(self) -> None:
         self.response = b""

@@ -1,4 +1,4 @@
-"""Dangerous changes to templates, disguised by functions of CloudFormation, for the review of changes."""
+"""Dangerous changes to templates, disguised by CloudFormation functions, for the review of changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HARMLESS: tuple[dict[str, Any], ...] = (
     {"TrainingStack/NodeRole/Tags/1/Value": "b"},
     {"ObservabilityStack/Alarm/Threshold": 2},
 )
-"""Changes that pass, also next to a dangerous one."""
+"""Changes that pass the review, even next to a dangerous one."""
 NAME = "Disguise"
 TEXTS: tuple[Callable[[Random, str, str], tuple[Any, dict[str, Any]]], ...] = (
     lambda _, stack, text: ({"Ref": NAME}, {f"{stack}/@Parameters/{NAME}": {"Type": "String", "Default": text}}),
@@ -44,7 +44,7 @@ VALUES: tuple[Callable[[str, Any], tuple[Any, dict[str, Any]]], ...] = (
 
 
 def disguised_attack(random: Random, content: bytes) -> bytes:
-    """Return a dangerous change, most of the time disguised, next to a harmless change or a second dangerous one."""
+    """Return a dangerous change, usually disguised, next to a harmless change or a second dangerous one."""
     while True:
         changes = copy.deepcopy(ATTACKS[random.choice(sorted(ATTACKS))])
         if random.random() < 0.2:
@@ -73,7 +73,7 @@ VALID = tuple(json.dumps({"dangerous": False, "changes": one}).encode() for one 
 
 
 def _disguised(random: Random, changes: dict[str, Any]) -> dict[str, Any]:
-    """Replace a new value, or a part of it, by a function with the same result."""
+    """Replace a new value, or a part of it, with a function that has the same result."""
     candidates = [path for path, value in changes.items() if value is not None and _takes_functions(path)]
     if not candidates:
         return changes

@@ -1,6 +1,6 @@
-"""Validates manifests against published schemas, in an environment of its own: `schema_check.py FOLDER VERSION...`.
+"""Validates manifests against published schemas, in a separate environment: `schema_check.py FOLDER VERSION...`.
 
-FOLDER contains YAML files. Each object of a core API is validated in each Kubernetes version, strictly. JobSets,
+FOLDER contains YAML files. Each object of a core API is strictly validated against each Kubernetes version. JobSets,
 TrainJobs and runtimes are decoded and encoded by the models of Kubeflow Trainer, which must keep every key.
 """
 

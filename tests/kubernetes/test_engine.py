@@ -1,4 +1,4 @@
-"""The engine `kubernetes`: kubectl's calls and answers in the API's format, and records in S3 from moto."""
+"""The engine `kubernetes`: kubectl's calls and responses in the API's format, and records in moto's S3."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNSCHEDULABLE = {
 
 
 class Kubectl:
-    """Answers kubectl's calls from objects in memory."""
+    """Responds to kubectl's calls with objects in memory."""
 
     def __init__(self) -> None:
         self.job: dict[str, Any] | None = None
@@ -79,7 +79,7 @@ class Kubectl:
 
 
 class Place:
-    """A deployment file, its engine, and the answers of its cluster and bucket."""
+    """A deployment file, its engine, and the responses of its cluster and bucket."""
 
     def __init__(self, directory: Path, s3: Any) -> None:
         self.s3, self.kubectl, self._path = s3, Kubectl(), directory / "x.yaml"

@@ -137,7 +137,7 @@ def test_pods_fail_as_the_node_program_says(write: Write, flavour: Flavour) -> N
     assert (ignore["action"], ignore["onExitCodes"]["values"]) == ("Ignore", [75, 143])
     assert {fail["onExitCodes"]["containerName"], ignore["onExitCodes"]["containerName"]} == {container}
     assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    assert not {0} & {*fail["onExitCodes"]["values"], *ignore["onExitCodes"]["values"]}, "the API refuses 0"
+    assert not {0} & {*fail["onExitCodes"]["values"], *ignore["onExitCodes"]["values"]}, "the API rejects 0"
     assert [each["kind"] for each in documents][-1] == {"job": "Job", "jobset": "JobSet", "trainjob": "TrainJob"}[
         flavour
     ]

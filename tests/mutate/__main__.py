@@ -22,7 +22,7 @@ from .mutations import MUTATIONS, Mutation
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS, TIMEOUT_OF_ALL_SECONDS = 300, 1800
-"""Of the tests of one mutation, and of all tests without a mutation."""
+"""Time limits for the tests of one mutation, and for all tests without a mutation."""
 PASSED, FAILED = 0, 1
 """Exit codes of pytest; others mean that the tests were not run."""
 

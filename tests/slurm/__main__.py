@@ -1,4 +1,5 @@
-"""Random events and a sweep on a real two-node Slurm cluster, which this program starts and ends: `make test-slurm`."""
+"""Random events and a sweep on a real two-node Slurm cluster, which this program starts and stops: `make
+test-slurm`."""
 
 from __future__ import annotations
 
@@ -58,9 +59,9 @@ def _report(found: dict[str, dict[str, object]], no_sweep: bool) -> int:
     seconds = events["preemption_seconds"]
     assert isinstance(seconds, list)
     bounds = [
-        ("steps lost with a signal", events["lost_with_signal"], events["lost_with_signal"] == 0),
+        ("steps lost after events with a signal", events["lost_with_signal"], events["lost_with_signal"] == 0),
         (
-            f"most steps lost without a signal (at most {INTERVAL_STEPS})",
+            f"most steps lost after an event without a signal (at most {INTERVAL_STEPS})",
             events["most_lost_without"],
             int(str(events["most_lost_without"])) <= INTERVAL_STEPS,
         ),

@@ -1,4 +1,4 @@
-"""A run on the real cluster, random events, and what each event cost."""
+"""A run on the real cluster, random events, and the cost of each event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 INTERVAL_STEPS = 200
 SIGNAL_SECONDS = 60
 RESUME_SECONDS = 240.0
-"""Limit for the next step after an event, which only guards against a hang."""
+"""Time limit for the next step after an event, which only guards against a hang."""
 PREEMPTOR_SECONDS = 1
 STORE_MIB = 24
 FAILED_STATES = ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL")
@@ -111,7 +111,8 @@ class Run:
         return str(found[0])
 
     def wait_for_steps(self, count: int, after_generation: int = 0) -> tuple[int, float]:
-        """Wait until a generation later than the given one has trained. Return it and its first step's time."""
+        """Wait until a generation later than the given one has trained. Return the generation and the time of its first
+        step."""
 
         def trained() -> tuple[int, float] | None:
             for number in self.generations.numbers():
@@ -163,7 +164,7 @@ def prepare_data(folder: Path) -> None:
 
 
 class Events:
-    """The events. Each returns whether the trainers received a signal in time, and None if the run must not restart."""
+    """The events. Each returns True if the trainers received a signal in time, and None if the run must not restart."""
 
     def __init__(self, run: Run, chance: random.Random) -> None:
         self.run, self._chance = run, chance
@@ -286,7 +287,7 @@ def _states(cluster: Cluster, name: str) -> dict[str, str]:
 
 
 def sweep(cluster: Cluster, folder: Path) -> dict[str, Any]:
-    """Run a sweep of nine settings as a job array, one of whose tasks is signalled, and return what each trained."""
+    """Run a sweep of nine settings as a job array, signal one of its tasks, and return the results."""
     values = {"optimizer.learning_rate": [0.001, 0.002, 0.004], "seed": [1, 2, 3]}
     run = Run(cluster, folder, "sweep", sweep=values, sweep_parallel=4, exclusive=False, cpus_per_node=1)
     run.write(capacity={"nodes": 1}, training={"run": "sweep", "dataset": "text", "config": _training(300)})

@@ -82,7 +82,7 @@ def wait_until(check: Callable[[], Any], what: str, seconds: float = 60.0) -> An
     """Return the first true result of a function.
 
     Raises:
-        ClusterError: There was none within the time limit, which only guards against a hang.
+        ClusterError: No result was true within the time limit, which only guards against a hang.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -107,7 +107,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         try:
             self._start()
-        except BaseException:  # also Ctrl-C: no daemon or namespace may remain
+        except BaseException:  # also after Ctrl-C, no daemon or namespace may remain
             self.__exit__()
             raise
         return self
@@ -217,7 +217,7 @@ class Cluster:
 
     def start_node(self, name: str) -> None:
         """Start a node's daemon in new namespaces."""
-        # A kernel without one of these controllers is no error: the daemon starts without it.
+        # One of these controllers may be missing from the kernel: the daemon also starts without it.
         mounts = "".join(
             f"mkdir -p /sys/fs/cgroup/{each}; mount -t cgroup -o {each} cgroup /sys/fs/cgroup/{each} || true; "
             for each in HIERARCHIES

@@ -44,7 +44,7 @@ TINY = {
 
 @pytest.fixture(autouse=True)
 def _keep_denormal_numbers() -> Iterator[None]:
-    """Undo what a trainer does to its process: `torch.set_flush_denormal(True)` makes small numbers zero."""
+    """Undo a trainer's change to its process: `torch.set_flush_denormal(True)` makes small numbers zero."""
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)

@@ -1,4 +1,4 @@
-"""An interrupted run and an unbroken run end with the same bits."""
+"""An interrupted run and an uninterrupted run end with the same bits."""
 
 from __future__ import annotations
 

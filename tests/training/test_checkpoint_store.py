@@ -144,7 +144,7 @@ def test_layout_is_split_at_large_tensors_and_shared_evenly() -> None:
 
 
 class FailingBackend:
-    """Fails from the nth write on, like a killed process; ``happens`` is True if that write still takes effect."""
+    """Fails from the nth write onward, like a killed process; ``happens`` is True if that write still takes effect."""
 
     def __init__(self, inner: Backend, writes: int, happens: bool) -> None:
         self.url = inner.url

@@ -1,4 +1,4 @@
-"""The launcher: environment variables, ended ranks, signals, and the addresses on which a generation listens."""
+"""The launcher: environment variables, exited ranks, signals, and the addresses on which a generation listens."""
 
 from __future__ import annotations
 

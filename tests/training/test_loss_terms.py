@@ -1,4 +1,4 @@
-"""The unit that losses are averaged over: the targets that count, whatever the micro-batch and world size."""
+"""Losses are averaged over the targets that count, for every micro-batch size and world size."""
 
 from __future__ import annotations
 

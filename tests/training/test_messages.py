@@ -1,4 +1,4 @@
-"""Values that ranks exchange: equal after the transfer, and no code from a peer."""
+"""Values that ranks exchange are equal after the transfer, and cannot contain code."""
 
 from __future__ import annotations
 

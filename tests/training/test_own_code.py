@@ -47,7 +47,7 @@ def config_of(example: str, **changes: Any) -> dict[str, Any]:
 
 
 def kill_and_resume(gangs: Gangs, example: str, config: dict[str, Any], at_step: int, world_size: int = 1) -> Trained:
-    """Run to the end, then again, killed after a checkpoint and resumed. The losses must have the same bits."""
+    """Run to the end; then run again, kill it after a checkpoint, and resume it. The losses must have the same bits."""
     options: dict[str, Any] = {"environment": environment_of(example)}
     unbroken = gangs.finish("unbroken", config, world_size, checkpoints=str(gangs._root / "unbroken-store"), **options)
     broken = gangs.start("broken", config, world_size, generation=1, **options)
@@ -144,7 +144,7 @@ def test_outcomes_of_scripts(
 
 
 class Noisy:
-    """Items with their sample number, and a value of each of three random generators."""
+    """Items with their sample number, and one value from each of three random number generators."""
 
     def __init__(self, length: int = 23) -> None:
         self.length = length
@@ -284,7 +284,7 @@ def test_relative_imports_at_the_import_root_are_rejected(module: str, tmp_path:
 
 
 def test_parameters_that_the_optimizer_does_not_support_are_rejected(module: str, tmp_path: Path) -> None:
-    """Before the first step, in which the fused AdamW of torch 2.13 raises a RuntimeError for each of them."""
+    """They are rejected before the first step, in which torch 2.13's fused AdamW raises a RuntimeError for each."""
     (tmp_path / f"{module}_odd.py").write_text(
         "import torch\n"
         "def build():\n"

@@ -1,4 +1,4 @@
-"""Buffers and random generators of user-supplied models: killed and resumed with equal bits, and from rank 0."""
+"""Buffers and random number generators of user-supplied models: equal bits after a kill and a resume, from rank 0."""
 
 from __future__ import annotations
 
@@ -175,7 +175,8 @@ def saved_tensors(url: str, wanted: list[str]) -> dict[str, torch.Tensor]:
 
 
 def test_buffers_are_those_of_rank_zero_and_of_training_steps_only(gangs: Gangs, code: dict[str, str]) -> None:
-    """Rank 0's buffers are the run's: https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.DistributedDataParallel.html
+    """Rank 0's buffers are authoritative:
+    https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.DistributedDataParallel.html
 
     `broadcast_buffers` (2026-11): "in every iteration, buffers are broadcast from the module in rank 0".
     """
@@ -256,7 +257,7 @@ def test_resume_with_another_seed_is_refused(gangs: Gangs, code: dict[str, str])
 
 
 def test_resume_on_samples_that_are_made_in_another_way_is_refused(gangs: Gangs, tiny_config: dict[str, Any]) -> None:
-    """Documents of one sequence each, and streamed blocks, have another order than joined documents."""
+    """Documents of one sequence each, and streamed blocks, have a different order from joined documents."""
     gangs.finish("before", {**tiny_config, "steps": 2})
     changed = {**tiny_config, "steps": 4, "data": {"documents": "apart"}}
     run = gangs.start("after", changed, generation=2)

@@ -1,4 +1,4 @@
-"""Formats, encodings and invalid bytes of text files: what `tokenize` reads, skips, changes and reports."""
+"""Formats, encodings and invalid bytes of text files that `tokenize` reads, skips, changes or reports."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def trial(room: int, most: int, tried: list[int]) -> Trial:
     ("rooms", "found"), [((5, 11), 5), ((100, 7), 7), ((100, 100), 24), ((1, 9), 1), ((16, 23), 16)]
 )
 def test_largest_micro_batch_is_that_of_the_smallest_rank(rooms: tuple[int, int], found: int) -> None:
-    """https://github.com/Lightning-AI/pytorch-lightning/issues/20231: one size, which fits, on every rank."""
+    """https://github.com/Lightning-AI/pytorch-lightning/issues/20231: every rank uses the same size, which fits."""
     pair, tried = Pair(), ([], [])
     trials = [trial(room, most, list_) for room, most, list_ in zip(rooms, (24, 23), tried, strict=True)]
     results: list[int | None] = [None, None]

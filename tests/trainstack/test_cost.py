@@ -58,7 +58,7 @@ class Explorer:
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[Any]:
-    """A deployment with a ledger of three hours, one of which is damaged by nothing."""
+    """A deployment with a ledger of three hours."""
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "testing")

@@ -64,7 +64,7 @@ def test_follow_continues_across_replaced_nodes_and_shows_each_line_at_the_next_
     written: list[str] = []
 
     def sleep(seconds: float) -> None:
-        """Each pause, one node writes a line: the first, then its replacement, then the first one's last words."""
+        """In each pause, one node writes a line: the first node, then its replacement, then the first node again."""
         assert seconds == POLL_SECONDS
         number = len(written)
         node = ("i-1", "i-2", "i-1", "i-2")[number]

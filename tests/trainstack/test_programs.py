@@ -1,4 +1,4 @@
-"""`weights`, `sample` and `evaluate`: the program that they become."""
+"""`weights`, `sample` and `evaluate`: the program that they execute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The copy of event files in S3: it grows with them, and stays below its folder."""
+"""The copy of event files in S3: it grows with them, and stays within its folder."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_no_object_is_written_outside_the_folder(
 
 
 class Server:
-    """Stands in for TensorBoard. It ends at the third look with an exit code."""
+    """Stands in for TensorBoard. It exits at the third poll, with an exit code."""
 
     def __init__(self, command: list[str], code: int) -> None:
         self.command, self.code, self.looks, self.ended = command, code, 0, False

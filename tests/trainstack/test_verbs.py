@@ -1,4 +1,4 @@
-"""The commands that change a run, against records as the run controller and the nodes write them."""
+"""The commands that change a run, with records like those that the run controller and the nodes write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each cause injected into the run controller and the nodes' records, and named by `trainstack why`."""
+"""Each cause is injected into the run controller and the nodes' records, and `trainstack why` must name it."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class VirtualMachineRun(Demo):
         """Print nothing: the demo covers the output of a deploy."""
 
     def _keep(self, log: EventLog) -> None:
-        """Write the record of the run, also of a failed one."""
+        """Write the record of the run, even if it failed."""
         consoles = sorted((self.state / "instances").glob("*/console.log"), key=lambda path: path.stat().st_mtime)
         text = consoles[-1].read_text(errors="replace") if consoles else ""
         record = {

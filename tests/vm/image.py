@@ -120,7 +120,7 @@ class Image:
 
 
 def make_image(directory: Path) -> Image:
-    """Return the image in `directory`; build it if there is none of these inputs, which takes minutes and needs root.
+    """Return the image in `directory`. If none exists for these inputs, build it, which takes minutes and needs root.
 
     Raises:
         subprocess.CalledProcessError: A program failed; its output has the cause.

@@ -1,4 +1,4 @@
-"""Ablations: measures a config's throughput, memory and loss, first unchanged and then with one setting changed.
+"""Ablations: measure a config's throughput, memory and loss, first unchanged and then with one setting changed per run.
 
 ``python -m training bench`` starts each run through the real command line, with the same number of steps.
 """

@@ -40,7 +40,7 @@ def run_find_learning_rate(options: argparse.Namespace, output: TextIO = sys.std
         set_up_process(config, gang.local_world_size, Path(folder) / "run")
         job = Job(config, options.dataset, f"{folder}/checkpoints", Path(folder) / "run", 1)
         run = build_run(job, gang, Interruption(), MetricsFile(None))
-        run.ledger = None  # a gate would sum the loss over the ranks, and this gang does not change
+        run.ledger = None  # no step gate: it would sum the loss over the ranks
         test = RangeTest(options.lowest, options.highest, options.steps)
         points, is_complete = test.run(
             gang, lambda rate: float(take_step(run, rate).loss.item()), lambda: run.interruption.wants_stop

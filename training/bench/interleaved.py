@@ -59,7 +59,7 @@ def open_loop(config: TrainingConfig, vocabulary_size: int, folder: Path) -> Ite
 
 
 def time_steps(loop: Loop, steps: int) -> list[float]:
-    """Run this number of steps; return the duration of each step in seconds."""
+    """Run the given number of steps; return the duration of each step in seconds."""
     seconds = []
     for _ in range(steps):
         started = time.perf_counter()

@@ -15,7 +15,7 @@ TOKENIZER = b'{"synthetic": true}\n'
 
 
 def write_dataset(directory: Path, tokens: int, vocabulary_size: int, seed: int = 0) -> Path:
-    """Write a dataset directory and return its path. Every second token is a function of the preceding token.
+    """Write a dataset directory and return its path. Every other token is a function of the preceding token.
 
     Args:
         directory: dataset directory; created if missing.
@@ -52,7 +52,7 @@ def write_dataset(directory: Path, tokens: int, vocabulary_size: int, seed: int 
 
 
 def _chain(generator: np.random.Generator, follower: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """Return random tokens in which every second token depends on the preceding token."""
+    """Return random tokens in which every other token depends on the preceding token."""
     tokens = generator.integers(len(follower), size=count)
     tokens[1::2] = follower[tokens[0 : count - 1 : 2]]
     return tokens

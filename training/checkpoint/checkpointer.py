@@ -46,7 +46,7 @@ class Resumption:
     Attributes:
         step: optimizer steps completed; 0 for a new run.
         extra: the value passed to :meth:`Checkpointer.save` for that step, on rank 0.
-        rank_extra: this rank's value passed to it; empty if the world size has changed.
+        rank_extra: this rank's ``rank_extra`` from the same call; empty if the world size has changed.
         world_size: number of processes that saved the checkpoint; 0 for a new run.
     """
 
@@ -66,7 +66,7 @@ class Checkpointer:
         model: bare or wrapped model, the same on every rank.
         optimizer: optimizer for the model's parameters, bare or wrapped by Accelerate or Lightning.
         scaler: gradient scaler for fp16 training, if used.
-        generation: number of this start of the run, if you number the starts. Once a later start has begun, processes
+        generation: number of this start of the run, if you number its starts. Once a later start has begun, processes
             from earlier starts can no longer commit. If two starts have the same number, the later one wins.
         retention: rules for the checkpoints to keep; by default, the newest two.
         seed: seed for the RNG states if the world size has changed.
@@ -157,7 +157,7 @@ class Checkpointer:
                 None, bool, int, float, str, bytes, list, tuple, set, dict with any of these as keys, NumPy values, and
                 tensors, which are returned on the CPU. :meth:`resume` returns equal values of the same types. All
                 ranks resume with rank 0's value.
-            rank_extra: small state that each rank has for itself, such as a fetched batch; the same types.
+            rank_extra: small state that is specific to this rank, such as a prefetched batch; the same types.
             validation_loss: validation loss of exactly this state, if measured; used by ``Retention(keep_best=...)``.
             wait: True to return after the commit instead of after the copy.
 

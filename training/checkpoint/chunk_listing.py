@@ -1,4 +1,4 @@
-"""Answers which chunks exist, with bounded listings.
+"""Determines which chunks exist, with listings of bounded size.
 
 Every node of a run can write under ``chunks/``, so the number of objects there has no limit.
 """
@@ -13,14 +13,14 @@ from training.checkpoint.storage.backend import Backend
 from training.checkpoint.storage.parallel import TRANSFER_THREADS, results_of
 
 MAX_LISTED = 100_000
-"""Maximum number of keys in a listing: 100 requests to S3. So many chunks of 8 MiB have 780 GiB."""
+"""Maximum number of keys in a listing: 100 requests to S3. That many chunks of 8 MiB hold 780 GiB."""
 
 
 class ChunkListing:
     """The chunks in a store, listed at construction.
 
     If there are more than `MAX_LISTED` objects, the folders of the requested chunks are listed separately. If a folder
-    has more than `MAX_LISTED` objects, its chunks are looked up one by one. Answers are exact in each case.
+    has more than `MAX_LISTED` objects, its chunks are looked up one by one. The results are exact in every case.
 
     Args:
         backend: the checkpoint store.

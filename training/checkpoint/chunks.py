@@ -51,7 +51,7 @@ class ChunkSpan(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A tensor in a rank's flat byte range. Unlike a TensorRecord, it is not validated: there can be 100,000."""
+    """A tensor in a rank's flat byte range. Unlike TensorRecords, these are not validated: there can be 100,000."""
 
     dtype: str
     shape: list[int]

@@ -66,7 +66,7 @@ class GarbageCollector:
         """Delete chunks that no kept checkpoint needs.
 
         Args:
-            fence: newest fence of a writer that is invalidated by a later fence, or is the caller between two saves.
+            fence: newest fence whose writer was invalidated by a later fence, or is the caller between two saves.
             damaged: sequence numbers of entries with damaged contents. The rules ignore them.
 
         Returns:
@@ -128,12 +128,12 @@ class GarbageCollector:
         return CollectionPlan(kept, dropped, garbage, left=len(unneeded) - len(garbage))
 
     def ended_fence(self) -> int:
-        """Return the newest fence of a writer that is invalidated by a later fence; -1 if there is none.
+        """Return the newest fence whose writer was invalidated by a later fence; -1 if there is none.
 
         This is the limit for a collection by another process while a writer may be running.
         """
         self._read_log()
-        # A damaged entry may be a fence. If it is not, treating it as one only deletes less.
+        # A damaged entry may be a fence. Treating it as one is safe: at worst, fewer chunks are deleted.
         fences = [sequence for sequence, entry in self._entries.items() if entry is None or entry.kind == "fence"]
         return max(fences, default=0) - 1
 

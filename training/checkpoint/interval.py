@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 
 ASSUMED_COST_SECONDS = 1.0
-"""Assumed cost of a save in training time, until one has been measured."""
+"""Assumed cost of a save in training time, until a save has been measured."""
 REMEMBERED_STEPS = 101
 REMEMBERED_SAVES = 5
 

@@ -20,7 +20,7 @@ from training.errors import CorruptCheckpointError
 
 SMALL_TENSOR_BYTES = 256 * 1024
 """Tensors below this size share chunks, so that hundreds of biases do not cause hundreds of requests. A larger tensor
-begins a new chunk, so that it is not stored again while it does not change."""
+begins a new chunk, so that it is not stored again as long as it is unchanged."""
 
 
 def tensor_bytes(tensor: Tensor) -> int:
@@ -112,7 +112,8 @@ def dtype_of(record: Place | TensorRecord) -> torch.dtype:
 
 
 def _place(tensor: Tensor, offset: int, size: int, shapes: dict[torch.Size, list[int]]) -> Place:
-    """Return a tensor's place. Equal shapes share one list object, so each shape is sent to the writer process once."""
+    """Return a tensor's position. Equal shapes share one list object, so each is sent to the writer process only
+    once."""
     shape = tensor.shape
     if shape not in shapes:
         shapes[shape] = list(shape)

@@ -33,7 +33,7 @@ MAX_GENERATIONS_AHEAD = 1_000_000
 """A generation that exceeds the writer's own by more than this is implausible, because starting a gang takes seconds.
 The limit leaves room for other numbering schemes, such as a scheduler's job ids."""
 MAX_ATTEMPTS = 1000
-"""A writer gives up after this many objects that are not entries, or entries from other starting writers."""
+"""A writer gives up after it has found this many invalid objects, or entries from other starting writers."""
 MAX_LISTED = 200_000
 """Maximum number of objects to list when reading the log. A run that saves every minute reaches it in four months.
 Entries after the listed ones are found one by one."""
@@ -70,7 +70,7 @@ def exists(backend: Backend, sequence: int) -> bool:
 
 
 def _last_existing(backend: Backend, last: int) -> int:
-    """Return the last entry before the first gap, with few requests: first in steps of `MAX_GAP`, then by bisection."""
+    """Return the last entry before the first gap. To save requests, search in steps of `MAX_GAP`, then bisect."""
     while last + MAX_GAP <= MAX_SEQUENCE and exists(backend, last + MAX_GAP):
         last += MAX_GAP
     missing = min(last + MAX_GAP, MAX_SEQUENCE + 1)

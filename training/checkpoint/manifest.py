@@ -1,8 +1,8 @@
 """The JSON documents in a checkpoint store: log entries and checkpoint manifests.
 
 Each rank writes one *part*, which is its share of the tensors. The tensors are laid out one after another in a flat
-byte range, which the part's chunks cover in order. An offset is therefore sufficient to locate a tensor, and reading a
-part only concatenates chunks.
+byte range, which the part's chunks cover in order. An offset is therefore sufficient to locate a tensor, and a reader
+only concatenates chunks.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class LogEntry(Record):
     bytes: int | None = Field(default=None, description="Plain bytes in all tensors.")
     written_bytes: int | None = Field(default=None, description="Stored bytes added by this checkpoint.")
     validation: ValidationRecord | None = None
-    origin: str | None = Field(default=None, description="Store and entry that the tool copied it from.")
+    origin: str | None = Field(default=None, description="Store and entry from which the tool copied it.")
 
     @model_validator(mode="after")
     def _checkpoint_has_a_step(self) -> LogEntry:

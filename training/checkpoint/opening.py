@@ -96,7 +96,7 @@ def reopen_store(
 ) -> CheckpointWriter:
     """Take over a run's store for a generation that continues from memory, and start this rank's writer.
 
-    All ranks make the same call, after :meth:`CheckpointWriter.abandon` of the earlier writer.
+    All ranks make the same call, after calling :meth:`CheckpointWriter.abandon` on the earlier writer.
 
     Raises:
         StoreError: The store cannot be read.

@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 RESUMED_LOCALLY = "resumed from the local tier of this gang's nodes"
 """Logged when the newest checkpoint is not durable yet. The chaos benchmark searches for this text."""
 RANDOM = "rng/"
-"""Name prefix of the tensors that each rank has for itself: its RNG states and its own extra state."""
+"""Name prefix of the tensors that are specific to each rank: its RNG states and its own extra state."""
 RANK_EXTRA = "extra"
 """Name of a rank's extra state among these tensors: a JSON document as bytes. Shape: [bytes] uint8."""
 EXTRA_STEP_BYTES = 4096
 """Spaces pad the document to a multiple of this size, so that the layout of the save rarely changes."""
 TRUSTED_ENTRIES = 2
-"""Number of newest checkpoints that an earlier writer keeps, even before it detects that it was superseded."""
+"""Number of newest checkpoints that an earlier writer keeps, even before it detects that it has been superseded."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def resume(
     seed: int,
     max_step: int | None = None,
 ) -> Resumed | None:
-    """Load the newest complete checkpoint into ``state`` and this rank's random generators.
+    """Load the newest complete checkpoint into ``state`` and this rank's random number generators.
 
     Args:
         gang: this process's gang; all ranks make the same call.
@@ -218,7 +218,7 @@ def _shared_records(manifest: Manifest) -> dict[str, TensorRecord]:
 
 
 class _ReadBuffers:
-    """The memory to read tensors into: the state itself if type and layout match, or else temporary tensors.
+    """The memory into which tensors are read: the state itself if type and layout match, or else temporary tensors.
 
     Attributes:
         random: this rank's RNG states, filled by reading its part.

@@ -27,7 +27,7 @@ RESERVED_NAMES = (NEWEST,)
 MAX_TAGS = 1000
 """Maximum number of tags in a store. Every collection reads all of them."""
 MAX_DROPPED = 200_000
-"""Maximum number of markers to list, as many as entries of a log."""
+"""Maximum number of markers to list, the same as for log entries."""
 _DROPPED_KEY = re.compile(r"dropped/([0-9]{8})\.json")
 
 

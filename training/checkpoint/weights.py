@@ -3,7 +3,7 @@
     load_weights("s3://bucket/runs/one#paper", model)    # the run's tag `paper`; without #, the newest checkpoint
 
 Only the chunks with the model's tensors are read and verified, several at a time. A process group is not required.
-Loading only reads the store, so a run that is training in it is not affected.
+Loading does not write to the store, so it does not affect a run that is training there.
 """
 
 from __future__ import annotations

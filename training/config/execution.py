@@ -14,13 +14,13 @@ class ExecutionConfig(Section):
 
     attention: Literal["auto", "flash", "memory_efficient", "cudnn", "math"] = Field(
         default="auto",
-        description="Attention kernel. `auto`: torch chooses it, and the `start` record names it. The trainer fails "
+        description="Attention kernel. `auto`: torch chooses one, and the `start` record names it. The trainer fails "
         "at startup if the hardware does not support the kernel.",
     )
     activation_checkpointing: bool = Field(
         default=False,
-        description="Keep only each block's input, and recompute activations in the backward pass. This takes a third "
-        "more computation, but allows much larger micro-batches.",
+        description="Keep only each block's input, and recompute activations in the backward pass. This requires "
+        "a third more computation, but allows much larger micro-batches.",
     )
     garbage_collection_interval_steps: int | None = Field(
         default=1000,

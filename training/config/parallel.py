@@ -36,8 +36,8 @@ class ParallelConfig(Section):
     reform: bool = Field(
         default=False,
         description="If a node leaves, dies or joins, the other nodes continue from memory, without a restart. Each "
-        "step then has one more all-reduce, of two numbers. Not with precision fp16. With `compile`, only if no batch "
-        "gets a new shape; otherwise, the nodes restart from the newest checkpoint.",
+        "step then has one more all-reduce, of two numbers. Not supported with precision fp16. With `compile`, "
+        "this works only if no batch has a new shape; otherwise, the nodes restart from the newest checkpoint.",
     )
     network_test: Literal["off", "report", "require"] = Field(
         default="off",

@@ -18,10 +18,10 @@ def add_tokenize_parser(commands: argparse._SubParsersAction[Any]) -> None:
         help="create a dataset from a folder of text files",
         description="Create a dataset from a folder of text, JSON, JSON Lines and Parquet files. Compression (gzip, "
         "bzip2, xz, zstd), encoding (UTF-8, or UTF-16 and UTF-32 with a byte order mark) and JSON records are detected "
-        "from the contents. Files that are not text are errors, unless --extensions or --skip-files excludes them. "
-        "Hidden folders and folders of installed packages are not searched. sources.jsonl in the dataset lists all "
-        "files, with their losses or the reason for skipping them. Run the same command again to resume after an "
-        "interruption. The command needs disk space for two copies of the dataset until it finishes.",
+        "from the contents. Files that are not text are reported as errors, unless --extensions or --skip-files "
+        "excludes them. Hidden folders and folders of installed packages are not searched. sources.jsonl in the "
+        "dataset lists all files, with their losses or the reason for skipping them. Run the same command again "
+        "to resume after an interruption. Until it finishes, it needs disk space for two copies of the dataset.",
     )
     tokenize.add_argument("--input", type=Path, required=True, help="folder with the text files")
     tokenize.add_argument(

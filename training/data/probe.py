@@ -37,7 +37,7 @@ def probe(samples: int, read: Callable[[int], Any]) -> list[float | None]:
 def _probe_sample(number: int, read: Callable[[int], Any]) -> tuple[float | None, float | None]:
     try:
         first, second = _Summary(read(number)), _Summary(read(number))
-    # Do not report the exception here: loading the sample for a batch will report it.
+    # Do not report the exception here: it is raised again when the sample is loaded for a batch.
     except Exception:  # noqa: BLE001
         return None, None
     same = (first.checksum, first.sum) == (second.checksum, second.sum)

@@ -19,7 +19,7 @@ Source: https://docs.docker.com/reference/cli/docker/container/run/ (2026-11), `
 
 
 def start_worker(worker: int) -> None:
-    """Make a worker process ignore stop signals and end with its trainer."""
+    """Make a worker process ignore stop signals and exit with its trainer."""
     ignore_stop_signals(worker)
     end_with_parent()
 
@@ -34,8 +34,8 @@ def worker_count(configured: int | None, local_world_size: int) -> int:
 def start_forkserver() -> None:
     """Start the process that forks the workers, unless it is already running.
 
-    The process starts with stop signals blocked. Otherwise, a signal to the process group would end it and the workers
-    before the last save.
+    The process starts with stop signals blocked. Otherwise, a signal to the process group would terminate it and the
+    workers before the last save.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data", "training.data.mapped"])
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

@@ -13,7 +13,7 @@ DATASET_HELP = "dataset with the model's tokenizer, as written by `tokenize`: a 
 
 def add_inference_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the parsers for the three commands."""
-    weights = _add(commands, "weights", "write a checkpoint's weights to a folder that transformers loads")
+    weights = _add(commands, "weights", "write a checkpoint's weights to a folder that transformers can load")
     weights.add_argument("model", metavar="URL[#CHECKPOINT]", help="the checkpoint")
     weights.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="new or empty folder")
     weights.add_argument(
@@ -33,7 +33,7 @@ def add_inference_parsers(commands: argparse._SubParsersAction[argparse.Argument
         "--temperature", type=float, default=1.0, help="divisor of the scores; 0: the most probable token. Default: 1"
     )
     sample.add_argument("--top-k", type=int, help="sample only from this number of most probable tokens")
-    sample.add_argument("--seed", type=int, default=0, help="seed of the random choices; default: %(default)s")
+    sample.add_argument("--seed", type=int, default=0, help="random seed for sampling; default: %(default)s")
     evaluate = _add(commands, "evaluate", "measure a model's loss on the complete validation split of a dataset")
     evaluate.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     evaluate.add_argument("--dataset", metavar="URL", required=True, help=DATASET_HELP)

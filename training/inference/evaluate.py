@@ -1,4 +1,4 @@
-"""Measures a model on a dataset's validation split: ``python -m training evaluate``."""
+"""Evaluates a model on a dataset's validation split: ``python -m training evaluate``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
 @torch.no_grad()
 def evaluate(trained: Trained, dataset: Dataset, batch_size: int) -> Evaluation:
-    """Measure a model on all samples of the validation split, divided as in the run.
+    """Evaluate a model on all samples of the validation split, divided into samples as in the run.
 
     Raises:
         ConfigurationError: The split is shorter than one sequence, or has another vocabulary.

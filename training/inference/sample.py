@@ -25,7 +25,7 @@ def run_sample(options: argparse.Namespace) -> int:
     if options.max_new_tokens < 1:
         problems.append(f"--max-new-tokens: {options.max_new_tokens}: must be at least 1; raise it")
     if not 0 <= options.temperature < float("inf"):
-        problems.append(f"--temperature: {options.temperature}: must be a number from 0; correct it")
+        problems.append(f"--temperature: {options.temperature}: must be a number of at least 0; correct it")
     if options.top_k is not None and options.top_k < 1:
         problems.append(f"--top-k: {options.top_k}: must be at least 1; raise it, or omit it")
     if not 0 <= options.seed < 1 << 63:
@@ -69,10 +69,10 @@ def generate(
     Args:
         model: model in evaluation mode.
         prompt: at least one token id.
-        max_new_tokens: greatest length of the result.
+        max_new_tokens: maximum length of the result.
         temperature: divisor of the scores; 0 selects the most probable token.
         top_k: number of most probable tokens to sample from; None: all tokens.
-        seed: seed of the random choices.
+        seed: random seed for sampling.
         ends: token ids that end the text; they are not part of the result.
     """
     random = torch.Generator().manual_seed(seed)

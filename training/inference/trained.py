@@ -48,7 +48,7 @@ class Trained:
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
+        """The device that holds the weights."""
         return self.model.token_embedding.weight.device
 
 
@@ -134,8 +134,8 @@ def tokenizer_of(url: str, hashes: frozenset[str]) -> bytes:
     if hashes and found not in hashes:
         raise ConfigurationError(
             [
-                f"{url}: has another tokenizer than the model, so its token ids have different meanings; use the run's "
-                "dataset, or one with its tokenizer"
+                f"{url}: has a different tokenizer from the model's, so its token ids have different meanings; use the "
+                "run's dataset, or one with its tokenizer"
             ]
         )
     return content

@@ -38,7 +38,7 @@ def run_weights(options: argparse.Namespace) -> int:
     if not is_named and options.layout == "hugging-face":
         owner = "another trainer" if config is None else f"the custom model {config.function}"
         raise ConfigurationError(
-            [f"{selected.title}: belongs to {owner}, which transformers does not know; use --layout trainstack"]
+            [f"{selected.title}: belongs to {owner}, which transformers does not support; use --layout trainstack"]
         )
     subject = selected.manifest.subject
     content = None

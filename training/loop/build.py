@@ -48,7 +48,7 @@ class StopBeforeStepsError(Exception):
 def build_run(job: Job, gang: Gang, interruption: Interruption, metrics: MetricsFile) -> Run:
     """Build a run and restore it from the newest checkpoint. All ranks call it together.
 
-    A rank that joins a running gang builds the run alone, and takes its state from the gang later.
+    A rank that joins a running gang builds the run alone, and receives its state from the gang later.
 
     Raises:
         ConfigurationError: Config, data and hardware are inconsistent, or the checkpoint belongs to another model or

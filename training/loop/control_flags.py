@@ -124,7 +124,7 @@ class DeferredFlags:
         self._reports = []
 
     def recover(self) -> list[StepReport]:
-        """Return the reports of all complete steps that the loop has not taken, without a collective.
+        """Return the reports of all complete steps that the loop has not taken yet. This does not use a collective.
 
         Every value is the same on all ranks, because each step's gate has summed the loss. Steps after the first that
         was aborted are dropped: none of them has changed a weight.
@@ -139,7 +139,7 @@ class DeferredFlags:
         return found
 
     def restart(self, reports: Iterable[StepReport], consecutive_skips: int) -> None:
-        """Continue with these reports after the gang has been formed again."""
+        """Continue with these reports after the gang has been re-formed."""
         self._unread.clear()
         self._posted, self._reports, self.consecutive_skips = None, list(reports), consecutive_skips
 

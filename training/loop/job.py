@@ -19,7 +19,7 @@ class Job:
         run_directory: directory for stop and save requests, outcomes and metrics.
         generation: the gang's generation number.
         dataset_url: URL from which the dataset was staged or is streamed; None if not given.
-        joins: True if this node joins a running gang, and takes its state from it.
+        joins: True if this node joins a running gang, and receives its state from the gang.
     """
 
     config: TrainingConfig

@@ -10,8 +10,8 @@ LastSave = Literal["current step", "in flight"]
 SLOWDOWN_FACTOR = 1.5
 """Expected ratio of the last save's duration to the previous save's. After a notice, all nodes save at once."""
 STEPS_TO_STOP = 3
-"""Number of steps between a rank's stop request and the stop: the current step, and the steps until all ranks have the
-flag."""
+"""Number of steps between a rank's stop request and the stop: the current step, and the steps until all ranks have
+received the flag."""
 
 
 @dataclass(frozen=True)

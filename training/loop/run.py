@@ -43,7 +43,7 @@ class Run:
         loss_terms_per_sequence: tokens per sequence; 1 for a user-supplied dataset.
         resumed_from_step: step of the checkpoint that the run resumed from; None for a new run.
         validation: newest validation with a finite loss.
-        ledger: the complete steps; None unless the gang can be formed again (`parallel.reform`).
+        ledger: the complete steps; None unless the gang can be re-formed (`parallel.reform`).
         is_updating: True inside an optimizer step.
         compiled_sizes: sizes of micro-batches for which the model has been compiled.
     """

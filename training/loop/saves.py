@@ -72,11 +72,11 @@ class Saves:
 
     @property
     def unfinished(self) -> str | None:
-        """The reason of the save that is due; a save that is in flight while the gang changes is due again."""
+        """The reason for the save that is due; a save that is in flight while the gang changes becomes due again."""
         return self._due or (None if self.saving_step is None else "reform")
 
     def restart(self, due: str | None) -> None:
-        """Continue after the gang has been formed again."""
+        """Continue after the gang has been re-formed."""
         self._due, self.saving_step = due, None
         self._durable_step = min(self._durable_step, self._run.state.step)
         self._choose_interval()

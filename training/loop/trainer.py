@@ -183,7 +183,7 @@ class Loop:
         return self._progress.checkpoint_step
 
     def carried(self) -> dict[str, Any]:
-        """Return this loop's state for ranks of a gang that is formed again."""
+        """Return this loop's state for the ranks of a re-formed gang."""
         return {
             "is_between": self._is_between,
             "validated_step": self._validated_step,
@@ -212,7 +212,7 @@ class Loop:
         return self._go_on()
 
     def _go_on(self) -> bool:
-        """Finish what the gang had to do between two steps when it changed."""
+        """Finish the work between two steps that the gang's change interrupted."""
         self._progress.generation = self.run.generation
         self._step_ended = time.monotonic()
         return self._act(ControlFlags()) if self._is_between else False

@@ -31,7 +31,7 @@ TANH_GELU = ("gelu_new", "gelu_pytorch_tanh")
 """Names of the tanh approximation of GELU.
 Source: https://github.com/huggingface/transformers/blob/main/src/transformers/activations.py (2026-11)."""
 PREFIXES = ("transformer.", "model.")
-"""Names of the decoder in a model with a head. Some published files have the decoder's tensors without it."""
+"""Names of the decoder in a model with a head. Some published files have the decoder's tensors without this prefix."""
 NOT_WEIGHTS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)|layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Constant buffers in files that earlier releases of transformers wrote."""
 GPT_BLOCK = {
@@ -54,7 +54,7 @@ LLAMA_BLOCK = {
 
 
 class Weight(NamedTuple):
-    """One tensor of a model: its name here, and the tensors in transformers that it consists of.
+    """One tensor of a model: its name here, and the tensors in transformers that correspond to it.
 
     Attributes:
         own: name in this project.
@@ -90,7 +90,7 @@ def weights_of(config: ModelConfig) -> Iterator[Weight]:
 
 
 def to_hugging_face(config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a model's weights under the names of transformers. The head is included, also if it is tied.
+    """Return a model's weights under the names of transformers. The head is included, even if it is tied.
 
     Args:
         config: the model's settings.
@@ -135,9 +135,9 @@ def from_hugging_face(
     head = bare.pop("lm_head.weight", None)
     embedding = state.get("token_embedding.weight")
     if config.is_llama and head is None:
-        problems.append(f"{source}: does not have the tensor lm_head.weight; a Llama here has a head of its own")
+        problems.append(f"{source}: does not have the tensor lm_head.weight; the run's Llama has a separate head")
     elif not config.is_llama and head is not None and embedding is not None and not torch.equal(head, embedding):
-        problems.append(f"{source}: lm_head.weight differs from wte.weight; a GPT here has a tied head")
+        problems.append(f"{source}: lm_head.weight differs from wte.weight; the run's GPT has a tied head")
     elif head is not None:
         state["head.weight"] = head
     elif embedding is not None:
@@ -157,7 +157,7 @@ def from_hugging_face(
 
 
 def config_document(config: ModelConfig, vocabulary_size: int, end_of_text_id: int | None) -> dict[str, Any]:
-    """Return the contents of a config.json with which transformers builds the same model.
+    """Return the contents of a config.json from which transformers builds the same model.
 
     Args:
         config: the model's settings.

@@ -66,7 +66,7 @@ class ModelFolder:
         """Load the weights into a GPT or Llama. All tensors are in memory at the same time.
 
         Raises:
-            ConfigurationError: The tensors are not those of the model, or a file is damaged; nothing was changed.
+            ConfigurationError: The tensors do not match the model's, or a file is damaged; nothing was changed.
         """
         given: dict[str, Tensor] = {}
         for name in self._files():

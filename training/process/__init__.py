@@ -1,1 +1,1 @@
-"""Manages this process: its place in the gang, torch settings, precision and outcome."""
+"""Manages this process: its membership in the gang, torch settings, precision and outcome."""

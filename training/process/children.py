@@ -19,7 +19,7 @@ def ignore_stop_signals(worker: int = 0) -> None:
     """Ignore stop signals in a child process; usable as ``DataLoader(worker_init_fn=...)``.
 
     The trainer decides when its children stop. Otherwise, a signal to the process group (from Ctrl-C or a scheduler)
-    would end the workers before the last batch.
+    would terminate the workers before the last batch.
 
     Args:
         worker: worker number passed by a DataLoader; not used.

@@ -205,7 +205,7 @@ class Gang:
         """Destroy the process groups, whatever state they are in. The caller has dropped every reference to them."""
         self.break_connections()
         self._posted, self._host_group, self.store = None, None, None
-        gc.unfreeze()  # the wrapper of the model may be among the objects that collections skip
+        gc.unfreeze()  # the model's wrapper may be among the objects that garbage collections skip
         gc.collect()
         if dist.is_initialized():  # otherwise aborted above
             dist.destroy_process_group()
@@ -235,8 +235,8 @@ class Gang:
 def prepare_changes() -> None:
     """Set NCCL's variables for a gang that may change in place. Call it before the first process group.
 
-    torch then does not end the process after an aborted collective, and does not raise its errors in other calls. After
-    an abort, NVLink SHARP would fail to form a new communicator. None of this has been seen on a GPU yet.
+    torch then neither terminates the process after an aborted collective, nor raises the error in other calls. After an
+    abort, NVLink SHARP would fail to form a new communicator. These settings are untested on GPUs.
     Sources (2026-11): https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html and
     https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html
     """

@@ -1,11 +1,11 @@
-"""The launcher: starts a node's ranks, and reports each rank that ends. It never ends the other ranks.
+"""The launcher: starts a node's ranks, and reports each rank that exits. It never terminates the other ranks.
 
 It sets the same environment variables as torchrun, so scripts for torchrun need no change. Three differences matter
 when a node is lost: torchrun kills a node's remaining ranks as soon as one fails, it hosts the store in its own
-process, and it waits for the other nodes. Here, the supervisor decides who ends, and rank 0 hosts the store
-(training/process/store.py), so this process imports only the standard library.
+process, and it waits for the other nodes. Here, the supervisor decides which ranks to terminate, and rank 0 hosts the
+store (training/process/store.py), so this process imports only the standard library.
 
-A stop signal is forwarded to the ranks. Like torchrun, the launcher kills ranks that still run 30 s later.
+A stop signal is forwarded to the ranks. Like torchrun, the launcher kills ranks that are still running 30 s later.
 Sources: https://docs.pytorch.org/docs/stable/elastic/run.html (environment variables) and
 https://github.com/pytorch/pytorch/issues/119856 (30 s), both 2026-11.
 """
@@ -51,7 +51,7 @@ class LaunchPlan:
         processes: number of ranks on each node.
         master_address: address of the store, on the first node.
         master_port: its port.
-        exits: directory for the records of ranks that have ended.
+        exits: directory for the records of ranks that have exited.
         arguments: `-m`, the module, and the arguments of each rank.
     """
 
@@ -101,7 +101,7 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
     parser.add_argument("--nproc-per-node", type=int, required=True, help="number of ranks per node")
     parser.add_argument("--master-addr", required=True, help="address of the first node")
     parser.add_argument("--master-port", type=int, required=True, help="port of the store on the first node")
-    parser.add_argument("--exits", type=Path, required=True, help="directory for records of ranks that have ended")
+    parser.add_argument("--exits", type=Path, required=True, help="directory for records of ranks that have exited")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, required=True, help="module and its arguments")
     options = parser.parse_args(arguments)
     return LaunchPlan(
@@ -116,7 +116,7 @@ def parse(arguments: Sequence[str]) -> LaunchPlan:
 
 
 def launch(plan: LaunchPlan, start: Callable[[int], Rank]) -> int:
-    """Start the ranks with `start`, and report them until the last has ended; return 0, or 1 if any rank failed."""
+    """Start the ranks with `start`, and report each exit until none is running; return 0, or 1 if any rank failed."""
     received: list[tuple[int, float]] = []
     for number in FORWARDED:
         signal.signal(number, lambda number, frame: received.append((number, time.monotonic())))

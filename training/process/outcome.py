@@ -1,6 +1,6 @@
 """Reports how a process ended: an exit code, and an outcome file for the supervisor.
 
-The supervisor reads the file, because an exit code does not tell the step or the reason.
+The supervisor reads the file, because an exit code contains neither the step nor the reason.
 """
 
 from __future__ import annotations

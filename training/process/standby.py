@@ -1,8 +1,8 @@
 """The warm standby: when a generation starts, it becomes the launcher, and forks ranks that have imported torch.
 
 Importing torch and the modules that an optimizer needs takes seconds, and several times as long on a busy machine. The
-standby does it ahead of time, while the node waits for its peers or trains. It forks the ranks from multiprocessing's
-fork server, which has imported these modules, is single-threaded, and has not initialized a GPU.
+standby imports them ahead of time, while the node waits for its peers or trains. It forks the ranks from
+multiprocessing's fork server, which has imported these modules, is single-threaded, and has not initialized a GPU.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Plan:
         notes: List to which the resolvers add the reasons for unknown values.
 
     Attributes:
-        warnings: Resources whose values are unknown for one of these reasons, in CloudFormation's words.
+        warnings: Resources whose values are unknown for one of these reasons, in CloudFormation's wording.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An instance's init process, which runs the user data, adopts orphans and ends all of the instance's processes.
+"""An instance's init process, which runs the user data, adopts orphans and terminates all of the instance's processes.
 
 At each boot, the machine starts `python -m localcloud.compute.machines.init` with a pipe as its standard input. The
 process reads one command per line from the pipe. It runs until it receives the power-off command, or until the pipe

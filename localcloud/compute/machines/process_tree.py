@@ -1,4 +1,4 @@
-"""Finds and ends process trees, including processes that started their own sessions.
+"""Finds and terminates process trees, including processes that started their own sessions.
 
 Works on Linux and on other systems that psutil supports. Only Linux supports adopting orphans.
 """
@@ -40,7 +40,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def marked(instance_id: str) -> Iterator[psutil.Process]:
-    """Yield the live processes that their environment marks as the instance's, except this process."""
+    """Yield the live processes whose environment marks them as belonging to the instance, except this process."""
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
@@ -73,7 +73,7 @@ def thaw(pid: int) -> None:
 
 
 def end_descendants(pid: int, grace_seconds: float) -> None:
-    """End every descendant of `pid` with SIGTERM, then SIGKILL after `grace_seconds`, until none remain.
+    """Terminate every descendant of `pid` with SIGTERM, then SIGKILL after `grace_seconds`, until none remain.
 
     Reaps the children of the calling process.
     """
@@ -90,7 +90,7 @@ def end_descendants(pid: int, grace_seconds: float) -> None:
 
 
 def end_marked(instance_id: str) -> None:
-    """Kill all processes marked as the instance's. This is necessary if its init process was killed."""
+    """Kill all processes marked as belonging to the instance, which is necessary if its init process was killed."""
     while left := list(marked(instance_id)):
         send(left, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)

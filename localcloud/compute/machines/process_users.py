@@ -1,8 +1,8 @@
 """Chooses the operating system users for the processes of instances and functions.
 
-If the cloud runs as root, each instance and each function has its own user. It therefore cannot read the cloud's state,
-trace the cloud's processes, or read the files of the others. The user has no account and no group. Its ID is in the
-range that systemd uses for such users. Source (2026-11): https://systemd.io/UIDS-GIDS/ (DynamicUser)
+If the cloud runs as root, each instance and each function has its own user. An instance or function therefore cannot
+read the cloud's state, trace the cloud's processes, or read another's files. The user has no account and no group. Its
+ID is in the range that systemd uses for such users. Source (2026-11): https://systemd.io/UIDS-GIDS/ (DynamicUser)
 """
 
 from __future__ import annotations

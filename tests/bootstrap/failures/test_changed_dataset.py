@@ -1,4 +1,4 @@
-"""A dataset object that is overwritten between the reading of the index and the download."""
+"""A dataset object that is overwritten after the index is read and before the object is downloaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARD = b"\1\0" * 5000
 # The same length: only the hash differs.
 OVERWRITTEN = b"\2\0" * 5000
 
-# Comes before the real s5cmd on PATH: it runs after the index was read and before any download.
+# Precedes the real s5cmd on PATH. It runs after the index is read and before any download.
 REWRITING_S5CMD = """#!{python}
 import os, sys
 import boto3

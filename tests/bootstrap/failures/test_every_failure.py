@@ -1,4 +1,5 @@
-"""Index of failure tests: each failure of a node leads to one uploaded event with a remedy, and the right action."""
+"""Index of failure tests: each failure of a node leads to one uploaded event with a remedy, and to the correct
+action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Role credentials expire during a run, every six hours: metadata has newer ones, and no call is refused."""
+"""Role credentials expire every six hours during a run. Metadata provides newer ones, so no call is rejected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expi
 
 
 class Gate:
-    """A proxy for S3 that refuses requests signed with an expired key; `keys` holds the keys of all requests."""
+    """A proxy for S3 that rejects requests signed with an expired key; `keys` holds the keys of all requests."""
 
     def __init__(self, endpoint: str) -> None:
         self.expired: set[str] = set()

@@ -30,7 +30,7 @@ __all__ = ["fleet"]
 
 
 def uploaded(account: Account, instance_id: str, event: str) -> list[dict[str, Any]]:
-    """Return the events of this name that a node has delivered."""
+    """Return the events with this name that a node has delivered."""
     try:
         stream = account.logs.get_log_events(logGroupName=account.log_group, logStreamName=instance_id)
     except account.logs.exceptions.ResourceNotFoundException:
@@ -48,7 +48,7 @@ def the_one(fleet: Fleet, node: Node, event: str) -> dict[str, Any]:
 
 
 def freeze(node: Node) -> list[psutil.Process]:
-    """Stop a node's supervisor and its descendants, like a machine that hangs."""
+    """Stop a node's supervisor and its descendants, which simulates a machine that hangs."""
     supervisor = psutil.Process(node.process.pid)
     frozen = [supervisor, *supervisor.children(recursive=True)]
     for process in frozen:
@@ -100,7 +100,7 @@ def test_a_clock_jump_is_reported_and_changes_nothing(fleet: Fleet) -> None:
 
 
 class Elector:
-    """A ready node that considers itself the first to have joined."""
+    """A ready node that acts as the first to have joined."""
 
     def __init__(self, account: Account, root: Path, number: int) -> None:
         context = real(account, root / str(number))

@@ -1,4 +1,4 @@
-"""An endpoint that accepts connections but never responds ends the boot within seconds, with a report."""
+"""If an endpoint accepts connections but never responds, the boot fails within seconds, with a report."""
 
 from __future__ import annotations
 

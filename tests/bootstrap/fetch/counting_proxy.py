@@ -14,7 +14,8 @@ Fate = Literal["pass", "slow down", "cut off", "hold", "close", "other bytes"]
 
 
 class CountingProxy:
-    """Serves until closed. `fate` decides on each range of the named object, by its number (from 1) and offset."""
+    """Serves until closed. `fate` decides how to handle each range of the named object, given its number (from 1) and
+    offset."""
 
     def __init__(self, target: str, name: str) -> None:
         self.fate: Callable[[int, int], Fate] = lambda number, first: "pass"

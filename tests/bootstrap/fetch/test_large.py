@@ -115,7 +115,7 @@ def test_after_a_sigkill_only_missing_ranges_are_downloaded(
     proxy.fate = lambda number, first: "pass" if number <= 8 else "hold"
     command = [sys.executable, "-m", "tests.bootstrap.fetch.staging_process", str(tmp_path), str(PART)]
     process = psutil.Process(subprocess.Popen(command).pid)
-    # More requests than at the start: the process has handled some responses, and all its connections wait.
+    # More requests than at the start: the process has handled some responses, and all its connections are waiting.
     requested_at_first = int(CONNECTIONS * large._QUEUED)
     proxy.wait_for_requests(requested_at_first + 2)
     family = process.children(recursive=True)
@@ -123,7 +123,7 @@ def test_after_a_sigkill_only_missing_ranges_are_downloaded(
     process.wait()
     assert len(family) >= 2
     _, alive = psutil.wait_procs(family, timeout=30)
-    assert alive == []  # no process keeps writing
+    assert alive == []  # no process is still writing
     parts = recorded(tmp_path)
     assert 2 <= len(parts) <= 8
 

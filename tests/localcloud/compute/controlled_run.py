@@ -74,7 +74,7 @@ def event(kind: str, detail: Mapping[str, Any], unix_seconds: float) -> dict[str
 
 
 class ControlledRun:
-    """A deployment with one group per zone for spot instances, and one for nodes on demand, and its controller."""
+    """A deployment with one group per zone for spot instances and one for On-Demand nodes, and its controller."""
 
     def __init__(self, cloud: Any, plan: Plan, zones: Iterable[str]) -> None:
         self.cloud, self.plan, self.zones = cloud, plan, tuple(zones)
@@ -233,7 +233,7 @@ class ControlledRun:
             self._settle()
 
     def _settle(self) -> None:
-        """Wait until each group has its desired size, or waits to repeat a refused launch."""
+        """Wait until each group has its desired size, or waits to repeat a rejected launch."""
         store = self.cloud.compute._groups._store
 
         def settled() -> bool:
@@ -287,7 +287,7 @@ class ControlledRun:
             self.s3.put_object(Bucket=self.bucket, Key=f"{prefix}outcome.json", Body=json.dumps(outcome).encode())
 
     def bill(self) -> float:
-        """Return AWS's charge for all instances, by its rules: see `ledger/machines.py` for their sources."""
+        """Return AWS's charge for all instances, according to its rules: see `ledger/machines.py` for their sources."""
         return sum(self._bill(one) for one in self.all_instances())
 
     def _bill(self, one: Any) -> float:

@@ -30,7 +30,8 @@ def spot_role(cloud: Any) -> None:
 
 @pytest.fixture
 def bad_day(tmp_path: Path) -> Sequence[Change]:
-    """Traces in the public format: one zone goes dark, one refuses in storms, and one has price spikes."""
+    """Traces in the public format: one zone loses all capacity, one rejects launches in bursts, and one has price
+    spikes."""
     ticks = 8 * HOUR / GAP_SECONDS
     for zone, usual in USUAL_USD.items():
         missing, prices = [], []
@@ -89,12 +90,12 @@ def test_bad_day_meets_the_deadline_loses_no_save_and_equals_the_bill(cloud: Any
     spending = run.lines[-1]["spending"]
     assert spending["usd"] == pytest.approx(run.bill(), rel=0.01)
     assert spending["unpriced_hours"] == 0.0
-    assert spending["usd"] < 0.9 * 2 * 0.096 * 4.5  # below the price of all nodes on demand until the deadline
+    assert spending["usd"] < 0.9 * 2 * 0.096 * 4.5  # below the On-Demand price of all nodes until the deadline
 
 
 @pytest.fixture(autouse=True)
 def empty_fleet(cloud: Any) -> Iterator[None]:
-    """Leave no limits on the capacity, and no instances, to the next test."""
+    """Remove all capacity limits and instances before the next test."""
     yield
     for zone in ZONES:
         cloud.post("pool", {"instance_types": ["m5.large"], "zone": zone, "is_available": True})

@@ -1,4 +1,4 @@
-"""Replay of recorded capacity: which changes, when, and which files are refused."""
+"""Replay of recorded capacity: the changes, their times, and rejected files."""
 
 from __future__ import annotations
 

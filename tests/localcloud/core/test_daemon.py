@@ -1,4 +1,4 @@
-"""The start of a cloud in the background."""
+"""Starting a cloud in the background."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_interrupted_start_ends_the_process(tmp_path: Path, monkeypatch: Any) ->
 
     with pytest.raises(KeyboardInterrupt):
         daemon.start(tmp_path, region="r", port=0, check_models=False, progress=interrupt)
-    with contextlib.suppress(daemon.psutil.NoSuchProcess):  # it may have ended already
+    with contextlib.suppress(daemon.psutil.NoSuchProcess):  # it may have exited already
         daemon.psutil.Process(pids[0]).wait(timeout=60)
     assert not daemon.psutil.pid_exists(pids[0])

@@ -1,4 +1,4 @@
-"""The age of the newest durable checkpoint, which the trainer records, and about which it warns."""
+"""The age of the newest durable checkpoint: the trainer records it, and warns if it is too high."""
 
 from __future__ import annotations
 

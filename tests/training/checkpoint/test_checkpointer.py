@@ -164,7 +164,7 @@ def test_copied_state_is_committed_after_the_trainer_is_killed(tmp_path: Path) -
 def test_store_that_does_not_return_a_checkpoint_is_refused_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    """A file system or an S3 implementation may lose or change what it has accepted."""
+    """A file system or an S3 implementation may lose or change data after accepting it."""
     put = DirectoryBackend.put
 
     def other_put(self: DirectoryBackend, key: str, content: bytes) -> None:
@@ -181,7 +181,7 @@ def test_store_that_does_not_return_a_checkpoint_is_refused_before_the_first_ste
 
 
 def test_full_verification_compares_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that damages the chunk of the small tensors passes the test of one chunk, the largest tensor's."""
+    """The test of one chunk, from the largest tensor, does not detect a store that damages the small tensors' chunk."""
     put = DirectoryBackend.put
 
     def other_put(self: DirectoryBackend, key: str, content: bytes) -> None:

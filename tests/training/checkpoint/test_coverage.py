@@ -1,4 +1,5 @@
-"""What comes back equals what was saved, or is refused by name at construction or at the first step.
+"""Restored state equals the saved state. State that cannot be restored is rejected, with an error that names it, at
+construction or at the first step.
 
 Expected values are those of PyTorch: `state_dict` and `load_state_dict` of modules, optimizers and schedulers.
 """
@@ -112,7 +113,7 @@ EXTRA: dict[str, Any] = {
 
 
 def test_extra_comes_back_equal(tmp_path: Path) -> None:
-    """https://github.com/Lightning-AI/pytorch-lightning/issues/10093 is this fault with integer keys."""
+    """https://github.com/Lightning-AI/pytorch-lightning/issues/10093 reports this fault with integer keys."""
     model = nn.Linear(2, 2)
     save(tmp_path, model, sgd(model), EXTRA)
     assert identical(resume(tmp_path, model, sgd(model)), EXTRA)
@@ -337,7 +338,7 @@ def with_buffer(buffer: Tensor) -> nn.Module:
 
 
 def test_refuses_buffers_that_cannot_be_loaded(tmp_path: Path) -> None:
-    """https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.expand.html: not to be written in place."""
+    """https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.expand.html: must not be written in place."""
     buffer = torch.ones(1, 8).expand(4, 8)
     with pytest.raises(RuntimeError, match="single memory location"):
         buffer.copy_(buffer.clone())
@@ -441,7 +442,7 @@ def test_generators_of_python_and_numpy_continue(tmp_path: Path) -> None:
 
 
 def test_random_states_have_one_size() -> None:
-    """The buffer of a save is allocated again when the size of the state changes."""
+    """The host buffer is reallocated when the size of the state changes."""
     device = torch.device("cpu")
     first = random_state(device)
     random.gauss(0, 1)

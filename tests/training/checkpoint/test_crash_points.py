@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 class Killed(StoreError):
-    """Every operation of a dead process fails with this."""
+    """Raised by every operation of a dead process."""
 
 
 class Dying:
@@ -106,7 +106,8 @@ def crash_everywhere(store: MemoryBackend, manner: str, life: Callable[[Backend]
 
 
 def assert_consistent(store: Backend, steps: set[int]) -> int:
-    """Assert that the newest complete checkpoint is of one of these steps and all complete ones have the right bits."""
+    """Assert that the newest complete checkpoint is from one of these steps, and all complete ones have correct
+    bits."""
     complete = [listed.entry for listed in list_checkpoints(store) if listed.is_complete]
     assert complete[0].step in steps
     assert len(complete) >= 2
@@ -139,7 +140,7 @@ def test_crash_of_two_ranks_at_every_operation(trained: MemoryBackend, manner: s
     def life(backend: Backend) -> None:
         first = start(backend, generation=2, world_size=2)
         second = CheckpointWriter(backend, SavePlan(rank=1, world_size=2, fence=4, threads=1), log=None)
-        # One after the other, so that operations have the same numbers in every run.
+        # Run the operations sequentially, so that they have the same numbers in every run.
         second.begin(state(4), {}, manifest(4, 2), "interval")
         second.wait()
         first.begin(state(4), {}, manifest(4, 2), "interval")

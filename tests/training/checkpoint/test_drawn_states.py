@@ -1,7 +1,8 @@
-"""Random models with every optimizer of torch.optim: saved, resumed, exported and imported with equal bits, or refused.
+"""Random models with every optimizer of torch.optim: saved, resumed, exported and imported with equal bits, or
+rejected.
 
-Truth is a run that was not interrupted: the resumed model and optimizer continue with the same bits, and so do those
-resumed from an import of the exported state.
+The reference is an uninterrupted run: the resumed model and optimizer must continue with the same bits, also when they
+resume from an import of the exported state.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A model and an optimizer, to be built as often as needed."""
+    """The description of a model and an optimizer, which can be built any number of times."""
 
     seed: int
     blocks: list[str]
@@ -215,7 +216,7 @@ def contents(model: Model, optimizer: torch.optim.Optimizer) -> list[Any]:
 
 @dataclass
 class Trained:
-    """A run's checkpoint after some steps, and what the run had then and two steps later.
+    """A run's checkpoint after some steps, and the run's state then and two steps later.
 
     Attributes:
         random: the random numbers that the process drew next.
@@ -230,7 +231,7 @@ class Trained:
 
 
 def trained(drawn: Drawn, wrapper: str, steps: int, gang: Gang) -> Trained | None:
-    """Train and save; return None after a refusal that names the reason."""
+    """Train and save; return None if the state is rejected with a reason."""
     refused = [name for name, kind in drawn.buffers.items() if kind == "expanded" and drawn.persistent[name]]
     model, optimizer = build(drawn, drawn.seed)
     if refused:
@@ -269,7 +270,7 @@ def check_resume(run: Trained, store: MemoryBackend, wrapper: str, gang: Gang) -
 
 
 def exchanged(run: Trained, kind: Contents, folder: Path) -> MemoryBackend | None:
-    """Export and import a run's checkpoint; return None after a refusal that names the tensors."""
+    """Export and import a run's checkpoint; return None if the export is rejected and the error names the tensors."""
     unsupported = {
         name for name, each in run.drawn.buffers.items() if each in NOT_IN_SAFETENSORS and run.drawn.persistent[name]
     }

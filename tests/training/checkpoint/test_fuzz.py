@@ -65,7 +65,7 @@ def trained(small_chunks: None) -> MemoryBackend:
 
 
 def use(store: MemoryBackend, gang: Gang) -> None:
-    """Run every operation on a store: results must be right, and errors must have a message."""
+    """Run every operation on a store: results must be correct, and errors must have a message."""
     state = build(99)
     with torch.random.fork_rng():
         try:
@@ -175,7 +175,7 @@ def test_log_entries_of_wrong_types_are_refused(data: st.DataObject, trained: Me
 @settings(SETTINGS, max_examples=120)
 @given(data=st.data())
 def test_manifests_of_wrong_types_are_refused(data: st.DataObject, trained: MemoryBackend, gang: Gang) -> None:
-    """Manifests of a writer with a bug: with the right hash, and a log entry that commits them."""
+    """Manifests from a faulty writer, with the correct hash and a log entry that commits them."""
     store = trained.copy()
     entry = newest(store)
     assert entry.manifest is not None

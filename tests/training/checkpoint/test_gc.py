@@ -1,7 +1,7 @@
 """Garbage collection concurrent with every other activity in a store.
 
-Of two activities, one runs completely between every two operations of the other, in both roles, so that every point of
-one is tried against the other.
+In each pair of activities, each one runs completely between every two operations of the other, so that every
+interruption point is tested.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def at_every_operation(
 
 @pytest.fixture(scope="module")
 def trained(small_chunks: None) -> MemoryBackend:
-    """Two starts of a run, garbage of a crash in both, and more checkpoints than retention keeps."""
+    """Two starts of a run, garbage from a crash in both, and more checkpoints than retention keeps."""
     store = MemoryBackend()
     writer = start(store, generation=1, retention=Retention(4))
     for step in (1, 2, 3):

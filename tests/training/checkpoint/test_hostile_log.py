@@ -1,8 +1,8 @@
 """Objects under `log/` that no writer of this package appended.
 
 Expected values follow from docs/checkpoint-format.md ("Log") and from S3's create-only writes, which return 412 for an
-existing key whatever its content is
-(https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html, 2026-11).
+existing key regardless of its content (https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html,
+2026-11).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ MILLION = pytest.param(PLACES[1], log_module.MAX_LISTED, 1_000_000, 3, marks=pyt
 def test_a_prefix_full_of_objects_does_not_hide_the_log(
     monkeypatch: pytest.MonkeyPatch, garbage: str, limit: int, count: int, entries: int
 ) -> None:
-    """The requests for a log stay bounded, wherever the objects of others sort."""
+    """The number of requests for a log is bounded, regardless of the sort order of foreign objects."""
     monkeypatch.setattr(log_module, "MAX_LISTED", limit)
     monkeypatch.setattr(log_module, "MAX_GAP", 16)
     store = MemoryBackend()

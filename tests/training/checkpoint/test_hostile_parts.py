@@ -53,7 +53,7 @@ def saved(store: Backend) -> Manifest:
 
 @pytest.mark.parametrize("content", [*GARBAGE, FORGED, FAILURE], ids=lambda content: repr(content[:20]))
 def test_objects_without_the_gang_s_mark_have_no_effect(content: bytes) -> None:
-    """Neither the name without a mark nor a mark made with another secret counts."""
+    """An object without a mark in its name, or with a mark made from another secret, is not a part."""
     store = MemoryBackend()
     first, second = two_writers(store)
     store.put("parts/00000000/000001/00001.json", content)

@@ -262,11 +262,11 @@ def test_crash_at_every_operation_of_both_tiers(alone: Gang, manner: str) -> Non
 
 
 class _Dead(Exception):
-    """The death of the process; nothing catches it."""
+    """Simulates the death of the process. No code catches it."""
 
 
 class _KillingLocalTier(Hooked):
-    """A local tier whose failure is the death of the process, not of a disk."""
+    """A local tier whose failure simulates the death of the process instead of a disk failure."""
 
     def put(self, key: str, content: bytes) -> None:
         try:
@@ -304,7 +304,7 @@ def test_trainers_killed_during_the_upload_lose_no_step(
         "again", {**config, "steps": wanted + 4}, 2, generation=2, checkpoints=checkpoints, environment=s3_environment
     )
     again.wait_for(lambda: again.records("start"))
-    slow_s3.misbehaviour = Misbehaviour()  # the writers of the killed trainers end: they are superseded
+    slow_s3.misbehaviour = Misbehaviour()  # the writers of the killed trainers exit, because they are superseded
     assert again.wait() == [0, 0], again.errors()
     assert again.records("start")[0]["resumed_from_step"] == wanted
     assert RESUMED_LOCALLY in again.errors()

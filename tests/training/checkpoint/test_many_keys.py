@@ -1,7 +1,8 @@
-"""Saves into a store in which someone has put a million objects.
+"""Saves to a store that contains a million foreign objects.
 
 Any node of a run can write these keys (docs/security.md). S3 lists up to 1,000 keys per request, in UTF-8 order
-(https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html, 2026-11), so objects may precede all others.
+(https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html, 2026-11), so such objects may precede all
+others.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def test_tags_that_cannot_be_read_keep_every_checkpoint(caplog: pytest.LogCaptur
         read_tags(store)
     with pytest.raises(StoreError, match="a store can have 1000 tags"):
         put_tag(store, "another", newest(store))
-    put_tag(store, "best", newest(store))  # a tag that exists can move
+    put_tag(store, "best", newest(store))  # an existing tag can be moved
     assert read_tag(store, "best").step == 9  # type: ignore[union-attr]
 
 

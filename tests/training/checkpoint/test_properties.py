@@ -1,4 +1,4 @@
-"""Tensors of any kind are restored bit for bit by every way of reading a store; equal ones are stored once."""
+"""Tensors of any kind are restored bit for bit by every method of reading a store; equal tensors are stored once."""
 
 from __future__ import annotations
 

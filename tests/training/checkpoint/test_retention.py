@@ -1,4 +1,4 @@
-"""Retention rules, and a run that applies those of its config."""
+"""Retention rules, and a run that applies the rules in its config."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_clock_changes_neither_drop_nor_keep_too_much() -> None:
 def test_collecting_after_every_save_keeps_the_same_as_collecting_once(
     times: list[float], losses: list[float | None], retention: Retention
 ) -> None:
-    """A checkpoint dropped earlier is never wanted later."""
+    """The rules never require a checkpoint that was dropped earlier."""
     entries = [entry(number, hours=hour, loss=losses[number]) for number, hour in enumerate(times)]
     remaining: list[LogEntry] = []
     for each in entries:

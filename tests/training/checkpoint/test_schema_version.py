@@ -1,4 +1,4 @@
-"""Stores and files of schema version 1 are refused by name, and left unchanged."""
+"""Stores and files of schema version 1 are rejected, with an error that names the version, and left unchanged."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_outdated_copies_are_ignored(alone: Gang, tmp_path: Path) -> None:
 
 
 def test_last_save_that_skipped_the_local_tier_is_newer(alone: Gang, tmp_path: Path) -> None:
-    """A terminating node does not write its last save to the local tier, which has the save before."""
+    """A terminating node does not write its last save to the local tier, which still has the preceding save."""
     durable = MemoryBackend()
     writer = start(on(tmp_path, durable))
     for step in (1, 2):

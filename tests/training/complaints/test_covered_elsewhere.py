@@ -1,6 +1,6 @@
 """Bug reports about other trainers, and the tests that guard against them here.
 
-Most of these tests belong to the module they test; this table keeps them from being removed.
+Most of these tests belong to the module that they test. This table prevents their removal.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def run_of(gang: Gang, dataset: Path, state: TrainingState) -> Any:
 
 
 def test_manifest_restores_the_gradient_scaler() -> None:
-    """https://github.com/pytorch/torchtitan/issues/146, through the manifest, which holds it."""
+    """https://github.com/pytorch/torchtitan/issues/146. The manifest holds the scaler's state."""
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7)
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -73,7 +73,7 @@ def test_manifest_restores_the_gradient_scaler() -> None:
 
 
 def test_checkpointer_restores_the_gradient_scaler(alone: Gang, tmp_path: Path) -> None:
-    """https://github.com/huggingface/accelerate/issues/4289, through a store and a new process."""
+    """https://github.com/huggingface/accelerate/issues/4289, with a store and a new process."""
     scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, growth_interval=9)
     state = state_of(scaler=scaler)
     first = Checkpointer(str(tmp_path), state.model, state.optimizer, scaler)
@@ -135,7 +135,7 @@ def values(run: Any) -> dict[int, tuple[float, ...]]:
 
 
 def test_resume_continues_with_unseen_batches(alone: Gang, tiny_dataset: Path) -> None:
-    """In the first epoch and after it: https://github.com/paiml/entrenar/issues/294."""
+    """A resume works in the first epoch and in later ones: https://github.com/paiml/entrenar/issues/294."""
 
     def batches() -> TrainBatches:
         return TrainBatches(Windows(open_dataset(tiny_dataset).split("train"), 32), 1, alone.device, 8)
@@ -150,7 +150,8 @@ def test_resume_continues_with_unseen_batches(alone: Gang, tiny_dataset: Path) -
 
 
 def test_loads_no_pickle_from_a_store() -> None:
-    """https://github.com/huggingface/transformers/issues/40500: no pickle that a loader could refuse or execute."""
+    """https://github.com/huggingface/transformers/issues/40500: there is no pickle that a loader could reject or
+    execute."""
     root = Path(__file__).resolve().parents[3] / "training"
     for path in root.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -161,7 +162,7 @@ def test_loads_no_pickle_from_a_store() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_optimizer_state_is_restored_to_the_device_of_the_parameter(device: str) -> None:
-    """Including the step count; the next step works: https://github.com/pytorch/pytorch/issues/104767."""
+    """The step count is also restored, and the next step works: https://github.com/pytorch/pytorch/issues/104767."""
 
     def step(state: TrainingState) -> None:
         tokens = torch.ones(1, 4, dtype=torch.long, device=device)

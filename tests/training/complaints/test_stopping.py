@@ -69,7 +69,7 @@ def test_completes_the_running_save_if_a_new_one_would_miss_the_deadline(
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
-    """A server that answers every PUT with NoSuchBucket."""
+    """A server that responds to every PUT with NoSuchBucket."""
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -141,7 +141,7 @@ def test_hanging_storage_of_one_rank_delays_no_rank_past_the_deadline(
 
 
 def test_gangs_are_static() -> None:
-    """No elastic rendezvous that outlives its host: https://github.com/pytorch/pytorch/issues/147064."""
+    """There is no elastic rendezvous that could outlive its host: https://github.com/pytorch/pytorch/issues/147064."""
     launch = SimpleNamespace(
         interpreter="python",
         rank=1,

@@ -190,5 +190,5 @@ def test_memory_does_not_grow_with_the_number_of_saves(gangs: Any, tiny_config: 
     grown = resident_bytes(process.pid) - before
     entry = next(checkpoint_entries(open_backend(run.checkpoints)))
     assert entry.bytes is not None and entry.bytes > 5_000_000
-    # Of twenty saves, one copy kept every tenth time would exceed the limit.
+    # With twenty saves, keeping a copy at every tenth save would exceed the limit.
     assert grown < 2 * entry.bytes, f"{grown} bytes more after 20 saves of {entry.bytes} bytes"

@@ -139,7 +139,7 @@ def test_another_tokenizer_is_refused(store: Store, tmp_path: Path, tiny_dataset
     capsys.readouterr()
     for command in (["evaluate", url], ["sample", url, "--prompt", "a"]):
         assert main([*command, "--dataset", str(tmp_path / "other")]) == 2
-        assert "another tokenizer than the model" in capsys.readouterr().err
+        assert "different tokenizer from the model's" in capsys.readouterr().err
     broken = tmp_path / "broken"
     shutil.copytree(tiny_dataset, broken)
     (broken / "validation-00000.bin").unlink()

@@ -1,4 +1,4 @@
-"""Models in the real transformers library, in an environment of its own: `make build/parity-venv/.installed`."""
+"""Models in the real transformers library, in a separate environment: `make build/parity-venv/.installed`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Node:
     shown: Mapping[str, Any]
 
     def ask(self, method: str, path: str, **headers: str) -> tuple[int, str]:
-        """Return the status and the body of an answer; the headers' names have underscores for hyphens."""
+        """Return the status and the body of a response; header names have underscores instead of hyphens."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
             request = urllib.request.Request(f"{self.url}latest/{path}", method=method, headers=named)

@@ -1,6 +1,6 @@
 """Resources of stacks as their services show them, unknown values in change sets, and drift of functions.
 
-The sources are snapshot tests of LocalStack, whose answers were recorded from AWS.
+The sources are snapshot tests of LocalStack, whose responses were recorded on AWS.
 """
 
 from __future__ import annotations

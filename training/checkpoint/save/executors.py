@@ -54,7 +54,7 @@ class SaveExecutor(Protocol):
         """Begin a save. The buffer must not change until the save has finished."""
 
     def cancel(self) -> None:
-        """Cancel the save in flight. It ends soon, whether committed or not."""
+        """Cancel the save in flight. It ends soon afterwards, whether or not it has been committed."""
 
     def finished(self, timeout_seconds: float) -> Finished | None:
         """Return the result of the save in flight; None if it does not finish within the timeout.
@@ -89,8 +89,8 @@ def choose_placement(local_rank: int, local_world_size: int, training_threads: i
 
     If some cores have no training thread, the writer uses only those. If training uses all cores, its threads wait for
     each other at every operation, so one slow core slows down all threads. The writer should then finish quickly: on
-    all cores, at normal priority, and without compression, which is half of its work. In measurements, a writer with a
-    higher niceness slowed training down more in total and took many times as long.
+    all cores, at normal priority, and without compression, which accounts for half of its work. In measurements, a
+    writer with a higher niceness slowed training down more in total and took many times as long.
     """
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, min(MAX_THREADS, len(cores) // local_world_size))
@@ -231,7 +231,7 @@ class ProcessExecutor:
 
     def _died(self) -> StoreError:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(DEATH_SECONDS)  # its socket closes shortly before its exit code is known
+            self._process.wait(DEATH_SECONDS)  # its socket closes shortly before its exit code is available
         code = self._process.returncode
         return StoreError(
             f"the checkpoint writer process (pid {self._process.pid}) died, exit code {code}; see its messages in the "

@@ -1,7 +1,7 @@
 """Saves to two tiers: first to the node's local tier, then from there to the durable tier.
 
 When a rank's share is complete in the local tier, the rank writes a record there, and then copies the share to the
-durable tier. When all ranks have done that, rank 0 commits the log entry. If a gang starts on the same nodes before the
+durable tier. When all ranks have done so, rank 0 commits the log entry. If a gang starts on the same nodes before the
 commit, it finds the records of all ranks and loses no steps (`training.checkpoint.resume`). If the nodes differ, or if
 a share is missing, outdated or damaged, the gang resumes from the newest checkpoint in the log.
 """
@@ -69,7 +69,7 @@ class LocalStage:
             meter: counter for chunks that have become durable.
 
         Raises:
-            StoreError: The durable tier did not accept all chunks; SaveCancelledError if cancelled.
+            StoreError: Some chunks could not be written to the durable tier; SaveCancelledError if cancelled.
         """
         pending, self._chunks = self._chunks, []
 

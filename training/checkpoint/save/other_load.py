@@ -33,7 +33,7 @@ def busy_seconds() -> float:
 class OtherLoad:
     """Reports whether other processes use cores that this process's encoding threads need.
 
-    The time for which encoding threads wait would not show this, because they also wait for each other.
+    The encoding threads' waiting time is not a suitable measure, because they also wait for each other.
 
     Args:
         threads: number of encoding threads.

@@ -25,7 +25,7 @@ PARTS_PREFIX = "parts/"
 MAX_LISTED_PARTS = 10_000
 """Maximum number of keys in a listing under `parts/`, where every node of the run can write."""
 MAX_REPORTS = 100
-"""Maximum number of objects to report, because a node can replace an object as often as it likes."""
+"""Maximum number of objects to report, because a node can replace an object any number of times."""
 MARK_DIGITS = 32
 
 

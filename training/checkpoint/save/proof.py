@@ -85,7 +85,7 @@ def prove_loadable(
 
 
 class _Stored:
-    """The objects that the proof has written.
+    """The objects written by the proof.
 
     Attributes:
         keys: their keys.

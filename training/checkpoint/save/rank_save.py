@@ -138,7 +138,7 @@ class Saver:
 
     Attributes:
         parts: the parts that the ranks exchange.
-        orphaned: event to set when the trainer has died and requests no further saves.
+        orphaned: event to set when the trainer has died, so that no further saves are requested.
         meter: the current save's progress.
     """
 
@@ -292,7 +292,7 @@ class Saver:
             if self._log.is_superseded():
                 raise SupersededError("the trainer died, and a newer gang already owns the checkpoint log")
         if waited > PARTS_TIMEOUT_SECONDS:
-            raise StoreError(f"ranks {ranks} did not save their parts in {PARTS_TIMEOUT_SECONDS} s; see their logs")
+            raise StoreError(f"ranks {ranks} did not save their parts within {PARTS_TIMEOUT_SECONDS} s; see their logs")
 
     def _commit(self, request: SaveRequest, parts: list[PartRecord], cancel: threading.Event) -> SaveResult:
         assert self._log is not None, "rank 0 commits"

@@ -73,7 +73,7 @@ class _Arrangement:
     _buffer: HostBuffer | None = None
 
     def views_in(self, buffer: HostBuffer) -> dict[str, Tensor]:
-        """Return the tensors' places in a buffer, by name."""
+        """Return the tensors' positions in a buffer, by name."""
         if self._buffer is not buffer:
             self._buffer, self._views = buffer, views_of(buffer.bytes, self.layout.tensors)
         return self._views
@@ -210,7 +210,7 @@ class CheckpointWriter:
             self._copied = None
 
     def cancel(self) -> None:
-        """Cancel the save in flight. It ends soon, whether committed or not."""
+        """Cancel the save in flight. It ends soon afterwards, whether or not it has been committed."""
         if self._in_flight is not None:
             self._await_copy()
             self._executor.cancel()
@@ -240,7 +240,7 @@ class CheckpointWriter:
         self._executor.close()
 
     def abandon(self) -> None:
-        """Cancel the save in flight, and release the executor in the background: the gang is formed again.
+        """Cancel the save in flight, and release the executor in the background, because the gang is re-formed.
 
         The save may still be committed before the next generation's fence.
         """
@@ -330,7 +330,7 @@ class CheckpointWriter:
         return f"save/{save.serial}/failure"
 
     def _poll(self, timeout_seconds: float) -> None:
-        """Handle the end of the save in flight if it ends within the timeout."""
+        """Handle the result of the save in flight if it finishes within the timeout."""
         if self._in_flight is None:
             return
         if timeout_seconds == 0 and self._copying is not None and self._copying.is_alive():

@@ -157,7 +157,7 @@ def save_and_report(
 def main() -> None:
     """Serve the trainer at the other end of a socket. The argument is the socket's descriptor."""
     # The trainer saves on a stop signal, so this process must ignore the signal; it exits with the trainer. Signals
-    # were blocked before this program started, so none arrives too early.
+    # were blocked before this program started, so none can arrive too early.
     ignore_stop_signals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     logging.basicConfig(

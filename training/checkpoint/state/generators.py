@@ -1,4 +1,4 @@
-"""A process's random generators: torch's generators, Python's `random`, and NumPy's global generator."""
+"""A process's random number generators: torch's generators, Python's `random`, and NumPy's global generator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MERSENNE = "MT19937"
 
 
 def seed_generators(seed: int) -> None:
-    """Seed all of this process's random generators from one seed, 0 to 2^64 - 1."""
+    """Seed all of this process's random number generators from one seed, 0 to 2^64 - 1."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
@@ -30,7 +30,7 @@ def seed_random_state(seed: int, rank: int, step: int) -> None:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Return this rank's random generator states, on the host.
+    """Return the states of this rank's random number generators, on the host.
 
     Shapes: cpu, cuda [bytes] uint8; python [627] int64; numpy [627] int64. The last two numbers of ``python`` and
     ``numpy`` indicate whether a second normal variate is pending, and contain its bits.

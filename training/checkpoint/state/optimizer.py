@@ -40,7 +40,8 @@ Names = Mapping[nn.Parameter, str]
 
 
 def bare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer without the wrappers of Accelerate and Lightning, which have neither its state nor hooks."""
+    """Return the optimizer without Accelerate's and Lightning's wrappers, which hold neither its state nor its
+    hooks."""
     for kind in type(optimizer).__mro__:
         if (kind.__module__, kind.__qualname__) in WRAPPERS:
             return bare_optimizer(getattr(optimizer, WRAPPERS[kind.__module__, kind.__qualname__]))

@@ -102,7 +102,7 @@ class DirectoryBackend:
         return True
 
     def keys(self, prefix: str, limit: int | None = None) -> list[str]:
-        """Walk the deepest directory in the prefix."""
+        """Walk only the deepest directory in the prefix."""
         start = self.root / prefix.rpartition("/")[0]
         with _store_errors(f"{start}: cannot be listed"):
             keys = [

@@ -373,4 +373,4 @@ def _fill(body: Any, memory: memoryview) -> int:
 
 
 class _ConflictError(StoreError):
-    """Another conditional write to the key is in progress, and S3 requests a retry."""
+    """Another conditional write to the key is in progress, so this write must be retried."""

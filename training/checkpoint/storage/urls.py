@@ -12,7 +12,7 @@ from training.errors import ConfigurationError
 def open_backend(url: str) -> Backend:
     """Open ``s3://bucket/prefix``, a directory, or ``DIRECTORY,URL``: a local tier and a durable tier.
 
-    Backends are imported on first use: importing boto3 takes a second, and a directory does not need it.
+    Backends are imported on first use: importing boto3 takes about one second, and a directory does not need it.
 
     Raises:
         ConfigurationError: The scheme is unknown, the bucket is missing, or there are more than two tiers.

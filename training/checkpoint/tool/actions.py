@@ -251,8 +251,8 @@ def _print_collection(plan: CollectionPlan, damaged: set[int], dry_run: bool, pr
     presenter.print(f"{len(plan.garbage)} chunks {'would be' if dry_run else 'were'} deleted")
     if plan.left:
         presenter.print(
-            f"{plan.left} more unneeded chunks belong to the newest start of the run, which may still be training and "
-            "then deletes them itself; after it has ended, use --exclusive to delete them"
+            f"{plan.left} more unneeded chunks belong to the newest start of the run, which deletes them itself if it "
+            "is still training; after it has exited, use --exclusive to delete them"
         )
 
 

@@ -1,10 +1,10 @@
 """Moves old, permanently kept checkpoints to a cheaper S3 storage class, and restores archived checkpoints.
 
-The chunks of the newest two checkpoints are never moved. Moved chunks are therefore not needed to resume a run, or by a
-running writer, which refers only to the newest checkpoint's chunks. Manifests and small chunks are not moved either:
-`ls` and `gc` read manifests, and the colder classes bill at least 128 KB per object. The classes also bill for a
-minimum duration: 30 days for STANDARD_IA and ONEZONE_IA, 90 for GLACIER_IR and GLACIER, and 180 for DEEP_ARCHIVE.
-Archiving a checkpoint shortly before its deletion therefore saves no money.
+The chunks of the newest two checkpoints are never moved. Neither a resuming run nor a running writer therefore needs
+moved chunks: both refer only to the newest checkpoints. Manifests and small chunks are not moved either: `ls` and `gc`
+read manifests, and the colder classes bill at least 128 KB per object. The classes also bill for a minimum duration: 30
+days for STANDARD_IA and ONEZONE_IA, 90 for GLACIER_IR and GLACIER, and 180 for DEEP_ARCHIVE. Archiving a checkpoint
+shortly before its deletion therefore saves no money.
 Source: https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-class-intro.html (2025-06).
 """
 
@@ -70,7 +70,7 @@ def move(backend: S3Backend, moved: Mapping[str, StoredObject], storage_class: s
     """Change the chunks' storage class. Archived chunks must be restored first.
 
     Raises:
-        StoreError: S3 refused a request.
+        StoreError: S3 rejected a request.
     """
     _for_each(moved, lambda key: backend.change_storage_class(key, storage_class), report)
 

@@ -19,7 +19,7 @@ STORAGE_CLASSES = (
 EXIT_CODES = """exit codes:
   0  success; for verify, no damage found; for diff, the states are equal
   1  the checkpoint does not exist or is damaged; for diff, the states differ
-  2  invalid arguments, or the store refused a request; see standard error
+  2  invalid arguments, or the store rejected a request; see standard error
 """
 
 
@@ -49,7 +49,9 @@ def _add(
 
 
 def _add_readers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    ls = _add(actions, "ls", "list a store's checkpoints", "Reads no contents: `complete` means that all chunks exist.")
+    ls = _add(
+        actions, "ls", "list a store's checkpoints", "Contents are not read: `complete` means that all chunks exist."
+    )
     ls.add_argument("store", metavar="URL")
     ls.add_argument("--all", action="store_true", help="include checkpoints collected by retention")
     show = _add(actions, "show", "describe one checkpoint: the run's position, its config, and its tensors")
@@ -143,7 +145,7 @@ def _add_movers(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 _COPYING = (
-    "Chunks that the destination has are not copied again, so the command can resume an interrupted copy or "
+    "Chunks that the destination already has are not copied again, so the command can resume an interrupted copy or "
     "update a mirror. Between directories on one file system, files are linked. Within S3, S3 copies them. Such "
     "chunks are not read; `verify` checks them. Tags are also copied. The last checkpoint copied becomes the newest "
     "checkpoint in the destination, and a run started there resumes from it."

@@ -41,10 +41,10 @@ class Difference:
         fields: first and second value of each differing manifest field, by dotted path.
         only_first: tensors missing from the second.
         only_second: tensors missing from the first.
-        forms: first and second type and shape, as text, of each tensor in which they differ.
+        forms: first and second type and shape, as text, of each tensor whose type or shape differs.
         changes: tensors with the same type and shape, and different contents.
         equal: tensors with identical bits.
-        shared_bytes: plain bytes in the chunks that both checkpoints have.
+        shared_bytes: plain bytes in the chunks that both checkpoints share.
         bytes: plain bytes in the second checkpoint's chunks.
     """
 

@@ -170,7 +170,7 @@ def _refuse_unsupported(selected: Selected, contents: Contents) -> None:
 
 
 def write_file(tensors: Mapping[str, Tensor], metadata: dict[str, str], path: Path) -> None:
-    """Write a safetensors file, which appears when it is complete and durable.
+    """Write a safetensors file. It appears under its name only when it is complete and durable.
 
     Raises:
         ConfigurationError: The file cannot be written.

@@ -125,7 +125,7 @@ class Verifier:
         self._known: dict[str, str | None] = {}
 
     def verify(self, listed: Listed) -> Verified:
-        """Read all chunks of a checkpoint with a manifest. The manifest's hash was checked when it was read."""
+        """Read all chunks of a checkpoint with a manifest. The manifest's hash has already been checked."""
         assert listed.manifest is not None, "the manifest lists the chunks"
         records = list({record.key: record for record in listed.manifest.chunks}.values())
         unknown = [record for record in records if record.key not in self._known]

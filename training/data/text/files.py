@@ -79,7 +79,7 @@ class TextFile:
             TokenizeError: The file was modified.
         """
         if self.path.stat().st_mtime_ns != self.changed_nanoseconds:
-            raise TokenizeError([f"{self.path}: modified while in use; try again when no process writes to it"])
+            raise TokenizeError([f"{self.path}: modified while in use; try again when no process is writing to it"])
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def _hash_text(path: Path, size: int, decoding: Decoding) -> str:
         while size:
             content = file.read(min(size, CHUNK_BYTES))
             if not content:
-                raise TokenizeError([f"{path}: truncated while in use; try again when no process writes to it"])
+                raise TokenizeError([f"{path}: truncated while in use; try again when no process is writing to it"])
             size -= len(content)
             digest.update(content)
             if decoding == "strict":
