@@ -54,7 +54,8 @@ from training.models.gpt import GPT
 from training.observe.metrics import read_records
 
 LIMIT = 1e-5
-"""Limit for relative differences. A different order of additions alone causes 1e-7 per step, and AdamW amplifies it."""
+"""Limit for relative differences. Adding numbers in a different order causes differences of 1e-7 per step, which AdamW
+amplifies."""
 TOKENS = STEPS * GLOBAL_BATCH * SHAPE.sequence_length // 2
 """Tokens in the dataset: two epochs, so that the second epoch's order is also compared."""
 

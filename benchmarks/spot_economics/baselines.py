@@ -29,7 +29,8 @@ class _Base:
         self.lost = place
 
     def is_critical(self, view: View) -> bool:
-        """Return True if, at the end of this tick, the slack no longer covers a failed restart and an On-Demand one."""
+        """Return True if the slack at the end of this tick does not cover one failed restart and one On-Demand
+        restart."""
         slack = self.deadline_hours - view.hours - view.work_hours
         return slack < 2.0 * self.conditions.restart_hours + self.gap_hours
 

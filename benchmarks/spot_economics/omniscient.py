@@ -1,8 +1,8 @@
 """The least cost of a window in hindsight, by dynamic programming over time and remaining work.
 
-The remaining work is a multiple of a tick's fraction 1 / GRID. Two solutions enclose the true least cost: one rounds
-the work and the restart down, and the other rounds them up. A place is used for full ticks, except for the last one,
-whose cost is proportional. The run may release its instance at each tick.
+The remaining work is a multiple of 1 / GRID of a tick. Two solutions enclose the true least cost: one rounds the work
+and the restart down, and the other rounds them up. A place is used for full ticks, except for the last one, whose cost
+is proportional. The run may release its instance at each tick.
 """
 
 from __future__ import annotations

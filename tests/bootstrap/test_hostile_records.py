@@ -1,6 +1,6 @@
 """Objects under the control prefix that no supervisor wrote: each is set aside, and the other records are read.
 
-Any node of a deployment may write these keys, so their bytes come from outside. Sources (2026-11): RFC 8259, sections 6
+Any node of a deployment may write these keys, so their contents are untrusted. Sources (2026-11): RFC 8259, sections 6
 and 9 (numbers and nesting have no limit in JSON; a parser sets its own);
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html (up to 1,000 keys per page, in UTF-8 order).
 """

@@ -56,7 +56,7 @@ def disguised_attack(random: Random, content: bytes) -> bytes:
         try:
             changed(changes)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-            continue  # two changes of the same place
+            continue  # two changes to the same place
         return json.dumps({"dangerous": True, "changes": changes}).encode()
 
 

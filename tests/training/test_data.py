@@ -89,7 +89,7 @@ def test_global_batch_is_the_same_at_any_world_size(tiny_dataset: Path, world_si
 
 
 class AsynchronousCpuCopier(HostToDeviceCopier):
-    """Behaves like a copier for a GPU, on the CPU."""
+    """Simulates a GPU copier on the CPU."""
 
     def __init__(self) -> None:
         super().__init__(CPU)

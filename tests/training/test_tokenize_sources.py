@@ -183,7 +183,7 @@ def test_uses_tokenizers_if_tiktoken_is_not_equivalent(trained: Tokenizer) -> No
     assert document["model"]["merges"][0] != ["a", "b"]
     normalizing = {**document, "normalizer": {"type": "NFC"}}
     assert bpe.tiktoken_vocabulary(Tokenizer.from_str(json.dumps(normalizing))) is None
-    # A token made by another merge than the one that its bytes produce.
+    # A token from a different merge than the one that its bytes produce.
     vocabulary = {character: number for number, character in enumerate(sorted(bpe._byte_of_character()))}
     vocabulary |= {"bc": 256, "ab": 257, "abc": 258}
     reordered = Tokenizer(models.BPE(vocabulary, [("b", "c"), ("a", "b"), ("ab", "c")]))

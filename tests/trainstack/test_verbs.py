@@ -92,7 +92,7 @@ def test_stop_and_resume(world: World) -> None:
     assert "stopping" in output and CALLER in output
     world.controller(STOPPED)
     world.report(1)
-    code, output, errors = world.call("stop", "demo")  # is stopped already: the request stays as it was
+    code, output, errors = world.call("stop", "demo")  # the run is already stopped: the request is unchanged
     assert (code, output) == (0, "demo: stopped; newest durable checkpoint at step 200\n"), errors
     assert world.desired() == stopped
     code, output, _ = world.call("resume", "demo", "--json")

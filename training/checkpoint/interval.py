@@ -53,7 +53,7 @@ class AutomaticInterval:
             self._undisturbed.append(step_seconds)
 
     def note_begin(self, now_seconds: float) -> None:
-        """Record the start of a save, whatever its reason."""
+        """Record the start of a save, regardless of its reason."""
         self._last_save_seconds = now_seconds
         self._disturbed = []
 

@@ -68,7 +68,7 @@ def lay_out(tensors: Mapping[str, Tensor], chunk_bytes: int = CHUNK_BYTES) -> La
 
 def bytes_of(tensor: Tensor) -> Tensor:
     """Return a view of a contiguous tensor's elements as bytes. Shapes: result [bytes] uint8."""
-    # A contiguous tensor with at most one element may have any stride, and torch then refuses to create the view.
+    # A contiguous tensor with at most one element may have any stride, and torch may then be unable to create the view.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 

@@ -81,7 +81,7 @@ def resume(
         max_step: ignore checkpoints after this step; None: consider all checkpoints.
 
     Returns:
-        The checkpoint; None if the store never had one.
+        The checkpoint; None if the store has never contained one.
 
     Raises:
         ConfigurationError: The checkpoint has another model, tokenizer, dataset or schema version.

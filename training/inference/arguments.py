@@ -20,7 +20,7 @@ def add_inference_parsers(commands: argparse._SubParsersAction[argparse.Argument
         "--layout",
         choices=("hugging-face", "trainstack"),
         default="hugging-face",
-        help="names of the tensors: those of transformers with a config.json, or those of this project's state_dict. "
+        help="tensor names: those of transformers, with a config.json, or those of this project's state_dict. "
         "A custom model has only the second layout. Default: %(default)s",
     )
     weights.add_argument("--dataset", metavar="URL", help=f"{DATASET_HELP}; adds the tokenizer to the folder")

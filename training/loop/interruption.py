@@ -142,6 +142,6 @@ def _read(stop_file: Path) -> dict[str, object]:
     try:
         document = json.loads(stop_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # The file is a request whatever its content, even if it is empty. JSON content adds details.
+        # The file is a request regardless of its content, even if it is empty. JSON content adds details.
         return {}
     return document if isinstance(document, dict) else {}

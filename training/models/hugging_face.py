@@ -6,9 +6,9 @@ Sources (transformers 5.24.0, 2026-11):
     https://huggingface.co/docs/transformers/model_doc/gpt2, ``GPT2Config``
     https://huggingface.co/docs/transformers/model_doc/llama, ``LlamaConfig``
 
-GPT-2 keeps the weights of attention and feed-forward layers in ``Conv1D`` modules, as [inputs, outputs]: the transpose
-of ``nn.Linear``. Llama has separate query, key, value, gate and up projections. Both models rotate or split channels
-as in this project, so the order of rows does not change.
+GPT-2 stores the weights of attention and feed-forward layers in ``Conv1D`` modules, as [inputs, outputs]: the transpose
+of ``nn.Linear``. Llama has separate query, key, value, gate and up projections. Both models rotate or split channels as
+in this project, so the order of rows does not change.
 """
 
 from __future__ import annotations

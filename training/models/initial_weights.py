@@ -1,4 +1,4 @@
-"""Loads the weights with which a run starts: those of a checkpoint, or of a model folder in Hugging Face's layout.
+"""Loads a run's initial weights, from a checkpoint or from a model folder in Hugging Face's layout.
 
 A model folder contains config.json and either model.safetensors, or model.safetensors.index.json and the files that it
 lists. Source: https://huggingface.co/docs/transformers/main_classes/model, ``save_pretrained`` (2026-11).

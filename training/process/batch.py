@@ -21,7 +21,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The number of targets in a global batch, excluding padding. The trainer divides the sum of their losses by it.
+    """The number of targets in a global batch, excluding padding: the divisor for the sum of their losses.
 
     Attributes:
         count: the number of targets over all ranks, or an estimate that is a power of two. Dividing by a power of two

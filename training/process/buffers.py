@@ -53,7 +53,7 @@ def is_exchanged(tensor: Tensor) -> bool:
 
 
 def is_writable(tensor: Tensor) -> bool:
-    """Return False for a tensor made by expand. torch refuses to write to it, so no forward pass can change it."""
+    """Return False for a tensor made by expand. torch rejects writes to it, so no forward pass can change it."""
     if tensor.layout != torch.strided:
         return True
     return all(stride or size < 2 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

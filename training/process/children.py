@@ -31,7 +31,7 @@ def ignore_stop_signals(worker: int = 0) -> None:
 def end_with_parent() -> None:
     """Exit this process when its parent exits for any reason.
 
-    An idle worker does not notice the death of the trainer. The parent of a process forked by a fork server is the
+    An idle worker does not detect the death of the trainer. The parent of a process forked by a fork server is the
     server.
     """
     threading.Thread(target=_wait_for_parent, name="end-with-parent", daemon=True).start()

@@ -202,7 +202,7 @@ class Gang:
         shut_down(self._connections)
 
     def disband(self) -> None:
-        """Destroy the process groups, whatever state they are in. The caller has dropped every reference to them."""
+        """Destroy the process groups, regardless of their state. The caller has dropped every reference to them."""
         self.break_connections()
         self._posted, self._host_group, self.store = None, None, None
         gc.unfreeze()  # the model's wrapper may be among the objects that garbage collections skip

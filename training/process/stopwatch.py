@@ -58,5 +58,5 @@ class Laps:
 def _between_seconds(begin: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
     if isinstance(begin, float) and isinstance(end, float):
         return end - begin
-    assert not isinstance(begin, float) and not isinstance(end, float), "the marks of a step have one type"
+    assert not isinstance(begin, float) and not isinstance(end, float), "all marks of a step have the same type"
     return float(begin.elapsed_time(end)) / 1000.0

@@ -106,7 +106,7 @@ def load_template(body: str) -> dict[str, Any]:
 
 
 def _without_last_commas(body: str) -> str:
-    # A space keeps the columns of errors.
+    # Replace the comma with a space, so that columns in error messages remain correct.
     return LAST_COMMA.sub(lambda found: found[1] or " ", body)
 
 

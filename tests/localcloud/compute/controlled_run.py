@@ -1,6 +1,6 @@
 """A run under the real run controller and its ledger, on the embedded cloud, in simulated time.
 
-The Auto Scaling groups, the instances, the prices and the capacity are the embedded cloud's, behind its gateway. Only
+The embedded cloud provides the Auto Scaling groups, the instances, the prices and the capacity behind its gateway. Only
 the trainers are simulated: a complete gang trains after its boot, saves at intervals and at notices, and reports like
 the first member. Each tick advances the cloud's clock, so a day takes minutes.
 """

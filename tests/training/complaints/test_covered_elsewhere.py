@@ -136,7 +136,7 @@ COVERED: dict[str, tuple[str, list[str]]] = {
         [f"{HERE}/test_resuming.py::test_skipped_step_advances_schedule_and_data_but_no_weight"],
     ),
     "https://github.com/huggingface/transformers/issues/17032": (
-        "random generators are not restored; a changed number of ranks fails",
+        "random number generators are not restored; a changed number of ranks fails",
         [
             f"{HERE}/test_resuming.py::test_records_after_a_resume_equal_those_of_an_uninterrupted_run",  # with dropout
             "tests/training/test_bit_equal_resume.py::test_other_world_size_continues_with_the_same_batches",

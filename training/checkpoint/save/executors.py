@@ -223,7 +223,7 @@ class ProcessExecutor:
     def close(self) -> None:
         """Close the connection, and wait until the process has completed its save and exited."""
         # Forked children of this process, such as a DataLoader's workers, have copies of the descriptor, so closing it
-        # here is not enough for the other end to notice.
+        # here is not enough to notify the other end.
         with socket.socket(fileno=os.dup(self._connection.fileno())) as ours, contextlib.suppress(OSError):
             ours.shutdown(socket.SHUT_WR)
         self._connection.close()

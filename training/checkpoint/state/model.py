@@ -230,7 +230,7 @@ def _uncovered(model: nn.Module, named: NamedTensors) -> list[str]:
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
-    """Return True if all elements along a dimension share memory. torch refuses to write to such a tensor.
+    """Return True if all elements along a dimension share memory. torch rejects writes to such a tensor.
 
     Source: https://docs.pytorch.org/docs/2.13/generated/torch.Tensor.expand.html (2026-11).
     """
