@@ -1,4 +1,4 @@
-"""How the tests are spread over worker processes, and how they share data that is slow to read."""
+"""How the tests are distributed across worker processes, and how they share data that is slow to read."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def wheel(name: str, release: str, requires: Sequence[str] = (), tag: str = "py3-none-any") -> tuple[str, bytes]:
-    """Return file name and bytes of a wheel with one module whose RELEASE is its version."""
+    """Return the file name and the contents of a wheel with one module, whose RELEASE is the wheel's version."""
     return _packed(name, release, {f"{name}.py": f"RELEASE = {release!r}\n".encode()}, requires, tag)
 
 

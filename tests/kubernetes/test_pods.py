@@ -1,4 +1,4 @@
-"""Pods as processes, with control records in S3: how they join, leave and exit, and their exit codes."""
+"""Pods as processes, with control records in S3: how they join, leave and end, and their exit codes."""
 
 from __future__ import annotations
 
