@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PodSettings:
-    """Settings of a node that is a Kubernetes pod. It is not a machine of its own, and ends when the run ends.
+    """Settings of a node that is a Kubernetes pod. Such a node shares its machine, and exits when the run ends.
 
     Attributes:
         run_document: File with the run document, from a mounted ConfigMap. The kubelet updates it after an edit.

@@ -8,7 +8,8 @@ from pathlib import Path
 
 DEFAULT_ROOT = "/opt/trainstack"
 TRAINER_MARK = "TRAINSTACK_TRAINER_OF"
-"""Environment variable that marks a supervisor's processes with its root. A new supervisor kills leftover processes."""
+"""Environment variable with the root directory in a supervisor's processes. A new supervisor kills leftover
+processes."""
 
 
 @dataclass(frozen=True)

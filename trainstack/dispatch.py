@@ -20,7 +20,7 @@ from trainstack.slurm.command import read_plan
 WATCH_SECONDS = 5.0
 Target = Annotated[
     str,
-    typer.Argument(metavar="NAME|FILE", help="Deployment name, or file; only engine: fleet has names."),
+    typer.Argument(metavar="NAME|FILE", help="Deployment name or file; names exist only with engine: fleet."),
 ]
 File = Annotated[Path, typer.Argument(help="Deployment file, such as config/my-run.yaml.")]
 console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -119,7 +119,7 @@ def show_output(
 
 
 def stop(name: Target, region: Region = None, waits: Waits = True, as_json: Json = False) -> None:
-    """Save a checkpoint and stop the run until `resume`. A fleet is scaled to zero, even across deploys."""
+    """Save a checkpoint and stop the run until `resume`. A fleet stays scaled to zero, even across deploys."""
     engine_of(name, region).stop(waits=waits, as_json=as_json)
 
 

@@ -33,9 +33,9 @@ class FetchRunDocument(Step):
 def read_parameters(context: Context, patience: Patience = "normal") -> tuple[RunDocument, DesiredState]:
     """Return the current run document and the desired state from Parameter Store.
 
-    A Kubernetes pod has no desired state: a stopped run is a suspended job, whose pods the kubelet ends.
-    If its parameter does not exist, the desired state is `running`: GetParameters does not fail for missing parameters.
-    Source (2026-11): https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetParameters.html
+    A Kubernetes pod has no desired state: a stopped run is a suspended job, whose pods the kubelet terminates. If the
+    parameter with the desired state does not exist, the state is `running`: GetParameters does not fail for missing
+    parameters. Source (2026-11): https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetParameters.html
 
     Raises:
         StepError: The run document cannot be read.
@@ -62,5 +62,5 @@ def read_parameters(context: Context, patience: Patience = "normal") -> tuple[Ru
 def _mounted_document(context: Context, pod: PodSettings) -> RunDocument:
     text = context.system.read(pod.run_document)
     if text is None:
-        raise StepError(f"{pod.run_document}: not found", remedy="apply the ConfigMap of the manifests again")
+        raise StepError(f"{pod.run_document}: not found", remedy="apply the ConfigMap from the manifests again")
     return RunDocument.from_text(text, document=str(pod.run_document))

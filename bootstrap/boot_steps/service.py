@@ -54,7 +54,7 @@ RestartSec=1
 # Only the supervisor receives SIGTERM. It lets the trainers save, and systemd then kills remaining processes.
 KillMode=mixed
 TimeoutStopSec={stop_seconds}
-# If a rank runs out of memory, the supervisor ends the generation and starts the next.
+# If a rank runs out of memory, the supervisor ends the generation and starts the next one.
 OOMPolicy=continue
 # EFA and GPUs pin memory; data loaders open many files.
 LimitMEMLOCK=infinity

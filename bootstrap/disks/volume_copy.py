@@ -155,7 +155,7 @@ def _create(context: Context, volume: Volume, zone: str) -> Copy:
 
 
 def _wait_until_created(context: Context, volume_id: str) -> None:
-    """Wait until EC2 has created a volume. If KMS denies access to its key, it gets the state `error` or disappears."""
+    """Wait until EC2 has created a volume. If KMS denies access to the key, the volume fails or disappears."""
     deadline = context.system.monotonic_seconds() + CREATION_SECONDS
     while True:
         found = _ask(context, "describe_volumes", "Volumes", VolumeIds=[volume_id])

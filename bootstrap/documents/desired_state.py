@@ -24,7 +24,7 @@ _MAX_REQUESTER = r"[\w+=,.@:/ -]{0,256}"
 
 @dataclass(frozen=True)
 class Restart:
-    """A request to restart the trainers: generations of `run` up to this number end with a checkpoint."""
+    """A request to restart the trainers: generations of `run` up to this number save a checkpoint and end."""
 
     run: Annotated[str, Matches(r"[a-z0-9-]{1,40}", "must be a run name")]
     generation: Annotated[int, AtLeast(1)]

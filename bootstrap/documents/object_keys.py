@@ -4,7 +4,7 @@ A fleet's nodes share one role, which may access the keys of all the fleet's run
 save of the old run after the run is renamed. The fleet has the deployment's name.
 
 An instance's role session has the user id `<role id>:<instance id>`. For heartbeats and reports, the role allows writes
-only to keys that contain the caller's user id, so nodes cannot write each other's.
+only to keys that contain the caller's user id, so a node cannot overwrite another node's objects.
 Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_variables.html (principal key values;
 2026-11).
 """

@@ -14,9 +14,9 @@ from bootstrap.errors import Problem
 PING_SECONDS = 1.0
 """Interval between a supervisor's pings to each of its peers."""
 MISSING_PING_SECONDS = 0.25
-"""The interval after an answer is missing, so that a lost datagram is soon told from a lost machine."""
+"""Interval after a missing reply, to distinguish a lost datagram from a lost machine sooner."""
 SHORTEST_DOUBT_SECONDS = 2.75
-"""A machine that stalls for up to 2.5 s is not lost, whatever the timeout."""
+"""Lower bound of `doubt_seconds`: a machine that stalls for up to 2.5 s is never considered lost."""
 MIN_POLL_SECONDS, MIN_HEARTBEAT_SECONDS, MIN_HEARTBEAT_TIMEOUT_SECONDS = 0.05, 0.1, 0.5
 MIN_BEATS_PER_TIMEOUT = 2
 """Minimum ratio of timeout to interval. With fewer heartbeats per timeout, a late heartbeat looks like a lost node."""
@@ -45,7 +45,7 @@ class SuperviseTimings:
         """Return the time without a heartbeat after which a peer that does not respond to pings is lost.
 
         The time is three tenths of the timeout, but long enough for a heartbeat that is a quarter of its interval late,
-        and for a short stall. Two signals on different paths must be missing for this time.
+        and for a short stall. Both signals, which use different paths, must be missing for this time.
         """
         doubt_seconds = max(0.3 * self.heartbeat_timeout_seconds, 1.25 * self.heartbeat_seconds, SHORTEST_DOUBT_SECONDS)
         return min(doubt_seconds, self.heartbeat_timeout_seconds)

@@ -1,4 +1,4 @@
-"""Ships events to CloudWatch Logs, in one stream per instance, without blocking or ending the process.
+"""Ships events to CloudWatch Logs, in one stream per instance, without blocking or terminating the process.
 
 A thread sends about one batch per second from a bounded queue. Events that cannot be delivered stay in the events file.
 

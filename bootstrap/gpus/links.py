@@ -35,7 +35,7 @@ def start_fabric_manager(context: Context) -> None:
 
     Failures are only logged, because `link_faults` reports them.
     """
-    if not _has_switches(context) or context.pod is not None:  # the machine of a pod runs its own services
+    if not _has_switches(context) or context.pod is not None:  # a pod does not manage the services of its machine
         return
     if not _manager_runs(context):
         try:

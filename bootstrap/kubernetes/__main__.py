@@ -28,7 +28,9 @@ def run(system: System, command: LaunchCommand = launcher_command) -> int:
         pod = read_pod(environment)
         text = system.read(pod.documents / NODE_FILE)
         if text is None:
-            raise BootstrapError(f"{pod.documents / NODE_FILE}: not found; apply the ConfigMap of the manifests again")
+            raise BootstrapError(
+                f"{pod.documents / NODE_FILE}: not found; apply the ConfigMap from the manifests again"
+            )
         system.write_atomic(layout.node_document, text)
         node = read_node_document(system, layout)
     except BootstrapError as error:
@@ -54,7 +56,7 @@ def main() -> int:
     logger.info("exit code %d", code)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of requests that do not end must not delay the exit beyond the grace period.
+    # Threads with requests that never finish must not delay the exit beyond the grace period.
     os._exit(code)
 
 

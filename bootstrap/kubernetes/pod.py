@@ -1,4 +1,4 @@
-"""A pod as the node program sees it: identity and settings from the environment, and no instance metadata service.
+"""The pod in which the node program runs. The environment replaces the instance metadata service.
 
 The variables come from the downward API and from the job controller, which sets JOB_COMPLETION_INDEX.
 Sources (2026-11): https://kubernetes.io/docs/concepts/workloads/pods/downward-api/ and
@@ -48,7 +48,7 @@ class Pod:
 
     Attributes:
         name: Name of the pod.
-        uid: Its UID, which differs from that of the pod that it replaces.
+        uid: UID of the pod, which differs from the UID of the pod that it replaces.
         index: Completion index. The pod that replaces this one has the same index.
         address: IP address.
         grace_seconds: Termination grace period.
@@ -68,12 +68,12 @@ class Pod:
 
     @property
     def instance_id(self) -> str:
-        """Name of this node among the control records. It fits `membership.records.INSTANCE_ID`."""
+        """Name of this node in the control records. It matches `membership.records.INSTANCE_ID`."""
         return instance_id(self.index, self.uid)
 
 
 def instance_id(index: int, uid: str) -> str:
-    """Return the name of a pod among the control records."""
+    """Return the name of a pod in the control records."""
     return f"i-{index}-{uid.replace('-', '')}"
 
 
@@ -142,11 +142,11 @@ class PodMetadata(InstanceMetadata):
 
 
 class PodSystem(System):
-    """The machine of a pod, which a pod does not shut down: it exits instead."""
+    """The machine on which a pod runs. A pod exits instead of shutting the machine down."""
 
     def shut_down(self) -> None:
-        """Log that the pod ends."""
-        logger.info("the pod ends")
+        """Log that the pod exits."""
+        logger.info("the pod exits")
 
 
 def pod_context(pod: Pod, system: System, layout: Layout, node: NodeDocument) -> Context:

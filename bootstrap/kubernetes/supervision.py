@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 class Superseded:
     """Counts consecutive generations that ended because the checkpoint store contains a later generation.
 
-    One such generation is normal after a pod was cut off: its peers have trained on without it. After several, a job
-    with other control records trains the same run. The jobs would discard each other's work for ever.
+    One such generation is normal after a pod was disconnected, because its peers have continued to train. Several in a
+    row show that a job with different control records is training the same run. The jobs would discard each other's
+    work indefinitely.
     """
 
     def __init__(self, leave: Callable[[], None]) -> None:
@@ -29,11 +30,11 @@ class Superseded:
 
     @property
     def is_certain(self) -> bool:
-        """Whether another job trains the run."""
+        """Whether another job is training the run."""
         return self._count >= MAX_FAILURES
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Receive an event of the node."""
+        """Receive an event from the node."""
         if event["event"] != "generation_ended":
             return
         self._count = self._count + 1 if str(event["message"]).startswith("superseded: ") else 0
@@ -69,8 +70,8 @@ def supervise_pod(context: Context, command: LaunchCommand = launcher_command) -
         return codes.get(recorded.outcome, exit_codes.RUN_FAILED)
     if superseded.is_certain:
         logger.error(
-            "another job trains this run: the checkpoint store has a later generation than the control records; set "
-            "another training.run, or delete the other job"
+            "another job is training this run: the checkpoint store has a later generation than the control records; "
+            "set another training.run, or delete the other job"
         )
         return exit_codes.SUPERSEDED
     if signalled:

@@ -21,11 +21,11 @@ def main() -> int:
     commands.add_parser("begin", help="claim a generation, and print its settings as shell assignments")
     for name, text in (
         ("notice", "submit the job that continues the run"),
-        ("conclude", "decide what follows the end of the trainers, and print the action"),
+        ("conclude", "decide what happens after the trainers exit, and print the action"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--generation", type=int, required=True)
-        command.add_argument("--reason", default="", help="reason for which the job ends")
+        command.add_argument("--reason", default="", help="reason why the job ends")
     commands.add_parser("node", help="run this node's trainers")
     health = commands.add_parser("health", help="check this node's GPUs; usable as a prolog or HealthCheckProgram")
     health.add_argument("--gpus", type=int, required=True, help="number of GPUs that the node must have")

@@ -1,4 +1,4 @@
-"""Slurm's commands, as the job uses them."""
+"""Calls the Slurm commands that a job needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT_VARIABLES = ("SLURM_CONF",)
 
 
 class SlurmError(Exception):
-    """A command of Slurm failed or did not end in time."""
+    """A Slurm command failed or timed out."""
 
 
 def call(*command: str, variables: Mapping[str, str] | None = None) -> str:
@@ -46,7 +46,7 @@ def call(*command: str, variables: Mapping[str, str] | None = None) -> str:
 
 
 def job_attributes(number: str) -> dict[str, str]:
-    """Return a job's attributes, such as JobState; empty if the controller has forgotten the job.
+    """Return a job's attributes, such as JobState; empty if the controller no longer has a record of the job.
 
     Raises:
         SlurmError: The controller does not respond.
@@ -71,9 +71,9 @@ def hosts(nodes: str) -> list[str]:
 
 
 def lost_nodes(nodes: Sequence[str]) -> frozenset[str]:
-    """Return the nodes that are down, and those that neither the controller nor this node reaches.
+    """Return the nodes that are down, and the nodes that neither the controller nor this node can reach.
 
-    After the controller's restart, it has not heard of live nodes either. Raises SlurmError.
+    Immediately after a restart, the controller does not know which nodes respond. Raises SlurmError.
     """
     text = call("sinfo", "--noheader", "--Node", "--nodes", ",".join(nodes), "--format", "%N %T")
     found, silent = set(), set()
@@ -87,7 +87,7 @@ def lost_nodes(nodes: Sequence[str]) -> frozenset[str]:
 
 
 def usable_nodes(partition: str) -> frozenset[str]:
-    """Return the nodes of a partition, or of all, that are not lost, drained or reserved. Raises SlurmError."""
+    """Return a partition's (or all) nodes that are not lost, drained or reserved. Raises SlurmError."""
     command = ["sinfo", "--noheader", "--Node", "--format", "%N %T", *(["--partition", partition] if partition else [])]
     usable = set()
     for line in call(*command).splitlines():
@@ -98,7 +98,7 @@ def usable_nodes(partition: str) -> frozenset[str]:
 
 
 def unreachable_nodes(nodes: Sequence[str]) -> frozenset[str]:
-    """Return the nodes whose daemon refuses a connection or does not answer.
+    """Return the nodes whose daemon refuses a connection or does not respond.
 
     The controller reports a dead node only after SlurmdTimeout, usually five minutes. Raises SlurmError.
     """
@@ -118,7 +118,7 @@ def unreachable_nodes(nodes: Sequence[str]) -> frozenset[str]:
 def grace_seconds(partition: str) -> int:
     """Return the time between SIGTERM and SIGKILL at a preemption in a partition, in seconds. Raises SlurmError.
 
-    It is the partition's GraceTime, or KillWait if that is longer. Source (2026-11):
+    The time is the partition's GraceTime, or KillWait if that is longer. Source (2026-11):
     https://slurm.schedmd.com/preempt.html
     """
     text = call("scontrol", "--oneliner", "show", "partition", partition) if partition else ""
@@ -132,7 +132,7 @@ def _slurmd_port() -> int:
 
 
 def _number(setting: str, default: int) -> int:
-    """Return the number at the start of a setting of the cluster, such as `30 sec`. Raises SlurmError."""
+    """Return the number at the start of a cluster setting, such as `30 sec`. Raises SlurmError."""
     for line in call("scontrol", "show", "config").splitlines():
         name, _, value = line.partition("=")
         found = re.match(r"\d+", value.strip())

@@ -1,4 +1,4 @@
-"""What follows a generation: a pure function of its outcomes, its nodes and the job's state."""
+"""Decides what a job does after a generation: a pure function of outcomes, nodes and the job's state."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ AGAIN, CONTINUE, FINISHED, FAILED, STOPPED, SUPERSEDED = (
     "superseded",
 )
 """Actions: launch again in this job; continue in another job; end the run; end it as failed; end this job because the
-user stopped or cancelled the run; end this job because a later generation trains."""
+user stopped or cancelled the run; end this job because a later generation is training."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The state after the trainers of a generation have ended.
+    """The state after the trainers of a generation have exited.
 
     Attributes:
         ranks: Number of processes that were started.
@@ -34,7 +34,7 @@ class Seen:
         cancelled: Whether the user cancelled the job.
         stopped: Whether the user stopped the run.
         failures: Consecutive failed generations before this one.
-        checkpoint_before: Newest checkpoint step known before this generation; None: none.
+        checkpoint_before: Newest checkpoint step known before this generation, or None.
         has_later: Whether a later generation exists.
     """
 
@@ -71,7 +71,7 @@ class Decision:
 
 
 def decide(seen: Seen, min_nodes: int, max_failures: int) -> Decision:
-    """Return what follows. Preemptions, time limits and lost nodes never end a run; failures do, after a bound."""
+    """Return the next action. Repeated failures end a run; preemptions, time limits and lost nodes do not."""
     step = newest_checkpoint(seen.outcomes.values())
     if step is None:
         step = seen.checkpoint_before
@@ -82,7 +82,7 @@ def decide(seen: Seen, min_nodes: int, max_failures: int) -> Decision:
         return Decision(FINISHED, "finished", _message(seen, "finished"), checkpoint_step=step)
     if "superseded" in kinds:
         if seen.has_later:
-            return Decision(SUPERSEDED, "superseded", "a later generation trains this run", checkpoint_step=step)
+            return Decision(SUPERSEDED, "superseded", "a later generation is training this run", checkpoint_step=step)
         message = (
             f"{_message(seen, 'superseded')}; the checkpoint store has a later generation than slurm.directory; set "
             "another training.run, or restore the run's folder"
@@ -124,11 +124,11 @@ def _message(seen: Seen, kind: str) -> str:
     for _, outcome in sorted(seen.outcomes.items()):
         if outcome.get("outcome") == kind:
             return str(outcome.get("message") or kind)
-    return "the trainers ended without an outcome"
+    return "the trainers exited without an outcome"
 
 
 def _failure(seen: Seen) -> str:
-    """Return the cause of a failure. Ranks that lost a peer fail as well, so a rank without an outcome comes first."""
+    """Return the cause of a failure. Ranks that lost a peer fail as well, so check for killed ranks first."""
     missing: Sequence[int] = [rank for rank in range(seen.ranks) if rank not in seen.outcomes]
     if missing and len(missing) < seen.ranks:
         return f"rank {missing[0]} was killed (no outcome); see the job's log, and check its memory"

@@ -12,12 +12,12 @@ PROGRAM_SECONDS = 120
 
 
 def faults(gpus: int) -> list[Fault]:
-    """Return the faults for which the node must not train. `gpus`: number of GPUs that the node must have."""
+    """Return the faults that prevent the node from training. `gpus`: number of GPUs that the node must have."""
     return [fault for fault in all_faults(gpus) if fault.action != "continue"]
 
 
 def all_faults(gpus: int) -> list[Fault]:
-    """Return all faults, including those with which the node can train. Without root, the kernel log may be missing."""
+    """Return all faults, including those that do not prevent training. Reading the kernel log may require root."""
     if not gpus:
         return []
     if shutil.which("nvidia-smi") is None:
@@ -27,7 +27,7 @@ def all_faults(gpus: int) -> list[Fault]:
     try:
         report = subprocess.run(["nvidia-smi", "-q", "-x"], capture_output=True, text=True, timeout=PROGRAM_SECONDS)
     except subprocess.TimeoutExpired:
-        return [Fault(f"nvidia-smi does not end within {PROGRAM_SECONDS} s", "terminate", "restart the node")]
+        return [Fault(f"nvidia-smi did not exit within {PROGRAM_SECONDS} s", "terminate", "restart the node")]
     if report.returncode:
         message = (report.stdout + report.stderr).strip()[-200:]
         return [
@@ -44,7 +44,7 @@ def all_faults(gpus: int) -> list[Fault]:
 
 
 def report(gpus: int) -> int:
-    """Print the faults. Return 1 if the node must not train, else 0: what Slurm expects of a prolog.
+    """Print the faults. Return 1 if the node must not train, else 0, as Slurm expects from a prolog.
 
     Source (2026-11): https://slurm.schedmd.com/prolog_epilog.html
     """

@@ -1,7 +1,7 @@
 """The commands of the job script, which run on the job's first node: `begin`, `notice` and `conclude`.
 
-`begin` claims a generation, `notice` makes sure that a job continues the run, and `conclude` decides what follows the
-end of the trainers.
+`begin` claims a generation, `notice` makes sure that a job continues the run, and `conclude` decides what happens after
+the trainers exit.
 """
 
 from __future__ import annotations
@@ -81,19 +81,19 @@ class Job:
         return 0
 
     def notice(self, generation: int, reason: str) -> str:
-        """Submit the job that continues the run, because this one is about to end. Return what was done."""
+        """Submit the job that continues the run, because this job is about to end. Return a message."""
         if (self.folder / "stopped").exists() or self._is_cancelled():
             return "the user ends the run"
         if self.document.continue_by == "requeue":
             return "the job requeues itself when the trainers have saved"
         stopping = self._stopping(generation)
         if not reason and not stopping:
-            return "a node failed; the job does not end"
+            return "a node failed; this job continues"
         cause = reason or stopping[0]
         return self._continue(cause, tuple(sorted(self._avoided(generation))), generation)
 
     def conclude(self, generation: int, reason: str) -> str:
-        """Decide what follows a generation, and do it. Return the action, for the job script."""
+        """Decide what to do after a generation, and do it. Return the action to the job script."""
         claim = read_json(self.generations.folder(generation) / "claim.json") or {}
         nodes = tuple(claim.get("nodes", ()))
         outcomes = self.generations.outcomes(generation)
@@ -166,7 +166,7 @@ class Job:
         return _retried(lambda: commands.job_attributes(self.number)).get("JobState", "") == "CANCELLED"
 
     def _usable(self, nodes: list[str]) -> list[str]:
-        """Return the job's nodes without those that earlier generations of this job lost or must avoid."""
+        """Return the job's nodes, except those that earlier generations of this job lost or must avoid."""
         excluded: set[str] = set()
         for number in self.generations.numbers():
             claim = read_json(self.generations.folder(number) / "claim.json") or {}
@@ -178,7 +178,7 @@ class Job:
         return [node for node in nodes if node not in excluded]
 
     def _lost(self, nodes: tuple[str, ...], outcomes: Mapping[int, object]) -> frozenset[str]:
-        """Return the nodes that are down. If a rank was killed, also those that do not answer yet."""
+        """Return the nodes that are down and, if a rank was killed, the nodes that do not respond yet."""
         if not nodes:
             return frozenset()
         lost = _retried(lambda: commands.lost_nodes(nodes))
@@ -196,7 +196,7 @@ class Job:
     def _stopping(self, generation: int) -> tuple[str, ...]:
         """Return the reasons of the nodes that are stopping.
 
-        After a failure, srun sends SIGTERM to the other nodes, which they cannot tell from a preemption. Slurm's
+        After a failure, srun sends SIGTERM to the other nodes, which they cannot distinguish from a preemption. Slurm's
         PreemptTime is set only after a preemption.
         """
         reasons = [str(each.get("reason", "")) for each in self.generations.marked(generation, "stopping").values()]
@@ -225,7 +225,7 @@ class Job:
             return ""
 
     def _continue(self, cause: str, excluded: tuple[str, ...], generation: int = 0) -> str:
-        """Submit a job that starts after the end of this one, unless there is one already. Return what was done."""
+        """Submit a job that starts after this job has ended, unless one exists. Return a message."""
         successor = self._successor()
         if successor and _retried(lambda: commands.is_alive(successor)):
             return f"job {successor} continues the run"
@@ -244,7 +244,7 @@ class Job:
     def _placement(self, excluded: tuple[str, ...], generation: int) -> list[str]:
         """Return the options that keep a successor off nodes that are about to disappear or have faults.
 
-        Without enough other nodes, the successor waits until AWS has reclaimed the nodes with a notice.
+        If there are not enough other nodes, the successor waits until AWS has reclaimed the nodes with a notice.
         """
         if not excluded:
             return []

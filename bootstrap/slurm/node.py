@@ -1,8 +1,8 @@
 """Runs a node's trainers in a job step: one task per node with the launcher, or one task per process with srun.
 
-Slurm sends a preemption's SIGTERM to all processes of the step. It stays blocked here and in the launcher, which would
-otherwise kill its ranks after 30 s; trainers unblock it, and stop after a save. The first task of each node watches
-for spot notices and for requests in the generation's folder.
+Slurm sends a preemption's SIGTERM to all processes of the step. The signal stays blocked in this process and in the
+launcher, which would otherwise kill its ranks after 30 s. The trainers unblock the signal, save and stop. The first
+task of each node watches for spot notices and for requests in the generation's folder.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ NOTICE_POLL_SECONDS = 5.0
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"""
 UNHEALTHY, FAILED = 90, 1
 PEER_SECONDS = 5.0
-"""Time after a rank's failure in which the node's other ranks may end by themselves, and writers complete a save."""
+"""Time after a rank's failure for the node's other ranks to exit, and for writers to complete a save."""
 STOPPED = 75
 """Exit code of a rank that stopped after a save (training/process/outcome.py)."""
 SHARED = ("outcomes", "metrics.jsonl")
-"""Files of the run directory that are in the generation's folder. The others are local, because network file systems
-may delay the view of a new file by many seconds."""
+"""Files of the run directory that are in the generation's folder. The others are local, because a new file on a network
+file system may become visible only after many seconds."""
 
 
 class Place:
@@ -72,7 +72,7 @@ class Place:
 
 
 def run_node(document: JobDocument, environment: Mapping[str, str]) -> int:
-    """Run the trainers until they end. Return 0 if they finished or stopped, else a code that ends the step."""
+    """Run the trainers until they exit. Return 0 if they finished or stopped, else a code that ends the step."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     place = Place(document, environment)
@@ -107,7 +107,7 @@ def run_node(document: JobDocument, environment: Mapping[str, str]) -> int:
         if document.launch != "srun":  # other tasks of the node may still use it
             shutil.rmtree(directory, ignore_errors=True)
         return 0
-    # Before the exit: srun then ends the other tasks with SIGTERM, which must not look like a preemption.
+    # Write this before the exit, because srun then sends SIGTERM to the other tasks, which is not a preemption.
     write_json(place.records / f"failed-{place.node}.json", local_rank=place.local_rank)
     return FAILED
 
@@ -121,7 +121,7 @@ class _Watch:
         self._stopping = False
 
     def look(self, number: int | None) -> None:
-        """Stop the trainers if a signal has arrived, if AWS reclaims the node, or if the job asks for it."""
+        """Stop the trainers if a signal has arrived, if AWS is reclaiming the node, or if the job requests it."""
         if self._stopping:
             return
         request = self._place.records / "stop"
@@ -161,7 +161,7 @@ class _Watch:
             logger.warning("%s", error)
 
     def watch_notices(self) -> None:
-        """Ask the instance metadata service for a notice, until there is one. Ends if the service never responds."""
+        """Poll the instance metadata service until there is a notice. Return if the service never responds."""
         metadata, failures = InstanceMetadata(System()), 0
         answered = False
         while self._notice is None:
@@ -177,9 +177,9 @@ class _Watch:
 
 
 def _run_directory(place: Place, environment: Mapping[str, str]) -> Path:
-    """Make the run directory on this node, with links to the files that the job script and users read.
+    """Create the run directory on this node, with links to the files that the job script and users read.
 
-    Its name contains a digest of the claim, so that a folder that another cluster or run has left is never used.
+    Its name contains a digest of the claim, so that a folder left behind by another cluster or run is never used.
     """
     claim = hashlib.sha256(str(place.records).encode() + (place.records / "claim.json").read_bytes()).hexdigest()
     name = f"trainstack-{environment['SLURM_JOB_ID']}-{place.node}-{place.generation}-{claim[:12]}"
@@ -230,7 +230,7 @@ def _variables(document: JobDocument, place: Place, directory: Path, environment
 
 
 def _own_address(master: str) -> str:
-    """Return this node's address on the way to the gang's first node. Nothing is sent."""
+    """Return this node's address on the route to the gang's first node, without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((socket.gethostbyname(master), 1))
         return str(probe.getsockname()[0])
@@ -259,7 +259,7 @@ def _command(document: JobDocument, place: Place, directory: Path) -> list[str]:
 
 
 def _ended_well(document: JobDocument, place: Place) -> bool:
-    """Return whether this task's processes wrote outcomes that are no failures. The exit code does not tell."""
+    """Return whether this task's processes wrote outcomes other than a failure. The exit code does not show this."""
     first = place.node_rank * document.processes_per_node
     ranks = [place.rank] if document.launch == "srun" else range(first, first + document.processes_per_node)
     for rank in ranks:

@@ -13,7 +13,7 @@ runs/<run>/generations/<number %08d>/            one launch of the trainers
     unhealthy-<node>.json           a node with faults, which did not start trainers
     outcomes/, metrics.jsonl        written by the trainer (docs/architecture.md, section 6)
     failed-<node>.json              a node whose trainers failed; srun then sends SIGTERM to the others
-    end.json                        the decision about what follows
+    end.json                        the decision about the next action
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class JobDocument:
 
     Attributes:
         folder: Folder of the run's records, `<directory>/runs/<run>`.
-        script: The job script, which successors are submitted with.
-        array_index: Index in the sweep's job array; None for a run of its own.
+        script: The job script with which successors are submitted.
+        array_index: Index in the sweep's job array; None for a run outside a sweep.
         dataset: Dataset folder on the nodes.
         checkpoints: Checkpoint store.
         fabric: `efa` or `tcp`.
@@ -110,7 +110,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, **values: Any) -> None:
-    """Write a JSON object atomically, with the time."""
+    """Write a JSON object atomically, with the current time."""
     write_text(path, json.dumps({**values, "unix_seconds": time.time()}) + "\n")
 
 
@@ -131,7 +131,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 class Generations:
-    """The generations of a run. Making a generation's folder claims its number, which works on network file systems."""
+    """The generations of a run. Creating a generation's folder claims its number, even on network file systems."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "generations"
@@ -161,7 +161,7 @@ class Generations:
             return number
 
     def outcomes(self, number: int) -> dict[int, dict[str, Any]]:
-        """Return each rank's outcome. An unreadable file counts as none, like that of a rank that was killed."""
+        """Return each rank's outcome. An unreadable file counts as missing, as if the rank had been killed."""
         found = {}
         for path in sorted((self.folder(number) / "outcomes").glob("rank-*.json")):
             try:
@@ -173,7 +173,7 @@ class Generations:
         return found
 
     def marked(self, number: int, kind: str) -> dict[str, dict[str, Any]]:
-        """Return the nodes with a record `<kind>-<node>.json` in a generation, and its contents."""
+        """Return the nodes with a record `<kind>-<node>.json` in a generation, with the contents."""
         found = {}
         for path in sorted(self.folder(number).glob(f"{kind}-*.json")):
             try:

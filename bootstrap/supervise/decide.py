@@ -37,15 +37,15 @@ NOTICE_MARGIN_SECONDS = 10.0
 # the clock is wrong and only this period is reliable. Source:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html (2026-11).
 NOTICE_SECONDS = 120.0
-# Time after the announced interruption in which EC2 reclaims the instance. Notices are given on a best-effort basis, so
-# an instance that remains shuts down. Source: as for NOTICE_SECONDS.
+# Time after the announced interruption within which EC2 reclaims the instance. Notices are given on a best-effort
+# basis, so an instance that remains shuts down. Source: as for NOTICE_SECONDS.
 RECLAIM_LIMIT_SECONDS = 180.0
 # Timeout for the trainers to agree, save and exit if no instance is about to terminate.
 STOP_LIMIT_SECONDS = 300.0
 # The terminating lifecycle hook waits 300 s. The difference is for reports and flushing.
 SCALE_IN_LIMIT_SECONDS = 240.0
 SIGNAL_LIMIT_SECONDS = 20.0
-# Ranks end together. A rank that runs this long after the others is waiting for a peer that has exited.
+# Ranks exit together. A rank that runs this long after the others is waiting for a peer that has exited.
 STRAGGLER_SECONDS = 120.0
 
 
@@ -108,7 +108,7 @@ def departure(situation: Situation) -> Departure | None:
 def reclaim_unix(notice: InterruptionNotice, noticed_unix: float, free_until_unix: float | None) -> float | None:
     """Return the time until which the node waits for EC2 to reclaim the instance, or None if waiting saves nothing.
 
-    The use of an instance that EC2 interrupts within its first hour is free. The use of one that shuts down is not.
+    AWS does not bill an instance that EC2 interrupts within its first hour, but does bill one that shuts itself down.
     """
     if free_until_unix is None or notice.reclaim_unix_seconds >= free_until_unix:
         return None
@@ -120,7 +120,7 @@ def node_state(situation: Situation) -> NodeState:
     """Return the state for this node's heartbeat."""
     if departure(situation) is not None:
         return "draining"
-    if situation.active is not None:  # until it is concluded, so that this node is not elected before
+    if situation.active is not None:  # until it is concluded, so that this node is not elected earlier
         return "training"
     if situation.recorded is not None or situation.judgement is not None:
         return "finished"
@@ -157,11 +157,11 @@ def _while_training(situation: Situation, active: Active) -> list[Action]:
 
 
 def _change_in_place(situation: Situation, active: Active, leaving: Departure | None) -> list[Action] | None:
-    """Return the actions with which the other members, or this one, continue from memory; None: end the generation."""
+    """Return the actions for this node or the others to continue from memory, or None to end the generation."""
     recorded = situation.recorded
     if recorded is not None and recorded.run_digest == active.record.run_digest:
         return None
-    # After a signal, an operator's stop or a GPU fault, there is no time, or no sense, in waiting for the others.
+    # After a signal, an operator's stop or a GPU fault, there is no time or no reason to wait for the others.
     leaves = (
         leaving is not None
         and situation.gpu_fault is None
@@ -314,7 +314,7 @@ def _between_generations(situation: Situation) -> list[Action]:
     newest = situation.newest
     if newest is not None and newest.generation > situation.floor and newest.run_digest == situation.loaded_digest:
         rank = newest.rank_of(situation.me.instance_id)
-        # A survivor whose trainers have ended cannot take part. The others notice, and elect a generation without it.
+        # A survivor whose trainers have exited cannot take part. The others detect this and elect a new generation.
         if rank is not None and (newest.survivors == 0 or rank >= newest.survivors):
             return [Start(newest, rank)]
     return _election(situation)

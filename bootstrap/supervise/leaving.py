@@ -1,4 +1,4 @@
-"""Final actions after the supervisor has ended: wait for EC2, complete the lifecycle action and shut down."""
+"""Final actions after the supervisor has stopped: wait for EC2, complete the lifecycle action and shut down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bootstrap.imds import TERMINATED, InstanceIdentity
 logger = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 300.0
-"""Limit for `wait_for_reclaim`: AWS's notice period and the time in which EC2 must react."""
+"""Limit for `wait_for_reclaim`: AWS's notice period plus the time within which EC2 must react."""
 
 
 def complete_hook(context: Context, identity: InstanceIdentity) -> None:
@@ -39,7 +39,8 @@ def complete_hook(context: Context, identity: InstanceIdentity) -> None:
 def complete_hook_if_terminating(context: Context) -> None:
     """Complete the hook if the group is terminating this instance. Called before a shutdown because of a failure.
 
-    Otherwise there is no hook to complete: the group starts it only after noticing that the instance has ended.
+    Otherwise there is no hook to complete: the group starts the hook only after it detects that the instance has
+    terminated.
     """
     try:
         state = context.metadata.target_lifecycle_state()
@@ -51,7 +52,7 @@ def complete_hook_if_terminating(context: Context) -> None:
 
 
 def wait_for_reclaim(context: Context, until_unix: float, signalled: Sequence[float]) -> tuple[bool, bool]:
-    """Wait until EC2 reclaims this instance, which then ends without an action of this node.
+    """Wait until EC2 reclaims this instance, which then terminates without any action by this node.
 
     Returns:
         Whether the Auto Scaling group is terminating the instance, and whether the node must shut down: EC2 has not
@@ -60,7 +61,7 @@ def wait_for_reclaim(context: Context, until_unix: float, signalled: Sequence[fl
     system = context.system
     seconds = min(max(0.0, until_unix - system.unix_seconds()), LONGEST_WAIT_SECONDS)
     deadline = system.monotonic_seconds() + seconds
-    logger.info("waiting up to %.0f s for EC2 to reclaim the instance, which is then free", seconds)
+    logger.info("waiting up to %.0f s for EC2 to reclaim the instance, in which case AWS does not bill it", seconds)
     while system.monotonic_seconds() < deadline:
         if signalled:
             return False, False

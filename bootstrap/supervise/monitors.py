@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 # The run document rarely changes, and Parameter Store allows 40 reads per second per account.
 RUN_DOCUMENT_POLLS = 3
 FREE_SECONDS = 3600.0
-"""Age up to which the use of a Spot Instance is free if EC2 interrupts it, but not if it terminates itself. Source
+"""Age below which AWS does not bill a Spot Instance that EC2 interrupts; AWS bills one that terminates itself. Source
 (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html"""
 SET_ASIDE_REMEDY = "the run continues without it; identify the writer in the bucket's access log, and remove the object"
 
@@ -76,7 +76,7 @@ class Monitor:
         self._hurry.set()
 
     def stop(self) -> None:
-        """End the thread after the current check."""
+        """Stop the thread after the current check."""
         self._ended.set()
         self._hurry.set()
 
@@ -209,7 +209,7 @@ class ControlWatch:
 
 
 class HeartbeatWriter:
-    """Writes this node's heartbeat periodically, and immediately after a change, and then tells the peers."""
+    """Writes this node's heartbeat periodically and immediately after a change, and notifies the peers of changes."""
 
     def __init__(self, board: Board, first: Heartbeat, tell: Callable[[], None] = lambda: None) -> None:
         self._board = board

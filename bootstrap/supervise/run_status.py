@@ -1,4 +1,5 @@
-"""Reports the run's progress for users and tools: the first member writes `status.json` among the control records."""
+"""Reports the run's progress to users and tools: the first member writes `status.json` alongside the control
+records."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Active:
         is_formed: Whether this node's trainers can change to another generation in place.
         pending: The record that the trainers have been asked to change to.
         handed_at: Time of that request.
-        changing_since: Time when this node noticed that the members have to change.
+        changing_since: Time when this node detected that the members have to change.
     """
 
     record: GenerationRecord
@@ -96,13 +96,13 @@ class Situation:
         judgement: This node's conclusion about the run.
         gpu_fault: A GPU fault after which the trainers cannot save.
         stopped_since_unix: Time when this node read an operator's request to stop the run.
-        free_until_unix: An interruption by EC2 before this time makes the use of the instance free. None: not known, or
-            not a Spot Instance.
+        free_until_unix: AWS does not bill the instance if EC2 interrupts it before this time. None: unknown, or not a
+            Spot Instance.
         signal_seconds: Time from SIGTERM until the final save must be complete. None: `SIGNAL_LIMIT_SECONDS`.
         ends_with_run: Whether the node leaves when the run's outcome is recorded, because no controller scales it in.
         restart_generation: Generations up to this number must end, because an operator requested a restart.
         last_generation: Last generation number used by any record, even a damaged one.
-        leaves_in_place: Whether this node leaves, and the others can continue from memory.
+        leaves_in_place: Whether this node is leaving, and the others can continue from memory.
     """
 
     now: float
@@ -157,7 +157,7 @@ class Elect:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Give a record to the running trainers, which change to it in place. `rank` is None if this node leaves."""
+    """Pass a record to the running trainers, which switch to it in place. `rank` is None if this node leaves."""
 
     record: GenerationRecord
     rank: int | None
@@ -165,7 +165,7 @@ class HandOver:
 
 @dataclass(frozen=True)
 class AwaitChange:
-    """Note the time since when the members of the running generation have to change, or that they no longer have to."""
+    """Record the time at which the members of the generation first needed a change, or that they no longer need one."""
 
     is_needed: bool = True
 
@@ -215,7 +215,7 @@ class LoadRun:
 
 @dataclass(frozen=True)
 class Leave:
-    """Send the last heartbeat, complete the lifecycle action if there is one, shut down, and end the supervisor.
+    """Send the last heartbeat, complete the lifecycle action if there is one, shut down, and stop the supervisor.
 
     `run_continues` states whether other nodes will continue the run. Until `reclaim_unix`, the node waits for EC2 to
     reclaim the instance, and shuts down later if EC2 does not.

@@ -349,11 +349,11 @@ class Supervisor:
         )
 
     def _send_last_records(self) -> None:
-        """Write the ended generation's status if it is still unwritten, and notify the peers that this node leaves."""
+        """Write the ended generation's status if it is still unwritten, and notify the peers of the departure."""
         with contextlib.suppress(BootstrapError):  # the next generation's first member writes a newer status
             self._status.check()
         self._writer.update(self._heartbeat("draining", self._reported_digest()))
-        with contextlib.suppress(BootstrapError):  # the peers will notice the silence
+        with contextlib.suppress(BootstrapError):  # the peers will detect the missing heartbeats
             self._writer.check()
 
 

@@ -34,7 +34,7 @@ class Shapes(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         kind = number % len(KINDS)
         image = self._draw(KINDS[kind], torch.Generator().manual_seed(number))
-        # The trainer seeds the random generators for each sample, so a resumed run sees the same noise.
+        # The trainer seeds the random number generators for each sample, so a resumed run sees the same noise.
         image = image + NOISE * torch.randn(image.shape)
         if self._augment:
             image = torch.rot90(image, int(torch.randint(4, ())), (1, 2))

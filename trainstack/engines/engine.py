@@ -19,10 +19,10 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class LogQuery:
-    """Which output to return.
+    """Selection of the output to return.
 
     Attributes:
-        node: Only this instance's output; empty: of all.
+        node: Only this instance's output; empty: all instances.
         rank: Only the node with this rank; None: all.
         since_seconds: Age of the oldest output.
         follow: Continue until Ctrl-C.
@@ -36,7 +36,7 @@ class LogQuery:
 
 @dataclass(frozen=True)
 class Submission:
-    """How to submit a run.
+    """Options for submitting a run.
 
     Attributes:
         stacks: Stacks to deploy; empty: all.
@@ -54,7 +54,7 @@ class Engine(Protocol):
     """Runs one training. Every method raises CommandError if the engine does not support or permit the call."""
 
     def submit(self, submission: Submission) -> None:
-        """Start or change the run, as the deployment file says, and print the result."""
+        """Start the run, or apply changes in the deployment file, and print the result."""
 
     def observe(self) -> View:
         """Return the run's status."""

@@ -10,7 +10,7 @@ import typer
 from trainstack.operate.planning import plan_for
 from trainstack.session import INVALID, CommandError
 
-if TYPE_CHECKING:  # importing the configuration would double the start of commands such as `status`
+if TYPE_CHECKING:  # importing the configuration would double the start-up time of commands such as `status`
     from stacks.config import DeploymentConfig
     from trainstack.kubernetes.plan import Plan
 

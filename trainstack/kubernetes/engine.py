@@ -80,7 +80,7 @@ class KubernetesEngine:
                 print(f"{self._file}: replacing the job; its pods save first", file=sys.stderr)
                 self._cluster.delete_job(grace_seconds(self._plan.config))
                 is_same = False
-            # A job that remains keeps its state: applying it again would start a stopped one.
+            # Do not apply an unchanged job: that would start a stopped one.
             self._cluster.apply(manifest_text(documents[:-1] if is_same else documents))
         if submission.follow:
             wait(self._look, FOREVER)
@@ -117,7 +117,7 @@ class KubernetesEngine:
         )
 
     def stop(self, *, waits: bool, as_json: bool) -> None:
-        """Suspend the job: the kubelet sends SIGTERM, and the pods save and end."""
+        """Suspend the job: the kubelet sends SIGTERM, and the pods save and exit."""
         self._cluster.suspend(self._required_running(), suspended=True)
 
         def look() -> Look:
@@ -130,7 +130,7 @@ class KubernetesEngine:
         self._done("stopped" if waits else "stop requested", as_json=as_json)
 
     def resume(self, *, waits: bool, as_json: bool) -> None:
-        """Let a suspended job continue from its newest checkpoint."""
+        """Resume a suspended job from its newest checkpoint."""
         self._cluster.suspend(self._required_running(), suspended=False)
 
         def look() -> Look:

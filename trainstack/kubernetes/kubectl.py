@@ -1,6 +1,6 @@
 """Calls kubectl and reads a run's objects.
 
-kubectl brings the user's context, credentials and plug-ins (such as `aws eks get-token`).
+kubectl uses the user's context, credentials and plug-ins (such as `aws eks get-token`).
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ class Cluster:
         self._run("apply", "--server-side", "--field-manager=trainstack", "-f=-", *self.place, text=manifests)
 
     def delete_job(self, grace_seconds: float) -> None:
-        """Delete the job and wait until its pods have saved and ended. Raises CommandError."""
+        """Delete the job and wait until its pods have saved and exited. Raises CommandError."""
         seconds = grace_seconds + DELETE_MARGIN_SECONDS
         limit = f"--timeout={seconds:.0f}s"
         options = ("--ignore-not-found", "--cascade=foreground", "--wait", limit)
         self._run("delete", self.resource, self._plan.name, *options, *self.place, seconds=seconds + 10)
 
     def suspend(self, job: dict[str, Any], *, suspended: bool) -> None:
-        """Suspend a job or let it continue. Kueue sets the field of jobs in a queue, so change their workload instead.
+        """Suspend or resume a job. Kueue sets the field of jobs in a queue, so change their workload instead.
 
         Source (2026-11): https://kueue.sigs.k8s.io/docs/concepts/workload/#active
 

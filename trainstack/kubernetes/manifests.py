@@ -21,7 +21,7 @@ from trainstack.kubernetes.pod_template import CONTAINER, labels, pod_template
 
 KINDS: dict[Flavour, str] = {"job": "Job", "jobset": "JobSet", "trainjob": "TrainJob"}
 DIGEST = "trainstack/digest"
-"""Annotation with the digest of the job. A job with another digest must be replaced, because it cannot be changed."""
+"""Annotation with the digest of the job. Jobs cannot be changed, so a job with a different digest must be replaced."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 Manifest = dict[str, Any]
 
@@ -42,7 +42,7 @@ def manifests(plan: Plan, flavour: Flavour, queue: str | None) -> list[Manifest]
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks."""
+    """Writes multi-line strings as blocks."""
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:

@@ -37,8 +37,8 @@ class PodStatus:
     """A node of the run.
 
     Attributes:
-        instance_id: Name among the control records.
-        problem: Reason for which the pod does not run, such as Unschedulable; empty if it runs.
+        instance_id: Name in the control records.
+        problem: Reason why the pod is not running, such as Unschedulable; empty if it is running.
     """
 
     name: str
@@ -167,11 +167,11 @@ def _phase(
     if ended:
         return "ended", *ended
     if job is None:
-        return "idle", "never_submitted", "the cluster has no job of this run"
+        return "idle", "never_submitted", "the cluster has no job for this run"
     active = [pod for pod in pods if pod.phase in ("Running", "Pending", "Terminating")]
     if job["spec"].get("suspend"):
         if _QUEUE in job["metadata"].get("labels", {}) and not is_deactivated:
-            return "waiting", "queued", f"the job waits in queue {job['metadata']['labels'][_QUEUE]}"
+            return "waiting", "queued", f"the job is waiting in queue {job['metadata']['labels'][_QUEUE]}"
         return ("stopping" if active else "stopped"), "stopped", "the user stopped the run"
     blocked = [pod for pod in active if pod.problem]
     running = [pod for pod in active if pod.phase == "Running"]
@@ -181,7 +181,7 @@ def _phase(
     if blocked:
         return "waiting", blocked[0].problem, f"{blocked[0].name}: {blocked[0].message or blocked[0].problem}"
     if active:
-        return "starting", "", f"{len(running)} of {len(active)} pods run"
+        return "starting", "", f"{len(running)} of {len(active)} pods are running"
     return "waiting", "no_pods", "the job has no pods yet"
 
 

@@ -58,7 +58,7 @@ def _pod(plan: Plan, queue: str | None) -> dict[str, Any]:
         "restartPolicy": "Never",  # required by a pod failure policy
         "serviceAccountName": section.service_account,
         "subdomain": plan.name,
-        # The pause container then reaps processes whose parent has ended, such as data loaders of a killed trainer.
+        # The pause container then reaps processes whose parent has exited, such as data loaders of a killed trainer.
         "shareProcessNamespace": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds(plan.config),
@@ -113,7 +113,8 @@ def _container(plan: Plan) -> dict[str, Any]:
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
-    """Return requests and limits. Extended resources and huge pages need equal ones, and the request is the default.
+    """Return requests and limits. For extended resources and huge pages, they must be equal, and the limit is the
+    default request.
 
     Source (2026-11): https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/ and
     https://kubernetes.io/docs/tasks/manage-hugepages/scheduling-hugepages/

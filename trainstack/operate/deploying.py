@@ -19,7 +19,7 @@ from trainstack.operate.verbs import LIMITED, saved
 from trainstack.operate.waiting import Look, wait
 from trainstack.session import FAILED, INVALID, REFUSED, Account, CommandError, confirm
 
-if TYPE_CHECKING:  # importing the configuration would double the start of commands such as `status`
+if TYPE_CHECKING:  # importing the configuration would double the start-up time of commands such as `status`
     from stacks.config import DeploymentConfig
 
 HARMLESS = 10

@@ -27,7 +27,7 @@ QUESTIONS: Mapping[str, tuple[str, object]] = {
     "steps": ("Optimizer steps", 20000),
     "global_batch_size": ("Sequences per step, across all GPUs", 256),
 }
-"""The question and the default for each value to ask for."""
+"""The question and the default for each value."""
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "deployment.schema.json"
 WIDTH = 118
 

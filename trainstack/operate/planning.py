@@ -10,7 +10,7 @@ from stacks.errors import BundleError
 from trainstack.operate.deploying import load
 from trainstack.session import INVALID, CommandError
 
-if TYPE_CHECKING:  # importing the configuration would double the start of commands such as `status`
+if TYPE_CHECKING:  # importing the configuration would double the start-up time of commands such as `status`
     from stacks.config import DeploymentConfig
 
 Plan = TypeVar("Plan")
@@ -24,7 +24,7 @@ def plan_for(
     Args:
         file: The deployment file. Its warnings are printed when it is loaded here.
         engine: The engine that the file must have.
-        plan_of: Makes the plan.
+        plan_of: Creates the plan.
         config: The file's contents if already loaded.
 
     Raises:

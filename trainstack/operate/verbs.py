@@ -1,4 +1,4 @@
-"""Changes of a fleet's run: `stop`, `resume`, `restart` and `retry`. Each waits until its effect is visible."""
+"""Commands that change a fleet's run: `stop`, `resume`, `restart` and `retry`. Each waits for its effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pings between supervisors: one datagram in each direction, about once per second, and one for important news.
+"""Pings between supervisors: about one datagram per second in each direction, and an additional one after changes.
 
 Heartbeats in S3 determine whether a peer is alive. Missing pongs are additional evidence that only shortens the time
 until a silent peer is considered lost (`Peer.is_silent`). For a peer that has never responded, for example because
@@ -93,7 +93,7 @@ class Pings:
             return target.since if target is not None and target.answered else None
 
     def tell(self) -> None:
-        """Tell all peers to read the control records now. The records decide; a lost datagram only costs time."""
+        """Notify all peers to read the control records now. A lost datagram only delays them."""
         with self._lock:
             addresses = [target.address for target in self._targets.values()]
         if self._socket is not None:
@@ -111,7 +111,7 @@ class Pings:
                 self._receive(own)
 
     def _next_seconds(self) -> float:
-        """Return the time until the next pings, which is shorter while a peer that has answered before does not."""
+        """Return the time until the next pings, which is shorter while a peer has stopped replying."""
         now, share = time.monotonic(), MISSING_PING_SECONDS / PING_SECONDS
         with self._lock:
             is_missing = any(

@@ -53,9 +53,9 @@ class GenerationRecord:
     """A generation, with its `members` in rank order. The first member is the master.
 
     Attributes:
-        survivors: Number of members, first in rank order, whose trainers continue from memory. 0: all trainers start,
-            from the newest checkpoint.
-        planned: Whether the trainers of the generation before it can all take part in the change.
+        survivors: Number of members, first in rank order, whose trainers continue from memory. 0: all trainers start
+        from the newest checkpoint. planned: Whether all trainers of the preceding generation can take part in the
+        change.
     """
 
     generation: _Generation

@@ -1,4 +1,4 @@
-"""Runs one program, and kills all its descendants at the end: a small process between the supervisor and the launcher.
+"""A small process between the supervisor and the launcher: runs one program, and then kills all of its descendants.
 
 It runs as a script, does not import this package, and starts within milliseconds:
 

@@ -22,7 +22,7 @@ from bootstrap.supervise.membership.records import GenerationRecord
 from hardware import instance_type
 
 EXITS = "exits"
-"""Name of the folder, in a generation's run directory, with the launcher's records of ranks that have ended."""
+"""Name of the folder, in a generation's run directory, with the launcher's records of ranks that have exited."""
 # Source: linux/sockios.h
 _SIOCGIFADDR = 0x8915
 _IS_LINUX = sys.platform.startswith("linux")

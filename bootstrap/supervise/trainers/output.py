@@ -8,7 +8,7 @@ from pathlib import Path
 
 INTERVAL_SECONDS = 1.0
 BYTES_PER_SECOND = 4096
-"""Average limit. CloudWatch Logs bills ingestion by volume: 4 KiB/s is 10 GB per node and month."""
+"""Average limit. CloudWatch Logs bills ingestion by volume: 4 KiB/s is 10 GB per node per month."""
 BURST_BYTES = 32_768
 """Burst limit. The tracebacks of 8 ranks fit, and an event in JSON stays below 200,000 bytes."""
 

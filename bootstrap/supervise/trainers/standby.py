@@ -69,7 +69,7 @@ class Standby:
         return kind not in (self._kind, self._failed)
 
     def create(self, kind: Kind, interpreter: str, environment: Mapping[str, str], directory: Path) -> None:
-        """End the existing standby, if any, and create one that imports and then waits."""
+        """Stop the existing standby, if any, and create one that imports and then waits."""
         self._end_waiting()
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
@@ -152,7 +152,7 @@ class Standby:
         return process
 
     def end(self) -> None:
-        """End the waiting standby, and close the started standby's socket."""
+        """Stop the waiting standby, and close the started standby's socket."""
         self._end_waiting()
         if self._started is not None:
             self._started.close()

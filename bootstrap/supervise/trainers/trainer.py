@@ -28,7 +28,7 @@ from bootstrap.system import System
 logger = logging.getLogger(__name__)
 
 HANDOVER, FORMED = "generation.json", "formed"
-"""The file for the ranks with the next generation, and the folder with each rank's answer. See docs/architecture.md."""
+"""The file that passes the next generation to the ranks, and the folder with the ranks' confirmations."""
 LOG_TAIL_BYTES = 4000
 # Time for the other ranks to write their outcomes after the first rank fails.
 SIBLING_GRACE_SECONDS = 5.0
@@ -116,7 +116,7 @@ class Trainer:
         self._system.write_atomic(self._directory / "save", "{}")
 
     def hand_over(self, record: GenerationRecord, rank: int | None) -> None:
-        """Ask the ranks to change to another generation in place. `rank` is None if this node leaves."""
+        """Request that the ranks switch to another generation in place. `rank` is None if this node leaves."""
         text = {
             "schema_version": 1,
             "generation": record.generation,
@@ -134,9 +134,9 @@ class Trainer:
         self._system.write_atomic(self._directory / HANDOVER, json.dumps(text))
 
     def formed(self) -> int | None:
-        """Return the generation of the ranks, or None if one of them is not in its training loop, or cannot change.
+        """Return the generation of the ranks, or None if one of them is not in its training loop or cannot switch.
 
-        If it is the one that was handed over, the ranks' outcomes are now those of that generation.
+        If it is the requested generation, the ranks' outcomes are read from that generation from now on.
         """
         found = set()
         for local in range(len(self._launched_ranks)):
@@ -160,7 +160,7 @@ class Trainer:
         """Return the generation's result on this node, or None while a process is running.
 
         The ranks' outcome files take precedence, because they are more precise than exit codes. The launcher does not
-        end the other ranks when one ends, so this method ends them if the rank did not finish or stop.
+        terminate the other ranks when one exits, so this method does so if that rank did not finish or stop.
         """
         if self._killed is not None:
             return self._killed
@@ -239,7 +239,7 @@ class Trainer:
         return now > self._grace_until
 
     def _outcomes(self) -> dict[int, Mapping[str, Any]]:
-        """Return the outcomes by this node's ranks in the generation that has been formed."""
+        """Return the outcomes of this node's ranks in the generation that they have formed."""
         found: dict[int, Mapping[str, Any]] = {}
         parts = [(self._generation, self._ranks), *([] if self._pending is None else [self._pending])]
         for generation, ranks in parts:
@@ -256,7 +256,7 @@ class Trainer:
         return found
 
     def _exits(self) -> dict[int, int]:
-        """Return the exit codes of the ranks that have ended, from the launcher's records."""
+        """Return the exit codes of the ranks that have exited, from the launcher's records."""
         found: dict[int, int] = {}
         for rank, launched in zip(self._ranks, self._launched_ranks, strict=True):
             text = self._system.read(self._directory / EXITS / f"rank-{launched:05d}.json")
@@ -301,7 +301,7 @@ class Trainer:
         return ""
 
     def finish(self) -> None:
-        """Wait for the end of all processes, which `poll` may have requested."""
+        """Wait until all processes have exited, which `poll` may have requested."""
         if self._process is not None and self._process.poll() is None:
             self._end()
 
