@@ -94,7 +94,7 @@ goodput: install ## replay spot traces with the real save and gang policies [TRA
 	@test -n "$(TRACES)" || { echo 'make goodput: set TRACES=folder; see python -m benchmarks.goodput --help'; exit 2; }
 	python -m benchmarks.goodput $(if $(wildcard build/bench/checkpoint.json),--checkpoint build/bench/checkpoint.json) $(TRACES)
 
-spot-economics: install ## compare the costs of policies for places on priced spot traces [TRACES=folder]
+spot-economics: install ## compare the costs of placement policies on priced spot traces [TRACES=folder]
 	@test -n "$(TRACES)" || { echo 'make spot-economics: set TRACES=folder; see python -m benchmarks.spot_economics --help'; exit 2; }
 	python -m benchmarks.spot_economics $(TRACES)
 
@@ -210,7 +210,7 @@ synth: install ## synthesize the templates [CONFIG=config/x.yaml]
 	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) synth $(STACKS) --quiet -c config=$(CONFIG)
 
-diff: install ## explain what a deploy would do [CONFIG=...] [AGAINST=deployed|REVISION|FOLDER]
+diff: install ## explain the effects of a deploy [CONFIG=...] [AGAINST=deployed|REVISION|FOLDER]
 	python -m stacks bundle $(CONFIG) --locked
 	@# The review's exit code is for pipelines: make would report a review that needs approval as an error.
 	python -m trainstack config diff $(CONFIG) --against $(AGAINST) --exit-zero
@@ -219,10 +219,10 @@ cdk-diff: install ## show the CDK's raw template diff [CONFIG=...] [STACKS=Train
 	python -m stacks bundle $(CONFIG) --locked
 	$(CDK) diff $(STACKS) -c config=$(CONFIG)
 
-deploy: install ## review, then deploy to the AWS account that your credentials belong to [CONFIG=...] [STACKS=TrainingStack] [APPROVED=20|30|40: do not ask]
+deploy: install ## review, then deploy to the AWS account that your credentials belong to [CONFIG=...] [STACKS=TrainingStack] [APPROVED=20|30|40: do not prompt]
 	python -m trainstack up $(CONFIG) $(filter-out --all,$(STACKS)) $(if $(APPROVED),--approved $(APPROVED)) --no-follow
 
-destroy: install ## delete the fleet, network and alarms; list the remaining data with its monthly price [CONFIG=...] [YES=1: do not ask]
+destroy: install ## delete the fleet, network and alarms; list the remaining data with its monthly price [CONFIG=...] [YES=1: do not prompt]
 	python -m trainstack down $(CONFIG) $(if $(YES),--yes)
 
 clean: ## stop the embedded cloud and delete build outputs, but keep .venv and node_modules

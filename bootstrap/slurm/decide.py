@@ -28,9 +28,9 @@ class Seen:
         nodes: Nodes of the job, in order.
         lost: Nodes that Slurm reports as down or not responding.
         avoided: Nodes with a spot notice or with faults.
-        stopping: Reasons of nodes that received a signal or a request to stop.
+        stopping: Reasons reported by nodes that received a signal or a request to stop.
         has_failed_node: Whether a node failed before the others were signalled.
-        reason: Reason for which the job script was signalled; empty if it was not.
+        reason: Reason why the job script was signalled; empty if it was not.
         cancelled: Whether the user cancelled the job.
         stopped: Whether the user stopped the run.
         failures: Consecutive failed generations before this one.

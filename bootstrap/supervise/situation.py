@@ -43,8 +43,8 @@ class Active:
         stop_deadline: The same deadline on the monotonic clock, computed at the time of the request.
         result: Result on this node, or None until the trainers have exited.
         ended_at: Time when the trainers exited.
-        is_formed: Whether this node's trainers can change to another generation in place.
-        pending: The record that the trainers have been asked to change to.
+        is_formed: Whether this node's trainers can switch to another generation in place.
+        pending: The record of the generation that the trainers were requested to switch to.
         handed_at: Time of that request.
         changing_since: Time when this node detected that the members have to change.
     """

@@ -154,7 +154,7 @@ def test_cost_explorer_is_compared_with_the_ledger(deployed: Any, monkeypatch: p
     monkeypatch.setattr(cost_command.boto3, "client", client)
     done = run("x", "--actual")
     assert done.exit_code == 0, done.output
-    assert "2.75 USD for instances, +0.15 USD against the ledger" in done.stdout
+    assert "2.75 USD for instances, +0.15 USD compared with the ledger" in done.stdout
     assert "2 requests cost 0.02 USD" in done.stdout
     assert made == [("ce", "us-east-1")] and real is not client
     assert explorer.asked[0]["Filter"] == {"Tags": {"Key": "trainstack:deployment", "Values": ["x"]}}

@@ -122,7 +122,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
         found = result["actual"]
         lines.append(
             f"Cost Explorer: {found['compute_usd']:,.2f} USD for instances, {found['difference_usd']:+,.2f} USD "
-            f"against the ledger; it lags by up to a day. {found['requests']} requests cost "
+            f"compared with the ledger; Cost Explorer lags by up to a day. {found['requests']} requests cost "
             f"{found['requests_usd']:.2f} USD"
         )
         lines += [f"  {service}: {usd:,.2f} USD" for service, usd in sorted(found["usd_by_service"].items())]
