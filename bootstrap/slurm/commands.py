@@ -87,7 +87,7 @@ def lost_nodes(nodes: Sequence[str]) -> frozenset[str]:
 
 
 def usable_nodes(partition: str) -> frozenset[str]:
-    """Return a partition's (or all) nodes that are not lost, drained or reserved. Raises SlurmError."""
+    """Return the nodes of a partition (empty: of all) that are usable. Raises SlurmError."""
     command = ["sinfo", "--noheader", "--Node", "--format", "%N %T", *(["--partition", partition] if partition else [])]
     usable = set()
     for line in call(*command).splitlines():

@@ -194,7 +194,7 @@ class Job:
         return frozenset(marked(generation, "leaving")) | frozenset(marked(generation, "unhealthy"))
 
     def _stopping(self, generation: int) -> tuple[str, ...]:
-        """Return the reasons why nodes are stopping.
+        """Return the reasons reported by the nodes that are stopping.
 
         After a failure, srun sends SIGTERM to the other nodes, which they cannot distinguish from a preemption. Slurm's
         PreemptTime is set only after a preemption.

@@ -6,7 +6,7 @@ runs/<run>/stopped                  `trainstack stop`: no job trains
 runs/<run>/finished.json, failed.json            the end of the run
 runs/<run>/successors/<job id>      number of the job that continues a job
 runs/<run>/generations/<number %08d>/            one launch of the trainers
-    claim.json                      the job and the nodes that made the launch
+    claim.json                      the job and the nodes of the launch
     stop                            a request to save and stop: its reason
     stopping-<node>.json            a node that is stopping, and its reason
     leaving-<node>.json             a node with a spot interruption notice

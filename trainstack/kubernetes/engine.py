@@ -60,7 +60,8 @@ class KubernetesEngine:
         return self._client
 
     def submit(self, submission: Submission) -> None:
-        """Upload the code and apply the manifests. A job that must change is deleted first, and its pods save."""
+        """Upload the code and apply the manifests. A job that must be replaced is deleted first, so that its pods
+        save."""
         if submission.stacks or submission.approved > 10:
             raise CommandError(
                 INVALID, f"{self._file}: engine kubernetes has no stacks and no review; remove the options"

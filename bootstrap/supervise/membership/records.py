@@ -54,8 +54,8 @@ class GenerationRecord:
 
     Attributes:
         survivors: Number of members, first in rank order, whose trainers continue from memory. 0: all trainers start
-        from the newest checkpoint. planned: Whether all trainers of the preceding generation can take part in the
-        change.
+            from the newest checkpoint.
+        planned: Whether all trainers of the preceding generation can take part in the change.
     """
 
     generation: _Generation
