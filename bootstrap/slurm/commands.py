@@ -87,7 +87,7 @@ def lost_nodes(nodes: Sequence[str]) -> frozenset[str]:
 
 
 def usable_nodes(partition: str) -> frozenset[str]:
-    """Return the nodes of a partition (empty: of all) that are usable. Raises SlurmError."""
+    """Return the nodes of a partition (empty: all) that are not lost, drained or reserved. Raises SlurmError."""
     command = ["sinfo", "--noheader", "--Node", "--format", "%N %T", *(["--partition", partition] if partition else [])]
     usable = set()
     for line in call(*command).splitlines():
