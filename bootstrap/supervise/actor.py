@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from bootstrap.boot_steps.code import remove_other_code
@@ -16,16 +16,12 @@ from bootstrap.events.schema import (
     GenerationStarted,
     NodeLeaving,
     RunFinished,
-    StandbyReady,
     TrainerOutput,
 )
 from bootstrap.events.schema import Trainer as TrainerRecord
 from bootstrap.imds import InstanceIdentity
-from bootstrap.interpreter import find_interpreter
 from bootstrap.supervise.anomalies import ELECTION_REMEDY, GENERATION_REMEDIES
-from bootstrap.supervise.decide import is_anyone_training
 from bootstrap.supervise.membership.records import GenerationRecord, RunOutcome
-from bootstrap.supervise.membership.scope import RunScope
 from bootstrap.supervise.monitors import Board
 from bootstrap.supervise.run_loading import RunLoader
 from bootstrap.supervise.saved_state import SavedState, save_state
@@ -47,16 +43,14 @@ from bootstrap.supervise.situation import (
     Start,
 )
 from bootstrap.supervise.trainers.launch import (
-    Launch,
     LaunchCommand,
     free_port,
-    launcher_arguments,
     launcher_command,
     trainer_environment,
 )
 from bootstrap.supervise.trainers.results import Results
-from bootstrap.supervise.trainers.standby import PAUSE_SECONDS, STANDBY_LOG, Kind, Standby
-from bootstrap.supervise.trainers.trainer import Trainer, WarmStart, remove_old_directories
+from bootstrap.supervise.trainers.trainer import Trainer, remove_old_directories
+from bootstrap.supervise.warm_starts import WarmStarts
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +77,7 @@ class Actor:
         self._identity = identity
         self._loader = loader
         self._command = command
-        self._standby = Standby(context.layout.root / STANDBY_LOG) if command is launcher_command else None
+        self.warm = WarmStarts(context, board, identity, loader, is_enabled=command is launcher_command)
         self.results = Results(context)
         self._not_before = 0.0
         self._lost_election = 0
@@ -197,81 +191,18 @@ class Actor:
         if self.trainer is not None and self.active is not None and self.active.result is None:
             self.trainer.kill("failed", "the supervisor exited")
         self.results.finish(UPLOAD_LIMIT_SECONDS)
-        if self._standby is not None:
-            self._standby.end()
-
-    def keep_standby(self) -> None:
-        """Create a standby for the next generation when the current trainers no longer need all cores."""
-        run, board, active = self._board.run, self._board, self.active
-        if self._standby is not None and (seconds := self._standby.take_import_seconds()) is not None:
-            self._context.events.emit(StandbyReady(round(seconds, 3)))
-        if self._standby is None or run is None or self._loader.loaded_digest != run.digest():
-            return
-        if board.notice is not None or board.scale_in_since_unix is not None or self.judgement is not None:
-            return
-        if active is not None:
-            busy_until = max(active.started_at, self._standby.imported_at())
-            if self._context.system.monotonic_seconds() - busy_until < PAUSE_SECONDS:
-                return
-        kind = _kind(run)
-        if not self._standby.needs(kind):
-            return
-        placeholder = GenerationRecord(
-            0, run.digest(), (), self._identity.private_address, 0, self._identity.instance_id
-        )
-        launch = self._launch(run, placeholder, 0)
-        environment = trainer_environment(launch, self._context.system.environment())
-        self._standby.create(kind, launch.interpreter, environment, self._context.layout.root)
-
-    def is_warming(self, scope: RunScope | None) -> bool:
-        """Return True if this node is not ready to take part yet because its standby is not ready.
-
-        A node that joins a training gang waits until its standby has finished its imports, because the gang keeps
-        training. If no node is training, it waits only for the standby's first byte: a standby that is still importing
-        can be used, but a cold start would compete with it for the cores. A member of the newest generation starts
-        immediately, with a cold start if necessary.
-        """
-        if self._standby is None:
-            return False
-        peers, observed_at, newest, _ = scope.view() if scope is not None else ((), None, None, None)
-        if newest is not None and newest.rank_of(self._identity.instance_id) is not None:
-            return False
-        newest_generation = newest.generation if newest is not None else 0
-        timings = self._context.node.supervise
-        if observed_at is None or is_anyone_training(peers, newest_generation, timings):
-            return self._standby.is_warming()
-        return self.last_generation == 0 and self._standby.is_silent()
-
-    def _launch(self, run: RunDocument, record: GenerationRecord, rank: int) -> Launch:
-        return Launch(
-            node=self._context.node,
-            run=run,
-            record=record,
-            rank=rank,
-            address=self._identity.private_address,
-            interpreter=find_interpreter(self._context),
-            layout=self._context.layout,
-            instance_type=self._identity.instance_type,
-        )
-
-    def _warm_start(self, launch: Launch, environment: Mapping[str, str]) -> WarmStart | None:
-        standby = self._standby
-        if standby is None:
-            return None
-        return lambda directory, log: standby.start(
-            _kind(launch.run), launcher_arguments(launch), environment, directory, log
-        )
+        self.warm.end()
 
     def _start(self, action: Start) -> None:
         run, record = self._board.run, action.record
         if run is None or run.digest() != record.run_digest:  # the run document has changed since the decision
             return
-        launch = self._launch(run, record, action.rank)
+        launch = self.warm.plan(run, record, action.rank)
         remove_old_directories(launch.directory.parent, MAX_RUN_DIRECTORIES)
         remove_other_code(self._context, frozenset({run.code.sha256}))
         self.trainer = Trainer(self._context.system, launch.directory, launch.global_ranks, record.generation)
         environment = trainer_environment(launch, self._context.system.environment())
-        self.trainer.start(self._command(launch), environment, run.training, self._warm_start(launch, environment))
+        self.trainer.start(self._command(launch), environment, run.training, self.warm.start(launch, environment))
         self._run = run
         if record.survivors:
             self.trainer.hand_over(record, action.rank)
@@ -394,7 +325,3 @@ class Actor:
             return True
         self._not_before = now + self._context.node.supervise.poll_seconds
         return False
-
-
-def _kind(run: RunDocument) -> Kind:
-    return Kind(run.code.sha256, run.processes_per_node)

@@ -192,7 +192,7 @@ class Supervisor:
             if failure is not None:
                 raise failure
         self._choose_scope()
-        self._actor.keep_standby()
+        self._actor.warm.keep(self._actor.active, is_concluded=self._actor.judgement is not None)
         self._follow()
         situation = self._situation()
         self._anomalies.check(situation)
@@ -321,7 +321,7 @@ class Supervisor:
         return None if self._is_warming() else self._loader.loaded_digest
 
     def _is_warming(self) -> bool:
-        return self._actor.is_warming(self._board.scope)
+        return self._actor.warm.is_warming(self._board.scope, self._actor.last_generation)
 
     def _reported_digest(self) -> str:
         """Return the heartbeat's digest: that of the active run or of a run that is ready, or an empty string."""

@@ -22,7 +22,7 @@ LAYERS: dict[str, list[str]] = {
         "monitors run_status situation",
         "in_place",
         "decide gpu_watches trainers",
-        "anomalies",
+        "anomalies warm_starts",
         "actor",
         "supervisor",
     ],

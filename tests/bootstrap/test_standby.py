@@ -179,22 +179,22 @@ def test_only_a_node_that_joins_a_training_gang_waits_for_the_imports(account: A
 
     try:
         see(None, {})
-        assert actor.is_warming(scope)  # a standby is about to be created
-        actor.keep_standby()
+        assert actor.warm.is_warming(scope, 0)  # a standby is about to be created
+        actor.warm.keep(None, is_concluded=False)
         wait(lambda: (root / "pid").exists())
-        assert actor.is_warming(scope)  # no first byte yet: the start would be cold
+        assert actor.warm.is_warming(scope, 0)  # no first byte yet: the start would be cold
         (root / "mute").unlink()
-        wait(lambda: not actor.is_warming(scope))  # no node trains: it can be started while it imports
-        assert actor.is_warming(None)  # no observation yet
+        wait(lambda: not actor.warm.is_warming(scope, 0))  # no node trains: it can be started while it imports
+        assert actor.warm.is_warming(None, 0)  # no observation yet
         see(generation(1, YOU), TRAINS)
-        assert actor.is_warming(scope)
+        assert actor.warm.is_warming(scope, 0)
         see(generation(1, YOU), {})  # no peers
-        assert not actor.is_warming(scope)
+        assert not actor.warm.is_warming(scope, 0)
         see(generation(2, YOU, ME), TRAINS)  # this node is a member
-        assert not actor.is_warming(scope)
+        assert not actor.warm.is_warming(scope, 0)
         see(generation(3, YOU), TRAINS)
-        assert actor.is_warming(scope)
+        assert actor.warm.is_warming(scope, 0)
         (root / "slow").unlink()
-        wait(lambda: not actor.is_warming(scope))
+        wait(lambda: not actor.warm.is_warming(scope, 0))
     finally:
         actor.end_trainer()
