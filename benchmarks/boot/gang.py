@@ -128,10 +128,9 @@ class Gang:
             self._forget(node)
 
     def close(self) -> None:
-        """End all nodes."""
-        for node in self.nodes:
-            node.close()
-        self.nodes.clear()
+        """End all nodes; their files remain readable."""
+        for node in list(self.nodes):
+            self._forget(node)
 
     def _forget(self, node: Node) -> None:
         node.close()

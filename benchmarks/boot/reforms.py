@@ -40,7 +40,10 @@ class Reform:
 def leave(gang: Gang) -> Reform:
     """Send the last node a notice."""
     node = _last(gang)
-    return _measure(gang, lambda: node.metadata.give_notice(20.0), len(gang.nodes) - 1, node)
+    reform = _measure(gang, lambda: node.metadata.give_notice(20.0), members_of(gang) - 1)
+    gang.wait("the exit of the node", lambda: node.process.poll() is not None)
+    gang.forget_exited()
+    return reform
 
 
 def kill_process(gang: Gang) -> Reform:
@@ -51,13 +54,13 @@ def kill_process(gang: Gang) -> Reform:
         for pid in node.trainers():
             os.kill(pid, signal.SIGKILL)
 
-    return _measure(gang, kill, len(gang.nodes) - 1, node)
+    return _measure(gang, kill, members_of(gang) - 1)
 
 
 def cut_off(gang: Gang) -> Reform:
     """Lose the last node without letting it send a packet."""
     node = _last(gang)
-    return _measure(gang, lambda: gang.lose(node), len(gang.nodes) - 1, node)
+    return _measure(gang, lambda: gang.lose(node), members_of(gang) - 1)
 
 
 def join(gang: Gang) -> Reform:
@@ -66,7 +69,7 @@ def join(gang: Gang) -> Reform:
     def launch() -> None:
         gang.launch()
 
-    return _measure(gang, launch, len(gang.nodes) + 1, None)
+    return _measure(gang, launch, members_of(gang) + 1)
 
 
 REFORMS: dict[str, Callable[[Gang], Reform]] = {
@@ -105,7 +108,7 @@ def _last(gang: Gang) -> Node:
     return gang.nodes[-1]
 
 
-def _measure(gang: Gang, disturb: Callable[[], None], members: int, victim: Node | None) -> Reform:
+def _measure(gang: Gang, disturb: Callable[[], None], members: int) -> Reform:
     starts = len(records_of(gang, "start"))
     disturbed = time.time()
     disturb()
@@ -119,8 +122,6 @@ def _measure(gang: Gang, disturb: Callable[[], None], members: int, victim: Node
     numbers = [int(each["step"]) for each in steps]
     changes = [each for each in records_of(gang, "reform") if float(each["unix_seconds"]) >= disturbed]
     seconds = {} if not changes else {k: v for k, v in changes[0].items() if k.endswith("seconds") and k[0] != "u"}
-    if victim is not None:
-        gang.forget_exited()
     return Reform(
         pause_seconds=longest - statistics.median(gap for gap, _ in gaps),
         next_step_seconds=ended - disturbed,
