@@ -110,7 +110,7 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
         from training.loop.job import Job
         from training.loop.trainer import Progress, train
 
-        progress = Progress(generation=options.generation)
+        progress = Progress(generation=options.generation, rank=rank)
         job = Job(
             config,
             options.dataset,
@@ -152,5 +152,5 @@ def _train_to_outcome(options: argparse.Namespace, interruption: Interruption, r
         except TrainingError as error:
             logger.error("%s", error)
     if progress is not None:  # the gang may have been re-formed since the start
-        options.generation, rank = progress.generation, int(os.environ.get("RANK", rank))
+        options.generation, rank = progress.generation, progress.rank
     return Outcome(options.generation, rank, ending, step, checkpoint_step, message, trace)

@@ -42,3 +42,49 @@ def run_rank_behind(arguments: list[str], environment: dict[str, str], stderr: s
 
     setattr(Gang, "pass_gate", pass_gate)  # noqa: B010
     run_rank(arguments, environment, stderr)
+
+
+def run_rank_that_cannot_prime(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
+    """Run a trainer process whose first change fails after it has got its new rank. Its limit is shorter than usual."""
+    from training.loop.reforming import change, state
+
+    def prime(self: state.StateInMemory) -> None:
+        raise RuntimeError("gloo: an error injected while priming")
+
+    setattr(state.StateInMemory, "prime", prime)  # noqa: B010
+    change.LIMIT_SECONDS = 2.0
+    run_rank(arguments, environment, stderr)
+
+
+def run_rank_that_hangs(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
+    """Run a trainer process that hangs in its first change, in a call without a limit."""
+    import threading
+
+    from training.loop.reforming import change, state
+
+    def claim(self: state.StateInMemory) -> None:
+        threading.Event().wait()
+
+    setattr(state.StateInMemory, "claim", claim)  # noqa: B010
+    change.LIMIT_SECONDS = 2.0
+    run_rank(arguments, environment, stderr)
+
+
+def run_rank_that_dies(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
+    """Run a trainer process that dies when it connects to the ranks that it joins."""
+    from training.process.distributed import Gang
+
+    def assemble(*values: Any) -> None:
+        os._exit(9)
+
+    setattr(Gang, "assemble", assemble)  # noqa: B010
+    run_rank(arguments, environment, stderr)
+
+
+RANKS = {
+    "usual": run_rank,
+    "behind": run_rank_behind,
+    "cannot prime": run_rank_that_cannot_prime,
+    "hangs": run_rank_that_hangs,
+    "dies": run_rank_that_dies,
+}

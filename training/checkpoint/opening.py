@@ -93,10 +93,11 @@ def reopen_store(
     generation: int,
     retention: Retention,
     committed_step: int | None,
+    earlier: CheckpointWriter,
 ) -> CheckpointWriter:
-    """Take over a run's store for a generation that continues from memory, and start this rank's writer.
+    """Take over a run's store for a generation that continues from memory; return this rank's writer.
 
-    All ranks make the same call, after calling :meth:`CheckpointWriter.abandon` on the earlier writer.
+    All ranks make the same call. If the earlier writer is idle, it is used again. Otherwise, another one is started.
 
     Raises:
         StoreError: The store cannot be read.
@@ -121,14 +122,19 @@ def reopen_store(
         threads=placement.threads,
         yields=placement.shares_cores,
     )
-    writer = _start_writer(gang, backend, state, plan, log[0] if log else None, placement)
+    right = log[0] if log else None
+    writer = earlier
+    if not (earlier.release() and earlier.renew(plan, right, gang.store)):
+        writer = _start_writer(gang, backend, state, plan, right, placement)
     writer.committed_step = committed_step
     return writer
 
 
 def no_writer(backend: Backend) -> CheckpointWriter:
     """Return the writer of a rank that has not joined its gang yet. :func:`reopen_store` replaces it."""
-    return CheckpointWriter(backend, SavePlan(rank=0, world_size=1, fence=0), None)
+    writer = CheckpointWriter(backend, SavePlan(rank=0, world_size=1, fence=0), None)
+    writer.abandon()
+    return writer
 
 
 def _start_writer(

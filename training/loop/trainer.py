@@ -18,7 +18,7 @@ from training.loop.interruption import Interruption
 from training.loop.job import Job
 from training.loop.lr_schedule import learning_rate
 from training.loop.non_finite import require_same_parameters, where_it_began
-from training.loop.reforming import LeftGangError, Reforming
+from training.loop.reforming.change import LeftGangError, Reforming
 from training.loop.reporting import report_start, write_records
 from training.loop.rollback import roll_back
 from training.loop.run import Run
@@ -34,7 +34,7 @@ from training.process.execution import set_up_process
 from training.process.garbage_collection import GarbageCollection
 from training.process.network_check import check_network
 from training.process.out_of_memory import explain_out_of_memory, is_out_of_memory
-from training.process.outcome import Ending
+from training.process.outcome import Ending, Outcome
 from training.process.reform.connections import is_broken_collective
 
 
@@ -46,11 +46,13 @@ class Progress:
         step: optimizer steps completed.
         checkpoint_step: step of the newest checkpoint known to be committed.
         generation: the gang's generation.
+        rank: this process's rank in it.
     """
 
     step: int | None = None
     checkpoint_step: int | None = None
     generation: int = 0
+    rank: int = 0
 
 
 def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: Progress) -> tuple[Ending, str]:
@@ -197,6 +199,11 @@ class Loop:
         self._progress.step, self._progress.checkpoint_step = self.run.state.step, carried["committed_step"]
         self.saves.restart(carried["due"])
 
+    def ending(self) -> Outcome:
+        """Return this rank's outcome if a change fails: until the change has ended, it is one of the old generation."""
+        progress = self._progress
+        return Outcome(progress.generation, progress.rank, "not_reformed", progress.step, progress.checkpoint_step)
+
     def join(self) -> bool:
         """Join the running gang; return True to stop now."""
         if self.reforming is None:
@@ -213,7 +220,7 @@ class Loop:
 
     def _go_on(self) -> bool:
         """Finish the work between two steps that the gang's change interrupted."""
-        self._progress.generation = self.run.generation
+        self._progress.generation, self._progress.rank = self.run.generation, self.run.gang.rank
         self._step_ended = time.monotonic()
         return self._act(ControlFlags()) if self._is_between else False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -56,9 +57,11 @@ class Replica:
         self._own_buffers: list[str] = []
         self.replicate()
 
-    def disband(self) -> None:
-        """Drop DDP, and with it every reference to the process group."""
+    def disband(self) -> bool:
+        """Drop DDP, and with it every reference to the process group; return True if something still refers to DDP."""
+        remains = None if self._replicated is None else weakref.ref(self._replicated)
         self._replicated = None
+        return remains is not None and remains() is not None
 
     def replicate(self, *, is_equal: bool = False) -> None:
         """Wrap the model in DDP for the gang's current ranks.

@@ -76,7 +76,7 @@ def test_logs_the_phases_of_a_save_that_blocked_training(
     writer = start(MemoryBackend())
     save(writer, 1)
     assert "blocked training" not in caplog.text
-    monkeypatch.setattr("training.checkpoint.save.writer.LONG_SECONDS", 0)
+    monkeypatch.setattr("training.checkpoint.save.progress.LONG_SECONDS", 0)
     save(writer, 2)
     for text in ("saving step 2 blocked", ": layout 0.", ", allocation 0.", ", copy 0.", ", submission 0."):
         assert text in caplog.text

@@ -26,7 +26,7 @@ from training.checkpoint.save.host_buffer import HostBuffer
 from training.checkpoint.save.parts import PartSetAside
 from training.checkpoint.save.progress import SaveProgress
 from training.checkpoint.save.rank_save import SavePlan, Saver, SaveRequest
-from training.checkpoint.save.writer_process import Cancel, Finished, NewBuffer, Report, Setup, save_and_report
+from training.checkpoint.save.writer_process import Cancel, Finished, NewBuffer, Renewal, Report, Setup, save_and_report
 from training.checkpoint.storage.backend import Backend
 from training.errors import StoreError
 from training.process.children import STOP_SIGNALS
@@ -61,6 +61,13 @@ class SaveExecutor(Protocol):
 
         Raises:
             StoreError: The executor died, and its save was lost.
+        """
+
+    def renew(self, plan: SavePlan, log: LogWriter | None) -> None:
+        """Save for another generation from now on. No save is in flight.
+
+        Raises:
+            StoreError: The executor died.
         """
 
     def close(self) -> None:
@@ -107,6 +114,7 @@ class ThreadExecutor:
     """Runs saves in a thread in this process. Works with any backend, but killing the trainer loses the save."""
 
     def __init__(self, backend: Backend, plan: SavePlan, log: LogWriter | None) -> None:
+        self._backend = backend
         self._saver = Saver(backend, plan, log)
         self._cancel = threading.Event()
         self._messages: queue.Queue[Report] = queue.Queue()
@@ -143,6 +151,10 @@ class ThreadExecutor:
                     self.progress = message
                 case PartSetAside():
                     self.set_aside.append(message)
+
+    def renew(self, plan: SavePlan, log: LogWriter | None) -> None:
+        """Use the plan for all further saves."""
+        self._saver = Saver(self._backend, plan, log)
 
     def close(self) -> None:
         """Do nothing, because the thread ends with its save."""
@@ -219,6 +231,13 @@ class ProcessExecutor:
                     self.progress = message
                 case PartSetAside():
                     self.set_aside.append(message)
+
+    def renew(self, plan: SavePlan, log: LogWriter | None) -> None:
+        """Send the new plan: starting another process would cost a second of CPU time on every rank."""
+        try:
+            self._connection.send(Renewal(plan, None if log is None else log.right))
+        except OSError as error:
+            raise self._died() from error
 
     def close(self) -> None:
         """Close the connection, and wait until the process has completed its save and exited."""

@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 logger = logging.getLogger(__name__)
 
+LONG_SECONDS = 5
+"""If a save blocks the training loop for longer than this, a breakdown of the time is logged."""
 REPORT_SECONDS = 3.0
 """Time between reports. Progress of shorter saves is not reported."""
 
@@ -94,3 +97,24 @@ def reported(meter: ProgressMeter, report: Callable[[SaveProgress], None]) -> It
     finally:
         done.set()
         thread.join()
+
+
+def warn_if_long(step: int, times: list[float]) -> None:
+    """If a save blocked the training loop for a long time, log the duration of each phase.
+
+    Args:
+        step: optimizer steps completed in the saved state.
+        times: monotonic seconds at the four phases' boundaries.
+    """
+    if times[-1] - times[0] < LONG_SECONDS:
+        return
+    phases = ("layout", "allocation", "copy", "submission")
+    durations = ", ".join(
+        f"{phase} {end - begin:.1f} s" for phase, (begin, end) in zip(phases, pairwise(times), strict=True)
+    )
+    logger.warning(
+        "saving step %d blocked training for %.1f s: %s; this machine may be short of memory or CPU time",
+        step,
+        times[-1] - times[0],
+        durations,
+    )

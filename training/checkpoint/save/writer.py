@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -26,7 +25,7 @@ from training.checkpoint.manifest import Manifest
 from training.checkpoint.save.executors import Placement, ProcessExecutor, SaveExecutor, ThreadExecutor
 from training.checkpoint.save.host_buffer import HostBuffer
 from training.checkpoint.save.parts import PartSetAside
-from training.checkpoint.save.progress import SaveProgress
+from training.checkpoint.save.progress import SaveProgress, warn_if_long
 from training.checkpoint.save.rank_save import SavePlan, SaveRequest, SaveResult
 from training.checkpoint.save.writer_process import Finished
 from training.checkpoint.storage.backend import Backend
@@ -37,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 5
 """Maximum time for a cancelled save to end: the transfer time of the chunks in flight."""
-LONG_SECONDS = 5
-"""If a save blocks the training loop for longer than this, a breakdown of the time is logged."""
 PEER_POLL_SECONDS = 0.25
 """Interval at which rank 0 checks for another rank's failure while it waits for a save."""
 RANK_FAILURE_KEY = "save/rank-failure"
@@ -125,6 +122,7 @@ class CheckpointWriter:
         self.last_started_step: int | None = None
         self.blocked_seconds = 0.0
         self.on_abandon: Callable[[], None] = lambda: None
+        self._is_abandoned = False
 
     @property
     def is_busy(self) -> bool:
@@ -197,7 +195,7 @@ class CheckpointWriter:
             copied = self._copied
             self._copying = threading.Thread(target=self._submit, args=(self._in_flight, buffer, copied), daemon=True)
             self._copying.start()
-        _warn_if_long(manifest.step, [started, laid_out, allocated, started + self.blocked_seconds, time.monotonic()])
+        warn_if_long(manifest.step, [started, laid_out, allocated, started + self.blocked_seconds, time.monotonic()])
 
     def before_update(self) -> None:
         """Make the GPU finish the copy before any later work in its stream. This process does not wait.
@@ -239,14 +237,39 @@ class CheckpointWriter:
         self.wait()
         self._executor.close()
 
+    def release(self) -> bool:
+        """Release the store of a gang that is formed again; return True if :meth:`renew` is then possible.
+
+        While a save is in flight, or after one has failed, the writer is abandoned instead.
+        """
+        self._key_values = None
+        if not self._is_abandoned and (self.is_busy or self._error is not None):
+            self.abandon()
+        return not self._is_abandoned
+
     def abandon(self) -> None:
-        """Cancel the save in flight, and release the executor in the background, because the gang is re-formed.
+        """Cancel the save in flight, and release the executor in the background. The writer cannot be used again.
 
         The save may still be committed before the next generation's fence.
         """
+        self._is_abandoned = True
         self.on_abandon()
-        self._key_values = None
         threading.Thread(target=self._end, name="abandoned checkpoint writer", daemon=True).start()
+
+    def renew(self, plan: SavePlan, log: LogWriter | None, key_values: KeyValueStore) -> bool:
+        """Save for another generation from now on, after :meth:`release`. Return False if the writer process has died.
+
+        The writer is then abandoned.
+        """
+        try:
+            self._executor.renew(plan, log)
+        except StoreError as error:
+            logger.warning("%s", error)
+            self.abandon()
+            return False
+        self._plan, self._key_values, self._arrangement = plan, key_values, None
+        self._serial, self.last_started_step = 0, None  # parts are found by the serial, which all ranks have to share
+        return True
 
     def _end(self) -> None:
         try:
@@ -363,24 +386,3 @@ def _copy(share: Mapping[str, Tensor], views: Mapping[str, Tensor], names: list[
 def _changes_in_updates_only(name: str, tensor: Tensor) -> bool:
     """Return True if forward and backward passes do not change a tensor. They may write to a model's buffers."""
     return tensor.device.type == "cuda" and (isinstance(tensor, nn.Parameter) or name.startswith("optimizer/"))
-
-
-def _warn_if_long(step: int, times: list[float]) -> None:
-    """If a save blocked the training loop for a long time, log the duration of each phase.
-
-    Args:
-        step: optimizer steps completed in the saved state.
-        times: monotonic seconds at the four phases' boundaries.
-    """
-    if times[-1] - times[0] < LONG_SECONDS:
-        return
-    phases = ("layout", "allocation", "copy", "submission")
-    durations = ", ".join(
-        f"{phase} {end - begin:.1f} s" for phase, (begin, end) in zip(phases, pairwise(times), strict=True)
-    )
-    logger.warning(
-        "saving step %d blocked training for %.1f s: %s; this machine may be short of memory or CPU time",
-        step,
-        times[-1] - times[0],
-        durations,
-    )

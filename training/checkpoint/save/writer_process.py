@@ -51,6 +51,14 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class Renewal:
+    """Sets the plan and the right to commit for all further saves: the gang has changed in place."""
+
+    plan: SavePlan
+    log: LogRight | None
+
+
+@dataclass(frozen=True)
 class NewBuffer:
     """Precedes the descriptor of the buffer for all further saves."""
 
@@ -71,7 +79,7 @@ class Finished:
     error: Exception | None
 
 
-Message = NewBuffer | Cancel | SaveRequest
+Message = NewBuffer | Cancel | Renewal | SaveRequest
 Report = Finished | SaveProgress | PartSetAside
 
 
@@ -80,9 +88,8 @@ class _Server:
 
     def __init__(self, trainer: Connection, setup: Setup) -> None:
         self._trainer = trainer
-        backend = open_backend(setup.url)
-        log = None if setup.log is None else LogWriter.take_over(backend, setup.log)
-        self._saver = Saver(backend, setup.plan, log)
+        self._backend = open_backend(setup.url)
+        self._saver = self._saver_for(setup.plan, setup.log)
         self._cancel = threading.Event()
         self._thread: threading.Thread | None = None
         self._memory: mmap.mmap | None = None
@@ -99,12 +106,17 @@ class _Server:
                     self._map_buffer(message)
                 case Cancel():
                     self._cancel.set()
+                case Renewal():
+                    self._saver = self._saver_for(message.plan, message.log)
                 case SaveRequest():
                     self._start(message)
         if self._thread is not None and self._thread.is_alive():
             logger.warning("the trainer has exited; completing its save")
             self._saver.orphaned.set()
             self._thread.join()
+
+    def _saver_for(self, plan: SavePlan, right: LogRight | None) -> Saver:
+        return Saver(self._backend, plan, None if right is None else LogWriter.take_over(self._backend, right))
 
     def _map_buffer(self, message: NewBuffer) -> None:
         descriptor = recv_handle(self._trainer)

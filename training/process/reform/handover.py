@@ -81,6 +81,8 @@ class Inbox:
 class Watch:
     """Breaks the gang's connections when a handover is not planned. One thread, which ends with the process.
 
+    While the gang changes, every later handover breaks them: it replaces the generation that is being formed.
+
     Args:
         run_directory: the run directory.
         generation: generation of the running ranks.
@@ -90,14 +92,21 @@ class Watch:
     def __init__(self, run_directory: Path, generation: int, break_connections: Callable[[], None]) -> None:
         self._inbox = Inbox(run_directory, generation)
         self._break = break_connections
+        self._is_changing = False
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="handover watch", daemon=True)
         self._thread.start()
 
-    def follow(self, generation: int) -> None:
-        """Ignore handovers up to this generation: the main thread has read them."""
+    def follow(self, generation: int, *, is_changing: bool) -> None:
+        """Ignore handovers up to this generation: the main thread has read them.
+
+        Args:
+            generation: the generation.
+            is_changing: True while the generation is being formed.
+        """
         with self._lock:
+            self._is_changing = is_changing
             self._inbox.generation = max(self._inbox.generation, generation)
 
     def close(self) -> None:
@@ -112,7 +121,7 @@ class Watch:
                     newest = self._inbox.newest()
                 except NotReformedError:  # the main thread reports it
                     continue
-                if newest is None or newest.planned:
+                if newest is None or (newest.planned and not self._is_changing):
                     continue
                 self._inbox.generation = newest.generation
                 self._break()
