@@ -88,6 +88,7 @@ chaos: install ## kill runs and break their storage at random, until 300 interru
 	python -m benchmarks.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
 
 chaos-in-place: install ## change a gang in place at random (parallel.reform), and check every step and bit [SEED=1]
+	python -m benchmarks.chaos.reforming --seed $(SEED)
 	python -m benchmarks.chaos.in_place --seed $(SEED)
 
 goodput: install ## replay spot traces with the real save and gang policies [TRACES=folder]

@@ -43,7 +43,11 @@ POLL_SECONDS = 0.01
 
 
 def _run_rank(
-    arguments: list[str], environment: dict[str, str], stderr: str, clock_offset: Synchronized[float]
+    arguments: list[str],
+    environment: dict[str, str],
+    stderr: str,
+    clock_offset: Synchronized[float],
+    prepare: Callable[[], None] | None,
 ) -> None:
     """Run a trainer process; `clock_offset` seconds are added to its wall clock."""
     os.setsid()
@@ -60,6 +64,8 @@ def _run_rank(
     distributed.RENDEZVOUS_TIMEOUT = datetime.timedelta(seconds=RENDEZVOUS_TIMEOUT_SECONDS)
     distributed.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_SECONDS)
     s3.READ_TIMEOUT_SECONDS = READ_TIMEOUT_SECONDS
+    if prepare is not None:
+        prepare()
     sys.exit(main(arguments))
 
 
@@ -171,8 +177,9 @@ class WarmParent:
         generation: int,
         checkpoints: str,
         environment: Mapping[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
     ) -> Gang:
-        """Start a gang; `name` is the name of its run directory."""
+        """Start a gang; `name` is the name of its run directory. Each rank first calls `prepare`."""
         directory = self._root / name
         directory.mkdir(parents=True)
         (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -188,7 +195,8 @@ class WarmParent:
                 *("--checkpoints", checkpoints, "--run-directory", str(directory), "--generation", str(generation)),
             ]
             process = self._context.Process(
-                target=_run_rank, args=(arguments, variables, str(directory / f"stderr-{rank}"), gang.clock_offset)
+                target=_run_rank,
+                args=(arguments, variables, str(directory / f"stderr-{rank}"), gang.clock_offset, prepare),
             )
             process.start()
             gang.processes.append(process)
