@@ -42,7 +42,7 @@ from training.checkpoint.storage.s3 import S3Backend
 NODES = 3
 COMPARED_EVERY_STEPS = 7
 STALL_SECONDS = 2.0
-"""Length of a stall that must not cost a machine its place."""
+"""Duration of a stall that must not remove a machine from the gang."""
 SPLIT_SECONDS = 12.0
 """Longest time for which a node is disconnected. After about 3 s, the others continue without it."""
 

@@ -81,10 +81,22 @@ def run_rank_that_dies(arguments: list[str], environment: dict[str, str], stderr
     run_rank(arguments, environment, stderr)
 
 
+def run_rank_that_dies_priming(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
+    """Run a trainer process that dies while the ranks that it joins prime."""
+    from training.process.replication import Replica
+
+    def prime(*values: Any) -> None:
+        os._exit(9)
+
+    setattr(Replica, "prime", prime)  # noqa: B010
+    run_rank(arguments, environment, stderr)
+
+
 RANKS = {
     "usual": run_rank,
     "behind": run_rank_behind,
     "cannot prime": run_rank_that_cannot_prime,
     "hangs": run_rank_that_hangs,
     "dies": run_rank_that_dies,
+    "dies priming": run_rank_that_dies_priming,
 }

@@ -65,10 +65,17 @@ class Nodes:
             run.processes.append(process)
 
     def hand_over(
-        self, generation: int, members: list[str], *, survivors: int | None = None, planned: bool, to: list[str]
+        self,
+        generation: int,
+        members: list[str],
+        *,
+        survivors: int | None = None,
+        planned: bool,
+        to: list[str],
+        port: int | None = None,
     ) -> int:
         """Hand a generation to these nodes; return the port of its store."""
-        port = free_port()
+        port = port or free_port()
         for name in to:
             document = {
                 "schema_version": 1,

@@ -48,6 +48,21 @@ def test_one_survivor_alone_continues_like_a_resumed_run(nodes: Nodes) -> None:
     assert_equals_resumed(nodes, 2, 1)
 
 
+def test_a_priming_that_was_broken_leaves_no_gradients(nodes: Nodes) -> None:
+    port = nodes.hand_over(2, ["a", "c"], survivors=1, planned=False, to=["c"])
+    nodes.start(["c"], CONFIG, generation=2, joins=True, unusual={"c": "dies priming"})
+    nodes.wait(lambda: "this rank joins" in nodes.nodes["c"].errors())
+    nodes.start(["a", "b"], CONFIG)
+    nodes.wait(lambda: len(nodes.losses()) > 5)
+    signal_rank(nodes, "b", signal.SIGKILL)
+    nodes.hand_over(2, ["a", "c"], survivors=1, planned=False, to=["a"], port=port)
+    assert nodes.ends("c") == [9], nodes.errors()
+    nodes.hand_over(3, ["a"], planned=False, to=["a"])
+    assert nodes.ends("a") == [0], nodes.errors()
+    assert "generation 2 was not formed: prime" in nodes.nodes["a"].errors()
+    assert_equals_resumed(nodes, 2, 1)
+
+
 @pytest.mark.parametrize("second", ["b", "d"])  # the host of the next generation's store, or another rank
 def test_a_second_loss_while_the_ranks_meet_is_one_more_change(nodes: Nodes, second: str) -> None:
     nodes.start(["a", "b", "c", "d"], CONFIG)

@@ -104,10 +104,13 @@ class Resumed:
         self.compared = 0
 
     def compare(self, segments: Sequence[Segment], checkpoints: Backend, problems: list[str]) -> None:
-        """Add a line to `problems` for each segment that differs, and for a last checkpoint that differs."""
+        """Add a line to `problems` for the first difference. Later segments would differ because of it."""
         last = newest_readable_step(checkpoints)
         for number, segment in enumerate(segments):
-            problems += self._compare_one(number, segments, last)
+            found = self._compare_one(number, segments, last)
+            if found:
+                problems += found
+                return
             self._show(f"compared segment {number + 1} of {len(segments)}: {segment.ranks} ranks, to {segment.ends}")
         if last is None or last not in self._stores:
             problems.append(f"the last checkpoint, of step {last}, has no counterpart")

@@ -67,7 +67,6 @@ class StateInMemory:
         # A step that was aborted has not changed a weight, although the host has counted it.
         run.state.step = run.ledger.step
         run.state.position -= behind * run.config.global_batch_size
-        run.state.optimizer.zero_grad()  # an aborted step's gradients would be added to the next step's
         self._is_whole &= not run.is_updating
 
     def claim(self) -> Claim:
@@ -161,6 +160,8 @@ class StateInMemory:
     def prime(self) -> None:
         """Wrap the model for the new gang, and prime DDP as at a start."""
         run = self._run
+        # The gradients of an aborted step, or of an aborted priming, would be added to those of the next step.
+        run.state.optimizer.zero_grad()
         run.replica.replicate(is_equal=True)
         if run.gang.world_size > 1:
             batch = run.train_batches.example(run.micro_batch_size)
