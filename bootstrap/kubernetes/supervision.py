@@ -70,7 +70,7 @@ def supervise_pod(context: Context, command: LaunchCommand = launcher_command) -
         return codes.get(recorded.outcome, exit_codes.RUN_FAILED)
     if superseded.is_certain:
         logger.error(
-            "another job trains this run: the checkpoint store has a later generation than the control records; "
+            "another job is training this run: the checkpoint store has a later generation than the control records; "
             "set another training.run, or delete the other job"
         )
         return exit_codes.SUPERSEDED

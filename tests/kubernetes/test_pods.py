@@ -116,7 +116,7 @@ def test_a_run_of_another_job_fails_the_job(cluster: Cluster) -> None:
     pod = cluster.kubelet.start(0)
     cluster.kubelet.wait(lambda: pod.process.poll() is not None, "the pod to end")
     assert pod.process.returncode == exit_codes.SUPERSEDED
-    assert "another job trains this run" in pod.log
+    assert "another job is training this run" in pod.log
     assert len(pod.events("generation_ended")) == 3
 
 
