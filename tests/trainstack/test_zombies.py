@@ -151,7 +151,9 @@ def heartbeat(deployment: str, instance_id: str) -> None:
 
 
 def found(later_seconds: float = 0.0) -> dict[str, Zombie]:
-    zombies = search(client, REGION, time.time() + later_seconds)
+    findings = search(client, REGION, time.time() + later_seconds)
+    zombies = findings.zombies
+    assert findings.gaps == ()
     assert len({each.id for each in zombies}) == len(zombies), "each resource is reported once"
     return {each.id: each for each in zombies}
 
@@ -273,7 +275,7 @@ def test_a_resource_that_is_in_use_again_or_needs_another_remedy_remains() -> No
     chosen = list(found().values())
     stack("gone-TrainingStack")
     assert {each.id: problem for each, problem in end(client, chosen, found().values())} == {
-        lost: "it is in use again, or has ended",
+        lost: "it is in use again, has ended, or could not be examined again",
         "idle-NetworkStack": "trainstack down FILE, with the deployment file of idle",
     }
     assert not can_end(next(each for each in chosen if each.kind == "stack"), data=True)
@@ -310,7 +312,8 @@ def test_the_command_deletes_only_after_a_confirmation(
     assert call("--end", "--yes") == 0 and set(found()) == {data}
     assert "1 of 1 resources remain" in capsys.readouterr().err
     assert call("--end", "--data", "--yes", "--json") == 0 and found() == {}
-    assert [each["id"] for each in json.loads(capsys.readouterr().out)] == [data]
+    printed = json.loads(capsys.readouterr().out)
+    assert [each["id"] for each in printed["zombies"]] == [data] and printed["not_examined"] == []
 
 
 def test_the_tags_are_those_of_the_nodes_and_stacks() -> None:
@@ -343,7 +346,8 @@ def test_the_daily_search_counts_and_deletes_nothing(
     stack("other-ObservabilityStack")
     watch = Watch(monkeypatch, capsys, "own")
     silent, heard, theirs = instance("own"), instance("own"), instance("other")
-    assert watch.look() == {"event": "zombies", "deployment": "own", "found": 0, "resources": []}
+    nothing = {"event": "zombies", "deployment": "own", "found": 0, "resources": [], "not_examined": []}
+    assert watch.look() == nothing
     lost, copy = volume("gone"), volume("other", copy_of="vol-1")
     now = time.time
     monkeypatch.setattr(watching.time, "time", lambda: now() + 2 * HOUR)
@@ -365,11 +369,15 @@ def test_the_daily_search_reads_the_heartbeats_of_its_run(
     assert watch.look()["found"] == 0
     silent = instance("own")
     assert silent in watch.look()["resources"][0]
+    lost = volume("gone")
     client("ssm").put_parameter(Name="/trainstack/own/run", Value="{}", Overwrite=True)
-    with pytest.raises(ValueError, match="/trainstack/own/run: does not contain a run document"):
-        watch.look()
-    client("ssm").delete_parameter(Name="/trainstack/own/run")
-    assert watch.look()["found"] == 2
+    for problem in ("does not contain a run document", "the parameter does not exist"):
+        with pytest.raises(watching.IncompleteSearch, match=f"/trainstack/own/run: {problem}"):
+            watch.look()
+        line = json.loads(capsys.readouterr().out)
+        assert line["found"] == 1 and lost in line["resources"][0], "the other kinds are examined"
+        assert problem in line["not_examined"][0]
+        client("ssm").delete_parameters(Names=["/trainstack/own/run"])
 
 
 def archive(names: list[str], size: int = 0) -> bytes:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from stacks.commands.progress import Progress
-from stacks.functions.zombie_watch.search import Zombie
+from stacks.functions.zombie_watch.search import Findings
 from trainstack.session import FAILED, Account, CommandError, Json, Region, confirm
 from trainstack.zombies import search as zombies
 
@@ -33,26 +33,36 @@ def show_zombies(
     yes: Annotated[bool, typer.Option("--yes", help="With --end: do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List billed resources that no run uses, with their price. Without --end, nothing is deleted."""
+    """List billed resources that no run uses, with their price. Without --end, nothing is deleted.
+
+    Resources that could not be examined are listed as well, and the exit code is then 1.
+    """
     first = Account(region)
     names = [first.region]
     if all_regions:
         names = [each["RegionName"] for each in first.client("ec2").describe_regions()["Regions"]]
     accounts = {name: Account(name).prepare(*zombies.SERVICES) for name in names}
     found = _search(accounts)
-    listed = [each for one in found.values() for each in one]
+    listed = [each for one in found.values() for each in one.zombies]
+    gaps = [(name, each) for name, one in found.items() for each in one.gaps]
     if as_json:
-        print(json.dumps([dataclasses.asdict(each) for each in listed]), flush=True)
+        rows = [{"region": name, **dataclasses.asdict(each)} for name, each in gaps]
+        print(json.dumps({"zombies": [dataclasses.asdict(each) for each in listed], "not_examined": rows}), flush=True)
     for each in [] if as_json else listed:
         print(each)
     if not as_json:
         known = sum(each.usd_per_month or 0.0 for each in listed)
         print(f"{len(listed)} resources without a run, {known:,.2f} USD per month for those with a known price")
+        for name, gap in gaps:
+            print(f"{name}: {gap}")
     if ends:
         _end(accounts, found, data=data, yes=yes)
+    if gaps:
+        rule = "the list above is incomplete; permit the failed calls, and search again"
+        raise CommandError(FAILED, f"{len(gaps)} groups of resources were not examined: {rule}")
 
 
-def _search(accounts: dict[str, Account]) -> dict[str, list[Zombie]]:
+def _search(accounts: dict[str, Account]) -> dict[str, Findings]:
     """Search all regions at the same time. Calls to different regions have separate rate limits."""
     what = f"searching {', '.join(accounts) if len(accounts) < 3 else f'{len(accounts)} regions'}"
     with Progress() as progress, ThreadPoolExecutor(8) as pool:
@@ -61,15 +71,15 @@ def _search(accounts: dict[str, Account]) -> dict[str, list[Zombie]]:
         return dict(zip(accounts, results, strict=True))
 
 
-def _end(accounts: dict[str, Account], found: dict[str, list[Zombie]], *, data: bool, yes: bool) -> None:
+def _end(accounts: dict[str, Account], found: dict[str, Findings], *, data: bool, yes: bool) -> None:
     """Delete resources after a confirmation and a second search.
 
     Raises:
         CommandError: The user did not agree, or a resource was not deleted.
     """
     is_chosen = partial(zombies.can_end, data=data)
-    chosen = {region: [each for each in one if is_chosen(each)] for region, one in found.items()}
-    count, total = sum(map(len, chosen.values())), sum(map(len, found.values()))
+    chosen = {region: [each for each in one.zombies if is_chosen(each)] for region, one in found.items()}
+    count, total = sum(map(len, chosen.values())), sum(len(one.zombies) for one in found.values())
     if count < total:
         rule = "volumes, snapshots and file systems need --data; the others have a remedy"
         print(f"{total - count} of {total} resources remain: {rule}", file=sys.stderr, flush=True)
@@ -80,7 +90,7 @@ def _end(accounts: dict[str, Account], found: dict[str, list[Zombie]], *, data: 
     regions = {region: accounts[region] for region, one in chosen.items() if one}
     now, failed = _search(regions), 0
     for region, opened in regions.items():
-        for each, problem in zombies.end(opened.client, chosen[region], now[region]):
+        for each, problem in zombies.end(opened.client, chosen[region], now[region].zombies):
             failed += bool(problem)
             state = f"not deleted: {problem}" if problem else "deleted"
             print(f"{region}: {each.kind} {each.id}: {state}", file=sys.stderr, flush=True)

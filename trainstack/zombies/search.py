@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from bootstrap.documents.object_keys import control_prefix
 from stacks.capacity.catalogue import Purchase, catalogue
 from stacks.changes.effects.fixed_costs import HOURS_PER_MONTH, USD_PER_MONTH
 from stacks.functions.zombie_watch import search as searching
-from stacks.functions.zombie_watch.search import Search, Zombie, deployments
-from trainstack.account import Clients, find, run_document
+from stacks.functions.zombie_watch.search import Findings, Gap, NotExamined, Search, Zombie, deployments, joined
+from trainstack.account import Clients, NotDeployed, find, run_document
 from trainstack.zombies.stored import stored
 
 SERVICES = (*searching.SERVICES, "s3", "ssm", "sts")
@@ -26,27 +26,33 @@ _TYPES = {
 }
 
 
-def search(client: Clients, region: str, now_unix_seconds: float) -> list[Zombie]:
+def search(client: Clients, region: str, now_unix_seconds: float) -> Findings:
     """Return the region's resources without a run, grouped by kind. The clients of SERVICES must already exist.
 
-    Raises:
-        botocore.exceptions.ClientError: AWS rejected a call.
+    Without the list of the region's stacks, nothing can be examined.
     """
+    try:
+        known = deployments(client)
+    except (ClientError, BotoCoreError) as error:
+        return Findings((), (Gap("all resources", str(error)),))
 
     def heartbeats(deployment: str) -> Mapping[str, float]:
-        found = find(client, deployment)
-        run = run_document(client, found, [])
+        problems: list[str] = []
+        try:
+            found = find(client, deployment)
+        except NotDeployed as error:
+            raise NotExamined(str(error)) from error
+        run = run_document(client, found, problems)
         if run is None:
-            return {}
+            raise NotExamined("; ".join(problems))
         return searching.heartbeats(client("s3"), found.control_bucket, control_prefix(found.name, run.run))
 
     def prices(kind: str, resource: Mapping[str, Any]) -> float | None:
         return usd_per_month(region, kind, resource)
 
-    known = deployments(client)
     running = [name for name, kinds in known.items() if {"StorageStack", "TrainingStack"} <= kinds]
     found = Search(client, region, known, now_unix_seconds, heartbeats, prices).run()
-    return [*found, *stored(client, region, running, now_unix_seconds)]
+    return joined([found, stored(client, region, running, now_unix_seconds)])
 
 
 def usd_per_month(region: str, kind: str, resource: Mapping[str, Any]) -> float | None:
@@ -71,7 +77,7 @@ def end(client: Clients, chosen: Iterable[Zombie], now: Iterable[Zombie]) -> lis
     Args:
         client: Clients of SERVICES.
         chosen: The resources to delete.
-        now: The result of a new search: a resource that it does not contain is in use again, and remains.
+        now: The result of a new search: a resource that it does not contain remains.
     """
     current = {(each.kind, each.id) for each in now}
     found = []
@@ -80,13 +86,13 @@ def end(client: Clients, chosen: Iterable[Zombie], now: Iterable[Zombie]) -> lis
         if each.deletion is None:
             problem = each.remedy
         elif (each.kind, each.id) not in current:
-            problem = "it is in use again, or has ended"
+            problem = "it is in use again, has ended, or could not be examined again"
         else:
             try:
                 answer = getattr(client(each.deletion.service), each.deletion.method)(**each.deletion.arguments)
                 failed = answer.get("Unsuccessful") or []  # DeleteVpcEndpoints does not raise an error
                 problem = "; ".join(str(one.get("Error", one)) for one in failed)
-            except ClientError as error:
+            except (ClientError, BotoCoreError) as error:
                 problem = str(error)
         found.append((each, problem))
     return found

@@ -15,10 +15,9 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from bootstrap.documents import RunDocument
 from stacks.changes.effects.fixed_costs import S3_USD_PER_GIB_MONTH
-from stacks.functions.zombie_watch.search import Zombie
-from trainstack.account import Clients, Deployment, NotDeployed, find, run_document
+from stacks.functions.zombie_watch.search import Findings, Gap, NotExamined, Zombie, collected, joined
+from trainstack.account import Clients, NotDeployed, find, run_document
 
 OLD_SECONDS = 30 * 86400.0
 """Age above which data that the current run does not use counts as forgotten. A rollback needs newer data."""
@@ -32,48 +31,51 @@ MARKER = "image-requirements.txt"
 """A file that every wheelhouse contains, and no other asset."""
 _ASSET = re.compile(r"\b[0-9a-f]{64}\.zip\b")
 _BUCKET = re.compile(r"\bcdk-[a-z0-9]{1,10}-assets-[a-z0-9${}:A-Z-]+")
-MISSING = ("NoSuchBucket", "NoSuchKey", "404", "AccessDenied", "ValidationError")
+MISSING = ("NoSuchBucket", "NoSuchKey", "404")
+"""The errors that mean that a bucket or object does not exist. `AccessDenied` does not mean that.
+
+Source (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+"""
 
 
-def stored(client: Clients, region: str, deployments: Iterable[str], now_unix_seconds: float) -> list[Zombie]:
+def stored(client: Clients, region: str, deployments: Iterable[str], now_unix_seconds: float) -> Findings:
     """Return the forgotten wheelhouses and prepared data of deployments with a TrainingStack.
 
     Args:
         client: Clients of cloudformation, s3, ssm and sts.
         deployments: Names of the deployments.
         now_unix_seconds: Time of the search.
-
-    Raises:
-        botocore.exceptions.ClientError: AWS rejected a call.
     """
     names = sorted(deployments)
-    found: list[Zombie] = []
-    for name in names:
-        try:
-            deployment = find(client, name)
-        except NotDeployed:  # the stack is being created or deleted
-            continue
-        found += _prepared(client("s3"), deployment, run_document(client, deployment, []), now_unix_seconds)
-    return [*found, *_wheelhouses(client, region, names, now_unix_seconds)]
+    parts = [collected(f"prepared data of {name}", _prepared(client, name, now_unix_seconds)) for name in names]
+    return joined([*parts, collected("wheelhouses", _wheelhouses(client, region, names, now_unix_seconds))])
 
 
-def _prepared(s3: Any, deployment: Deployment, run: RunDocument | None, now: float) -> Iterator[Zombie]:
+def _prepared(client: Clients, name: str, now: float) -> Iterator[Zombie]:
     """Prepared data with other inputs than the current run's, or with an older result of the same inputs."""
+    s3, problems = client("s3"), list[str]()
+    try:
+        deployment = find(client, name)
+    except NotDeployed as error:  # the stack is being created or deleted, or has failed
+        raise NotExamined(str(error)) from error
+    run = run_document(client, deployment, problems)
+    if run is None:
+        raise NotExamined("; ".join(problems))
     datasets: dict[str, tuple[float, dict[str, Any]]] = {}
     sizes: dict[str, int] = {}
     bucket = deployment.dataset_bucket
     try:
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=PREPARED):
             for item in page.get("Contents", []):
-                digest, _, name = item["Key"].removeprefix(PREPARED).partition("/")
+                digest, _, file = item["Key"].removeprefix(PREPARED).partition("/")
                 sizes[digest] = sizes.get(digest, 0) + item["Size"]
-                if name == COMMIT:
+                if file == COMMIT:
                     datasets[digest] = (item["LastModified"].timestamp(), _record(s3, bucket, item["Key"]))
     except ClientError as error:
         if error.response["Error"]["Code"] not in MISSING:
             raise
         return
-    prepare = None if run is None else run.prepare
+    prepare = run.prepare
     wanted = None if prepare is None else (prepare.function, prepare.source, dict(prepare.options))
     used = {each: at for each, (at, record) in datasets.items() if _inputs(record) == wanted}
     newest = max(used, key=lambda each: used[each], default=None)
@@ -100,8 +102,11 @@ def _record(s3: Any, bucket: str, key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _wheelhouses(client: Clients, region: str, names: Iterable[str], now: float) -> Iterator[Zombie]:
-    """Wheelhouses in the CDK's asset bucket that the node bundle of no deployment names."""
+def _wheelhouses(client: Clients, region: str, names: Iterable[str], now: float) -> Iterator[Zombie | Gap]:
+    """Wheelhouses in the CDK's asset bucket that the node bundle of no deployment names.
+
+    All templates and node bundles must be readable: any of them may name the wheelhouse.
+    """
     s3, buckets, used = client("s3"), set[str](), set[str]()
     account = client("sts").get_caller_identity()["Account"]
     for name in names:
@@ -117,7 +122,7 @@ def _wheelhouses(client: Clients, region: str, names: Iterable[str], now: float)
             items = [item for page in pages for item in page.get("Contents", [])]
         except ClientError as error:
             if error.response["Error"]["Code"] not in MISSING:
-                raise
+                yield Gap(f"wheelhouses in s3://{bucket}", str(error))
             continue
         for item in items:
             age = now - item["LastModified"].timestamp()

@@ -1,5 +1,6 @@
 """The Lambda handler of the daily search. It prints one JSON line for the alarm's metric filter, and deletes nothing.
 
+If some resources could not be examined, the line names them, and the invocation fails after it, which raises an alarm.
 The function reports the zombies of its own deployment, and those of deployments without an ObservabilityStack, which
 have no such function.
 """
@@ -16,10 +17,14 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from .search import Search, Zombie, deployments, heartbeats
+from .search import NotExamined, Search, Zombie, deployments, heartbeats
 
 MAX_LISTED = 50
 _BOUNDED = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 5})
+
+
+class IncompleteSearch(Exception):
+    """Some resources could not be examined."""
 
 
 @cache
@@ -31,8 +36,8 @@ def handler(_: Mapping[str, Any], context: object) -> None:
     """Search the function's region, and print the number of zombies and their names.
 
     Raises:
-        botocore.exceptions.ClientError: AWS rejected a call. An alarm reports the failed invocation.
-        ValueError: The run parameter does not contain a run document.
+        botocore.exceptions.ClientError: AWS rejected the list of stacks. An alarm reports the failed invocation.
+        IncompleteSearch: Some resources could not be examined. The other resources' line has been printed.
     """
     own = os.environ["DEPLOYMENT"]
     for service in ("cloudformation", "ec2", "fsx", "s3", "ssm"):  # boto3 creates clients in one thread only
@@ -43,9 +48,14 @@ def handler(_: Mapping[str, Any], context: object) -> None:
         return _heartbeats(own) if deployment == own else None
 
     search = Search(_client, os.environ["AWS_REGION"], stacks, time.time(), heard, lambda *_: None)
-    found = [each for each in search.run() if is_reported(each, own, stacks)]
+    findings = search.run()
+    found = [each for each in findings.zombies if is_reported(each, own, stacks)]
     names = [f"{each.kind} {each.id} of {each.deployment}: {each.reason}" for each in found[:MAX_LISTED]]
-    print(json.dumps({"event": "zombies", "deployment": own, "found": len(found), "resources": names}), flush=True)
+    gaps = [str(each) for each in findings.gaps]
+    line = {"event": "zombies", "deployment": own, "found": len(found), "resources": names, "not_examined": gaps}
+    print(json.dumps(line), flush=True)
+    if gaps:
+        raise IncompleteSearch("; ".join(gaps))
 
 
 def is_reported(zombie: Zombie, own: str, stacks: Mapping[str, frozenset[str]]) -> bool:
@@ -54,13 +64,17 @@ def is_reported(zombie: Zombie, own: str, stacks: Mapping[str, frozenset[str]]) 
 
 
 def _heartbeats(deployment: str) -> Mapping[str, float]:
-    """Return the times of the heartbeats of the current run's instances."""
+    """Return the times of the heartbeats of the current run's instances.
+
+    Raises:
+        NotExamined: The run parameter does not exist, or does not contain a run document.
+    """
     answer = _client("ssm").get_parameters(Names=[os.environ["RUN_PARAMETER"]])
+    name = os.environ["RUN_PARAMETER"]
     if not answer["Parameters"]:
-        return {}
+        raise NotExamined(f"{name}: the parameter does not exist; deploy again")
     try:
         run = str(json.loads(answer["Parameters"][0]["Value"])["run"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        name = os.environ["RUN_PARAMETER"]
-        raise ValueError(f"{name}: does not contain a run document ({error!r}); deploy it again") from error
+        raise NotExamined(f"{name}: does not contain a run document ({error!r}); deploy it again") from error
     return heartbeats(_client("s3"), os.environ["CONTROL_BUCKET"], f"runs/{deployment}/{run}/control/")

@@ -1,7 +1,8 @@
 """Finds billed resources that no run uses, by their deployment's tag and by references to them.
 
 Nothing is deleted. If a deployment's stacks exist, its resources are reported only if nothing can use them anymore.
-This module imports only the standard library because it is part of a Lambda asset.
+A failed call never counts as an empty answer: the findings name what could not be examined. This module imports only
+the standard library and botocore, which the runtime of the Lambda function contains.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 DEPLOYMENT_TAG = "trainstack:deployment"
 SNAPSHOTS_TAG = "trainstack:snapshots"
@@ -31,7 +34,10 @@ _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 Clients = Callable[[str], Any]
 """Returns the boto3 client of a service, for one account and region."""
 Heartbeats = Callable[[str], Mapping[str, float] | None]
-"""Returns the times of the heartbeats of a deployment's instances in Unix seconds. None: not known."""
+"""Returns the times of the heartbeats of a deployment's instances in Unix seconds. None: not known to the caller.
+
+Raises NotExamined if the heartbeats exist but cannot be read.
+"""
 Prices = Callable[[str, Mapping[str, Any]], float | None]
 """Returns the monthly price of a resource in USD, given its kind and EC2's or FSx's description. None: not known."""
 
@@ -79,6 +85,34 @@ class Zombie:
         return f"{self.kind} {self.id} of {self.deployment}: {self.reason}{price}\n  {self.remedy}"
 
 
+class NotExamined(Exception):
+    """A record that decides whether resources are in use cannot be read."""
+
+
+FAILURES = (BotoCoreError, ClientError, NotExamined)
+"""The errors after which resources count as not examined."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Resources that a search could not examine, with the reason."""
+
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        """Return the gap as one line."""
+        return f"{self.what}: not examined: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The result of a search: the resources without a run, and the resources that could not be examined."""
+
+    zombies: tuple[Zombie, ...]
+    gaps: tuple[Gap, ...] = ()
+
+
 @dataclass(frozen=True)
 class Search:
     """A search in one region.
@@ -98,14 +132,11 @@ class Search:
     heartbeats: Heartbeats
     prices: Prices
 
-    def run(self) -> list[Zombie]:
-        """Return the region's resources without a run, in order of kind.
-
-        Raises:
-            botocore.exceptions.ClientError: AWS rejected a call.
-        """
+    def run(self) -> Findings:
+        """Return the region's resources without a run, in order of kind. A failed call leaves a gap in its kind."""
         with ThreadPoolExecutor(8) as pool:
-            return [zombie for each in pool.map(lambda kind: list(kind(self)), KINDS) for zombie in each]
+            parts = pool.map(lambda kind: collected(kind, KINDS[kind](self)), KINDS)
+        return joined(parts)
 
     def has(self, deployment: str, stack: str) -> bool:
         """Return True if a deployment has a kind of stack."""
@@ -137,6 +168,29 @@ class Search:
         return Zombie(kind, id_, deployment, reason, usd, text, deletion, has_data)
 
 
+def collected(what: str, found: Iterable[Zombie | Gap]) -> Findings:
+    """Return the results of one kind of resource. An error ends the search of this kind, and is its last gap."""
+    zombies: list[Zombie] = []
+    gaps: list[Gap] = []
+    try:
+        for each in found:
+            if isinstance(each, Gap):
+                gaps.append(each)
+            else:
+                zombies.append(each)
+    except FAILURES as error:
+        gaps.append(Gap(what, str(error)))
+    return Findings(tuple(zombies), tuple(gaps))
+
+
+def joined(parts: Iterable[Findings]) -> Findings:
+    """Return the findings of all parts, in their order."""
+    kept = list(parts)
+    return Findings(
+        tuple(zombie for part in kept for zombie in part.zombies), tuple(gap for part in kept for gap in part.gaps)
+    )
+
+
 def deployments(client: Clients) -> dict[str, frozenset[str]]:
     """Return the kinds of stacks that each deployment in the region has.
 
@@ -153,23 +207,25 @@ def deployments(client: Clients) -> dict[str, frozenset[str]]:
 
 
 def heartbeats(s3: Any, bucket: str, control_prefix: str) -> Mapping[str, float]:
-    """Return the times of a run's heartbeats in Unix seconds. Reads at most MAX_HEARTBEAT_PAGES pages.
+    """Return the times of a run's heartbeats in Unix seconds.
 
     Raises:
+        NotExamined: There are more than MAX_HEARTBEAT_PAGES pages of heartbeats.
         botocore.exceptions.ClientError: AWS rejected the call.
     """
     times: dict[str, float] = {}
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{control_prefix}heartbeats/")
     for number, page in enumerate(pages, 1):
+        if number > MAX_HEARTBEAT_PAGES:
+            reason = f"more than {MAX_HEARTBEAT_PAGES} pages of objects; delete the heartbeats of terminated instances"
+            raise NotExamined(f"s3://{bucket}/{control_prefix}heartbeats/: {reason}")
         for item in page.get("Contents", []):
             instance_id = item["Key"].removesuffix(".json").rpartition(":")[2]
             times[instance_id] = item["LastModified"].timestamp()
-        if number == MAX_HEARTBEAT_PAGES:
-            break
     return times
 
 
-def _instances(seen: Search) -> Iterator[Zombie]:
+def _instances(seen: Search) -> Iterator[Zombie | Gap]:
     """Instances whose TrainingStack does not exist, and instances whose supervisor has ended or never started."""
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}, _tagged(DEPLOYMENT_TAG)]
     heard: dict[str, Mapping[str, float] | None] = {}
@@ -184,7 +240,11 @@ def _instances(seen: Search) -> Iterator[Zombie]:
             if seen.age_seconds(one["LaunchTime"]) < BOOT_SECONDS:
                 continue
             if owner not in heard:
-                heard[owner] = seen.heartbeats(owner)
+                try:
+                    heard[owner] = seen.heartbeats(owner)
+                except FAILURES as error:
+                    heard[owner] = None
+                    yield Gap(f"heartbeats of the instances of {owner}", str(error))
             times = heard[owner]
             if times is None:
                 continue
@@ -322,16 +382,16 @@ def _tag(resource: Mapping[str, Any], key: str) -> str:
     return next((each["Value"] for each in tags if each["Key"] == key), "")
 
 
-KINDS: tuple[Callable[[Search], Iterator[Zombie]], ...] = (
-    _instances,
-    _volumes,
-    _snapshots,
-    _file_systems,
-    _reservations,
-    _addresses,
-    _spot_requests,
-    _endpoints,
-    _gateways,
-    _networks,
-)
+KINDS: Mapping[str, Callable[[Search], Iterator[Zombie | Gap]]] = {
+    "instances": _instances,
+    "volumes": _volumes,
+    "snapshots": _snapshots,
+    "file systems": _file_systems,
+    "capacity reservations": _reservations,
+    "Elastic IP addresses": _addresses,
+    "spot requests": _spot_requests,
+    "VPC endpoints": _endpoints,
+    "NAT gateways": _gateways,
+    "stacks": _networks,
+}
 """The searches, one for each kind of resource."""
