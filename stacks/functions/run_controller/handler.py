@@ -120,11 +120,12 @@ class Controller:
         state = decision.state
         if run is not None and (decision.actions or state != stored.state):
             self._save_state(run, state, stored.etag)
+        needless = []
         for action in decision.actions:
             if isinstance(action, policy.LiftOutcome):
                 self._lift_outcome(run)
-            else:
-                self._fleet.apply(action)
+            elif reason := self._fleet.apply(action):
+                needless.append(reason)
         return {
             "event": "run_controller",
             "triggers": sorted({str(event.get("detail-type", "unknown")) for event in events}),
@@ -141,6 +142,7 @@ class Controller:
             "ranking": [dataclasses.asdict(each) for each in decision.ranking],
             "set_aside": self._set_aside,
             "actions": [{type(action).__name__: dataclasses.asdict(action)} for action in decision.actions],
+            "needless": needless,
         }
 
     def _scored(self, situation: policy.Situation) -> tuple[policy.Situation, str | None]:

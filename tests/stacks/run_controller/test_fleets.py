@@ -199,6 +199,36 @@ def test_next_subnet_keeps_launch_templates_and_types(ec2: Any) -> None:
     stub.assert_no_pending_responses()
 
 
+@pytest.mark.parametrize(
+    ("make", "tell", "state"),
+    [(ec2_fleet, tell_ec2, "deleted_terminating"), (spot_fleet, tell_spot, "cancelled_running")],
+)
+def test_a_fleet_deleted_since_its_description_is_not_moved(
+    ec2: Any, make: Callable[[Any], Made], tell: Callable[..., None], state: str
+) -> None:
+    fleet, stub = make(ec2)
+    tell(stub, 2, state)
+    with stub:
+        assert fleet.apply(Resize(2, ("subnet-c",))) == f"fleet {fleet._id} has been deleted"
+    stub.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize(
+    ("make", "operation", "key"),
+    [
+        (ec2_fleet, "describe_fleets", "Fleets"),
+        (spot_fleet, "describe_spot_fleet_requests", "SpotFleetRequestConfigs"),
+    ],
+)
+def test_an_empty_description_counts_as_missing(
+    ec2: Any, make: Callable[[Any], Made], operation: str, key: str
+) -> None:
+    fleet, stub = make(ec2)
+    stub.add_response(operation, {key: []})
+    with stub:
+        assert fleet.describe() is None
+
+
 def test_unsupported_action_raises(ec2: Any) -> None:
     for make in (ec2_fleet, spot_fleet):
         with pytest.raises(TypeError, match="cannot be detached"):
@@ -345,7 +375,7 @@ class RecordedGroups:
         ]
         self.calls: list[tuple[Any, ...]] = []
         self.terminated: list[str] = []
-        self.hook_error: ClientError | None = None
+        self.error: ClientError | None = None
 
     def client(self) -> AutoScalingGroups:
         names = "trainstack-x.a,trainstack-x.b"
@@ -365,11 +395,13 @@ class RecordedGroups:
         self.calls.append((asked["AutoScalingGroupName"], asked["DesiredCapacity"]))
 
     def detach_instances(self, **asked: Any) -> None:
+        if self.error is not None:
+            raise self.error
         self.calls.append(("detach", asked["AutoScalingGroupName"], *asked["InstanceIds"]))
 
     def complete_lifecycle_action(self, **asked: Any) -> None:
-        if self.hook_error is not None:
-            raise self.hook_error
+        if self.error is not None:
+            raise self.error
         self.calls.append((asked["LifecycleHookName"], asked["AutoScalingGroupName"], asked["InstanceId"]))
 
 
@@ -408,8 +440,29 @@ class TestOneGroupForEachSubnet:
         groups = RecordedGroups(b=[("i-1", "InService")])
         groups.client().apply(Detach("i-1"))
         assert groups.calls == [("detach", "trainstack-x.b", "i-1")]
-        with pytest.raises(LookupError, match="i-9 is in none of the groups"):
-            groups.client().apply(Detach("i-9"))
+
+    @pytest.mark.parametrize("action", [Detach("i-9"), CompleteTermination("i-9")])
+    def test_an_instance_that_has_left_before_the_call_is_no_error(self, action: Any) -> None:
+        groups = RecordedGroups(b=[("i-1", "InService")])
+        reason = groups.client().apply(action)
+        assert reason == "i-9 is in none of the groups trainstack-x.a, trainstack-x.b: it has left"
+        assert groups.calls == []
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            "The instance i-1 is not part of Auto Scaling group trainstack-x.b.",
+            "The instance i-1 is not in InService or Standby.",
+        ],
+    )
+    def test_an_instance_that_leaves_during_the_call_is_no_error(self, message: str) -> None:
+        groups = RecordedGroups(b=[("i-1", "InService")])
+        groups.error = ClientError({"Error": {"Code": "ValidationError", "Message": message}}, "DetachInstances")
+        assert groups.client().apply(Detach("i-1")) == f"i-1 has left trainstack-x.b: {message}"
+        other = "You are not authorized to perform this operation"
+        groups.error = ClientError({"Error": {"Code": "AccessDenied", "Message": other}}, "DetachInstances")
+        with pytest.raises(ClientError, match=other):
+            groups.client().apply(Detach("i-1"))
 
     def test_an_unknown_subnet_asks_for_a_deploy(self) -> None:
         with pytest.raises(LookupError, match="no group has a subnet among subnet-z; deploy again"):
@@ -432,9 +485,9 @@ class TestTerminatedInstances:
     def test_a_hook_that_has_completed_meanwhile_is_no_error(self) -> None:
         groups = RecordedGroups(a=[("i-1", "Terminating:Wait")])
         message = "No active Lifecycle Action found with instance ID i-1"
-        groups.hook_error = ClientError({"Error": {"Code": "ValidationError", "Message": message}}, "Complete")
+        groups.error = ClientError({"Error": {"Code": "ValidationError", "Message": message}}, "Complete")
         groups.client().apply(CompleteTermination("i-1"))
-        groups.hook_error = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "Complete")
+        groups.error = ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "Complete")
         with pytest.raises(ClientError, match="AccessDenied"):
             groups.client().apply(CompleteTermination("i-1"))
 

@@ -85,6 +85,7 @@ class FakeAutoScaling:
         ]
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.activities: list[dict[str, Any]] = []
+        self.detach_error: ClientError | None = None
 
     @property
     def group(self) -> dict[str, Any]:
@@ -112,6 +113,8 @@ class FakeAutoScaling:
         return [self.describe_scaling_activities(**arguments)]
 
     def detach_instances(self, **arguments: Any) -> None:
+        if self.detach_error is not None:
+            raise self.detach_error
         self.calls.append(("detach", arguments))
 
 
@@ -264,6 +267,19 @@ def test_interruption_notice_detaches_without_decrement(world: World) -> None:
         "ShouldDecrementDesiredCapacity": False,
     }
     assert world.autoscaling.calls[-1] == ("detach", detach)
+
+
+def test_a_notice_for_an_instance_that_leaves_during_the_step_is_logged(world: World) -> None:
+    world.document()
+    assert world.step()["needless"] == []
+    calls = list(world.autoscaling.calls)
+    message = "The instance i-1 is not part of Auto Scaling group trainstack-x.a."
+    error = {"Error": {"Code": "ValidationError", "Message": message}}
+    world.autoscaling.detach_error = ClientError(error, "DetachInstances")
+    notice = {"detail-type": INTERRUPTION, "detail": {"instance-id": "i-1", "instance-action": "terminate"}}
+    done = world.step(1060.0, **notice)
+    assert done["needless"] == [f"i-1 has left trainstack-x.a: {message}"]
+    assert done["actions"] == [{"Detach": {"instance_id": "i-1"}}] and world.autoscaling.calls == calls
 
 
 def test_a_retry_deletes_a_failed_outcome_and_starts_the_fleet_again(world: World) -> None:

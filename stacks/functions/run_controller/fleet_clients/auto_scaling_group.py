@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -25,6 +25,13 @@ TERMINATING_HOOK = "trainstack-terminating"
 
 ON_DEMAND_SUFFIX = ".on-demand"
 """The end of the names of the groups whose instances are bought on demand to meet a deadline."""
+
+LEFT = ("is not part of Auto Scaling group", "is not in InService or Standby", "No active Lifecycle Action")
+"""Parts of the messages of a ValidationError about an instance that leaves or has left its group.
+
+Neither the API reference nor the service model lists the messages. Sources (2026-11):
+https://github.com/ansible-collections/community.aws/pull/933, https://github.com/reproio/ecs_deploy/issues/84.
+"""
 
 Described = Mapping[str, Any]
 """A group's description."""
@@ -72,17 +79,16 @@ class AutoScalingGroups:
             for failure in self._failures(group["AutoScalingGroupName"], since_unix_seconds)
         )
 
-    def apply(self, action: policy.Action) -> None:
-        """Resize the fleet in one group, detach an instance, or complete its terminating hook."""
+    def apply(self, action: policy.Action) -> str:
+        """Resize the fleet in one group, detach an instance, or complete its terminating hook.
+
+        An instance can leave its group at any time after its description. Then nothing is left to do.
+        """
         match action:
             case policy.Detach(instance_id):
-                self._autoscaling.detach_instances(
-                    AutoScalingGroupName=self._group_of(instance_id),
-                    InstanceIds=[instance_id],
-                    ShouldDecrementDesiredCapacity=False,
-                )
+                return self._of_member(instance_id, self._detach)
             case policy.CompleteTermination(instance_id):
-                self._complete(instance_id)
+                return self._of_member(instance_id, self._complete)
             case policy.Resize(desired, subnets, on_demand):
                 groups = self._groups()
                 spot = [group for group in groups if not _is_on_demand(group)]
@@ -91,6 +97,7 @@ class AutoScalingGroups:
                 if bought or on_demand:
                     is_used = any(any(_use(group)) for group in bought)
                     self._resize(bought, on_demand, None if is_used else _subnets(chosen))
+                return ""
             case _:
                 raise TypeError(f"{action}: Auto Scaling groups detach interrupted instances instead")
 
@@ -99,11 +106,25 @@ class AutoScalingGroups:
         found = self._autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=self._names)["AutoScalingGroups"]
         return sorted(found, key=lambda group: self._names.index(group["AutoScalingGroupName"]))
 
-    def _group_of(self, instance_id: str) -> str:
+    def _of_member(self, instance_id: str, change: Callable[[str, str], None]) -> str:
+        """Change a group's instance. Return an empty string, or that the instance has left its group."""
         for group in self._groups():
+            name = str(group["AutoScalingGroupName"])
             if any(item["InstanceId"] == instance_id for item in group.get("Instances", [])):
-                return str(group["AutoScalingGroupName"])
-        raise LookupError(f"{instance_id} is in none of the groups {', '.join(self._names)}")
+                try:
+                    change(name, instance_id)
+                except ClientError as error:
+                    message = error.response["Error"]["Message"]
+                    if not any(part in message for part in LEFT):
+                        raise
+                    return f"{instance_id} has left {name}: {message}"
+                return ""
+        return f"{instance_id} is in none of the groups {', '.join(self._names)}: it has left"
+
+    def _detach(self, group: str, instance_id: str) -> None:
+        self._autoscaling.detach_instances(
+            AutoScalingGroupName=group, InstanceIds=[instance_id], ShouldDecrementDesiredCapacity=False
+        )
 
     def _resize(self, groups: Sequence[Described], desired: int, subnets: Sequence[str] | None) -> Described:
         """Set the desired capacity of the group in `subnets`, or of the largest group, and set the others to zero."""
@@ -132,17 +153,13 @@ class AutoScalingGroups:
         reservations = self._ec2.describe_instances(Filters=filters)["Reservations"]
         return tuple(item["InstanceId"] for reservation in reservations for item in reservation["Instances"])
 
-    def _complete(self, instance_id: str) -> None:
-        try:
-            self._autoscaling.complete_lifecycle_action(
-                LifecycleHookName=TERMINATING_HOOK,
-                AutoScalingGroupName=self._group_of(instance_id),
-                LifecycleActionResult="CONTINUE",
-                InstanceId=instance_id,
-            )
-        except ClientError as error:
-            if "No active Lifecycle Action" not in error.response["Error"]["Message"]:
-                raise  # otherwise the hook has completed since it was described
+    def _complete(self, group: str, instance_id: str) -> None:
+        self._autoscaling.complete_lifecycle_action(
+            LifecycleHookName=TERMINATING_HOOK,
+            AutoScalingGroupName=group,
+            LifecycleActionResult="CONTINUE",
+            InstanceId=instance_id,
+        )
 
     def _failures(self, name: str, since_unix_seconds: float) -> list[policy.LaunchFailure]:
         activities = self._autoscaling.describe_scaling_activities(AutoScalingGroupName=name, MaxRecords=ACTIVITIES)

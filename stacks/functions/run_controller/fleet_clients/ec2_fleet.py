@@ -24,12 +24,13 @@ class Ec2Fleet(MaintainedFleet):
 
     def _description(self) -> Description | None:
         try:
-            (found,) = self._ec2.describe_fleets(FleetIds=[self._id])["Fleets"]
+            response = self._ec2.describe_fleets(FleetIds=[self._id])
         except ClientError as error:
             if error.response["Error"]["Code"] in ("InvalidFleetId.NotFound", "InvalidFleetId.NotFoundException"):
                 return None
             raise
-        if found["FleetState"] not in _LIVE_STATES:
+        found = next(iter(response["Fleets"]), None)
+        if found is None or found["FleetState"] not in _LIVE_STATES:
             return None
         target = found["TargetCapacitySpecification"]
         on_demand = int(target.get("OnDemandTargetCapacity", 0))

@@ -28,8 +28,8 @@ class Fleet(Protocol):
     def launch_failures(self, since_unix_seconds: float) -> tuple[policy.LaunchFailure, ...]:
         """Return the launches that failed after the last successful launch and after the given time, newest first."""
 
-    def apply(self, action: policy.Action) -> None:
-        """Change the fleet.
+    def apply(self, action: policy.Action) -> str:
+        """Change the fleet. Return why nothing was left to change, such as an instance that has left, or "".
 
         Raises:
             botocore.exceptions.ClientError: AWS rejected the call.

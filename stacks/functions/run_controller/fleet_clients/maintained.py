@@ -79,14 +79,17 @@ class MaintainedFleet(ABC):
             bought=tuple(others[self._on_demand_base :]) if bought else (),
         )
 
-    def apply(self, action: policy.Action) -> None:
-        """Resize the fleet, or move it to other subnets."""
+    def apply(self, action: policy.Action) -> str:
+        """Resize the fleet, or move it to other subnets. A fleet can be deleted at any time after its description."""
         match action:
             case policy.Surplus(desired, count):
                 self._modify(desired, count, min(self._on_demand_base, desired), self.keep_excess)
             case policy.Resize(desired, subnets, bought):
                 moved = {}
-                if subnets is not None and (found := self._description()) is not None:
+                if subnets is not None:
+                    found = self._description()
+                    if found is None:
+                        return f"fleet {self._id} has been deleted"
                     moved["LaunchTemplateConfigs"] = _in_subnets(found.launch_template_configs, subnets)
                 on_demand = min(self._on_demand_base + bought, desired)
                 # An interrupted node trains until its notice expires, so a purchase must not terminate other nodes.
@@ -94,6 +97,7 @@ class MaintainedFleet(ABC):
                 self._modify(desired, 0, on_demand, excess, **moved)
             case _:
                 raise TypeError(f"{action}: instances of {type(self).__name__} cannot be detached")
+        return ""
 
     def launch_failures(self, since_unix_seconds: float) -> tuple[policy.LaunchFailure, ...]:
         """Return the errors and warnings in the fleet's history, as `<event>: <description>`."""

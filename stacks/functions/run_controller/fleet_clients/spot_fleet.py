@@ -29,8 +29,8 @@ class SpotFleet(MaintainedFleet):
             if error.response["Error"]["Code"] == "InvalidSpotFleetRequestId.NotFound":
                 return None
             raise
-        (found,) = response["SpotFleetRequestConfigs"]
-        if found["SpotFleetRequestState"] not in _LIVE_STATES:
+        found = next(iter(response["SpotFleetRequestConfigs"]), None)
+        if found is None or found["SpotFleetRequestState"] not in _LIVE_STATES:
             return None
         config = found["SpotFleetRequestConfig"]
         on_demand = int(config.get("OnDemandTargetCapacity", 0))
