@@ -55,7 +55,7 @@ RATED = base(
 PREPARED = base(
     training={"prepare": {"source": "raw/text", "function": "training.data.prepare:tokenize", "timeout_minutes": 60}}
 )
-LIMITED = base(limits={"deadline_hours": 100.0, "training_hours": 50.0})
+LIMITED = base(limits={"deadline_hours": 300.0, "training_hours": 50.0, "usd": 5000.0})
 AUTO_WORK = {"gpus": 4, "gpu_memory_gib": 20.0, "max_usd_per_hour": 9.0, "types": 1}
 AUTO: dict[str, Any] = {**BASE, "capacity": {"auto": AUTO_WORK, "nodes": 2}}
 RESERVED = base(
