@@ -92,6 +92,16 @@ def one_zone_at_a_time(config: DeploymentConfig) -> bool:
     return capacity.placement == "cluster" or fabric(config) == "efa" or zonal is not None
 
 
+def moves_nodes(config: DeploymentConfig) -> bool:
+    """Return True if the run controller may move running nodes to a cheaper zone.
+
+    Auto Scaling groups have a terminating hook, which gives the nodes the time to save. A node on demand would pay for
+    a restart without a saving.
+    """
+    capacity = config.capacity
+    return capacity.choose == "cost" and capacity.backend == "auto_scaling_group" and on_demand_base(config) == 0
+
+
 def group_names(config: DeploymentConfig) -> list[str]:
     """Return the names of the Auto Scaling groups: one group, or one for each candidate zone, in order of preference.
 

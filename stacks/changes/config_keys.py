@@ -144,7 +144,10 @@ KEYS_BY_PATH: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TrainingStack/Fleet*/SpotOptions*", ("capacity.market",)),
     ("TrainingStack/Fleet*/TargetCapacitySpecification*", ("capacity.market",)),
     ("TrainingStack/RunController*", ("capacity.backend", *ZONES)),
-    ("TrainingStack/RunControllerRole*", ("limits.deadline_hours", "capacity.choose", *ZONES, *VOLUMES)),
+    (
+        "TrainingStack/RunControllerRole*",
+        ("limits.deadline_hours", "limits.on_deadline_miss", "capacity.choose", *MARKET, *ZONES, *VOLUMES),
+    ),
     (f"{_SETTINGS}/NODES", ("capacity.nodes",)),
     (f"{_SETTINGS}/ON_DEMAND_BASE", MARKET),
     (f"{_SETTINGS}/SUBNET_IDS", ZONES),

@@ -20,9 +20,10 @@ from constructs import Construct
 from bootstrap.documents.object_keys import control_prefix
 from stacks.artifacts.bundles import BundleFile
 from stacks.capacity.catalogue import catalogue
-from stacks.capacity.plan import on_demand_base, one_zone_at_a_time, zone_candidates
+from stacks.capacity.plan import moves_nodes, on_demand_base, one_zone_at_a_time, zone_candidates
 from stacks.capacity.training_time import training_time
 from stacks.config import DeploymentConfig
+from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.constructs.fleet_resources import Fleet
 from stacks.constructs.lambda_function import lambda_function
 from stacks.constructs.suppressions import suppress
@@ -178,6 +179,10 @@ class RunController(Construct):
             ),
             ("The run determines the name of its state", r"Resource::.*/controller/\*"),
             ("The run determines the name of its dataset", r"Resource::.*/datasets/\*/dataset.json"),
+            (
+                "An instance has no id before its launch; a condition requires the tag",
+                r"Resource::.*:instance/\*",
+            ),
             ("Reports are named after the failed instance, under one prefix in one bucket", r"Resource::.*/nodes/\*"),
             (
                 "The group's name is known before its creation, but its id is not",
@@ -232,8 +237,11 @@ class RunController(Construct):
                 None,
             ),
         ]
-        if self._config.limits.deadline_hours is not None:
+        if self._config.limits.deadline_hours is not None or moves_nodes(self._config):
             statements.append(("ReadProgress", ["s3:GetObject"], [status], None))
+        if self._releases_nodes():
+            tagged: dict[str, object] = {"StringEquals": {f"aws:ResourceTag/{DEPLOYMENT_TAG}": self._config.name}}
+            statements.append(("ReleaseNodes", ["ec2:TerminateInstances"], [f"{arn}ec2:{here}:instance/*"], tagged))
         if _reads_dataset_bucket(self._config):
             statements += [
                 ("FindDataset", ["s3:GetObject"], [index], None),
@@ -243,6 +251,12 @@ class RunController(Construct):
             role.add_to_policy(
                 iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
             )
+
+    def _releases_nodes(self) -> bool:
+        """Return True if the controller itself terminates nodes that were bought on demand to meet a deadline."""
+        limits, back_end = self._config.limits, BACK_ENDS[self._config.capacity.backend]
+        is_maintained = back_end.service == "ec2"
+        return is_maintained and limits.deadline_hours is not None and limits.on_deadline_miss == "on_demand"
 
     def _pricing_actions(self) -> list[str]:
         """Return the calls that only the ledger and the choice of zones need."""

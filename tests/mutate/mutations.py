@@ -168,6 +168,12 @@ MUTATIONS = (
         PLACEMENT,
     ),
     Mutation(
+        "stacks/functions/run_controller/placement.py",
+        'if own is None or task.choose != "cost" or task.stayed_hours < MIN_STAY_HOURS:',
+        'if own is None or task.choose != "cost":',
+        ("tests/stacks/run_controller/test_moving.py",),
+    ),
+    Mutation(
         "stacks/functions/run_controller/zone_choice.py",
         "return any(failure.unix_seconds >= since_unix_seconds for failure in situation.launch_failures)",
         "return bool(situation.launch_failures)",

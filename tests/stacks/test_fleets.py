@@ -10,10 +10,12 @@ import pytest
 
 from localcloud.cloud import LocalCloud
 from localcloud.iam.volume_keys import may_encrypt
+from stacks.functions.run_controller.environment import Environment
 
 from .conftest import Assembly, Synthesis
 from .test_training_stack import STACK, controller_role, launch, node_role
 
+DEADLINE = {"limits.deadline_hours": 100.0, "limits.training_hours": 50.0}
 KINDS = {
     "demo": "AWS::AutoScaling::AutoScalingGroup",
     "ec2-fleet": "AWS::EC2::EC2Fleet",
@@ -135,6 +137,41 @@ def test_controller_may_resize_its_fleet_only(synthesis: Synthesis, name: str, a
     statement = synthesis.of(name).statements(STACK, controller_role(synthesis.of(name)))["SizeFleet"]
     assert set([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]) == actions
     assert statement["Resource"] != "*"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "moves", "releases"),
+    [
+        ("plain", {}, False, False),
+        ("cost", {"capacity.choose": "cost"}, True, False),
+        ("availability", {"capacity.choose": "availability"}, False, False),
+        ("base", {"capacity.choose": "cost", "capacity.on_demand_base": 1}, False, False),
+        ("ec2-cost", {"capacity.choose": "cost", "capacity.backend": "ec2_fleet"}, False, False),
+        ("ec2-deadline", {"capacity.backend": "ec2_fleet", **DEADLINE}, False, True),
+        ("spot-deadline", {"capacity.backend": "spot_fleet", **DEADLINE}, False, True),
+        ("ec2-stop", {"capacity.backend": "ec2_fleet", **DEADLINE, "limits.on_deadline_miss": "stop"}, False, False),
+    ],
+)
+def test_the_role_matches_what_the_controller_does_with_running_nodes(
+    synthesis: Synthesis, name: str, changes: dict[str, Any], moves: bool, releases: bool
+) -> None:
+    """The function derives both from its variables, and the stack grants the permissions from the file."""
+    assembly = synthesis.variant(f"running-{name}", changes)
+    role = controller_role(assembly)
+    statements = assembly.statements(STACK, role)
+    (variables,) = (
+        each["Properties"]["Environment"]["Variables"]
+        for each in assembly.of_type(STACK, "AWS::Lambda::Function").values()
+        if each["Properties"]["Role"] == {"Fn::GetAtt": [role, "Arn"]}
+    )
+    texts = {key: value if isinstance(value, str) else "subnet-a,subnet-b" for key, value in variables.items()}
+    assert Environment.of(texts).settings.moves is moves
+    assert ("ReadProgress" in statements) is (moves or "limits.deadline_hours" in changes)
+    assert ("ReleaseNodes" in statements) is releases
+    if releases:
+        assert statements["ReleaseNodes"]["Action"] == "ec2:TerminateInstances"
+        tag = statements["ReleaseNodes"]["Condition"]["StringEquals"]
+        assert tag == {"aws:ResourceTag/trainstack:deployment": variables["DEPLOYMENT"]}
 
 
 def test_moving_a_fleet_passes_the_node_role(synthesis: Synthesis) -> None:

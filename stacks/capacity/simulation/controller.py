@@ -32,6 +32,7 @@ class Controller:
         """Forget earlier windows."""
         self._records = {place: Record() for place in places}
         self._conditions, self._deadline_hours, self._gap_hours = conditions, deadline_hours, gap_hours
+        self._started_hours = 0.0
 
     def interrupted(self, place: Place, hours: float) -> None:
         """Record an interruption."""
@@ -55,6 +56,7 @@ class Controller:
                 break
             if view.request(place):
                 self._records[place] = self._records[place].launched(now)
+                self._started_hours = view.hours
                 return place
             asked.add(place)
             self._records[place] = self._records[place].refused(Cause.CAPACITY, now)
@@ -79,6 +81,7 @@ class Controller:
             restart_hours=conditions.restart_hours,
             period_hours=self._gap_hours,
             choose=self._ranking,
+            stayed_hours=view.hours - self._started_hours,
         )
 
     def _offers(self, view: View) -> list[Offer]:

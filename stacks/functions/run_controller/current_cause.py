@@ -17,7 +17,7 @@ def cause_of(situation: Situation, state: ControllerState) -> tuple[Cause | Lite
 
     The message is empty if the phase has its own reason.
     """
-    if state.phase == "idle":
+    if state.phase == "idle" or (state.phase == "giving_up" and state.moving_to):
         return "", ""
     if state.phase == "ended" and situation.outcome is not None:
         if situation.outcome.outcome == "finished":

@@ -19,7 +19,7 @@ simulations import it unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .places import HOUR, Offer, Place
@@ -28,6 +28,12 @@ PACE_MARGIN = 1.05
 """How far a run may fall behind uniform progress before it buys on demand, as a factor of its rate.
 
 Chosen on a part of the traces that docs/verification.md describes, and measured on all of them.
+"""
+
+MIN_STAY_HOURS = 1.0
+"""Time from the start of an attempt before its nodes may move to a cheaper place: a floor against moving to and fro.
+
+Spot prices change a few times a day, and an instance keeps its price for an instance-hour (see `ledger/machines.py`).
 """
 
 Choose = Literal["order", "cost", "availability"]
@@ -46,6 +52,7 @@ class Task:
         restart_hours: Time from a launch to the first step.
         period_hours: Time between two decisions.
         choose: How places are ranked.
+        stayed_hours: Time since the nodes started in their current place.
     """
 
     work_hours: float
@@ -54,6 +61,7 @@ class Task:
     restart_hours: float
     period_hours: float
     choose: Choose = "cost"
+    stayed_hours: float = float("inf")
 
     def remaining_hours(self, now_unix_seconds: float) -> float:
         """Return the time to the deadline; infinity without a deadline."""
@@ -100,6 +108,7 @@ class Decision:
         needs_on_demand: True if the run needs on demand as long as no acceptable place has capacity.
         ranking: The estimates of all places, best first.
         reason: The cause of the decision, for logs.
+        saved_usd: Expected saving of a move from the current place, after the cost of its restart, for one node.
     """
 
     action: Action
@@ -112,6 +121,7 @@ class Decision:
     needs_on_demand: bool
     ranking: tuple[Estimate, ...]
     reason: str
+    saved_usd: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -157,7 +167,8 @@ def decide(task: Task, offers: Sequence[Offer], current: Place | None, now_unix_
     if current is not None and current.market == "spot":
         better = _better_place(task, spot, current, now_unix_seconds)
         if better is not None:
-            return answer("place", better.place, "a move saves more than its restart costs")
+            moved = answer("place", better[0], "a move saves more than its restart costs")
+            return replace(moved, saved_usd=better[1])
         return answer("place", current, "training continues in this place")
     is_on_demand = current is not None
     if bought is not None and task.is_critical(now_unix_seconds):
@@ -262,10 +273,15 @@ def _is_worth_leaving(spot: Estimate, bought: Estimate | None, task: Task) -> bo
     )
 
 
-def _better_place(task: Task, spot: Sequence[Estimate], current: Place, now_unix_seconds: float) -> Estimate | None:
-    """Return a place to which a move is worth its restart, even if the first request there fails, or None."""
+def _better_place(
+    task: Task, spot: Sequence[Estimate], current: Place, now_unix_seconds: float
+) -> tuple[Place, float] | None:
+    """Return a place to which a move is worth its restart, even if the first request there fails, and the saving.
+
+    The hysteresis: the saving must exceed another restart, and the nodes have stayed for `MIN_STAY_HOURS`.
+    """
     own = next((each for each in spot if each.place == current), None)
-    if own is None or task.choose != "cost":
+    if own is None or task.choose != "cost" or task.stayed_hours < MIN_STAY_HOURS:
         return None
     slack = task.remaining_hours(now_unix_seconds) - task.work_hours
     if slack < 4.0 * task.restart_hours + task.period_hours:
@@ -278,4 +294,6 @@ def _better_place(task: Task, spot: Sequence[Estimate], current: Place, now_unix
 
     others = [each for each in spot if each.place != current and not each.refused]
     best = max(others, key=gain_usd, default=None)
-    return best if best is not None and gain_usd(best) > task.restart_hours * own.usd_per_hour else None
+    if best is None or gain_usd(best) <= task.restart_hours * own.usd_per_hour:
+        return None
+    return best.place, gain_usd(best)

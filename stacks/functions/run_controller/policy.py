@@ -15,6 +15,7 @@ from . import replacement, zone_choice
 from .causes import REMEDIES, Cause
 from .current_cause import cause_of, is_gang
 from .deadlines import planning
+from .market import moving
 from .situation import (
     PHASES,
     Action,
@@ -28,6 +29,7 @@ from .situation import (
     LiftOutcome,
     Outcome,
     Phase,
+    Release,
     Resize,
     Run,
     Settings,
@@ -48,6 +50,7 @@ __all__ = [
     "Outcome",
     "PHASES",
     "Phase",
+    "Release",
     "Resize",
     "Run",
     "Settings",
@@ -141,6 +144,7 @@ def _state_of_run(situation: Situation, run: Run) -> ControllerState:
         outlook=state.outlook,
         scores=state.scores,
         scored_unix_seconds=state.scored_unix_seconds,
+        placed_unix_seconds=state.placed_unix_seconds,
     )
 
 
@@ -287,8 +291,10 @@ def _keep_gang(situation: Situation, run: Run, state: ControllerState) -> Decisi
     if _has_moved(situation, state):
         state = replace(state, phase="running", reason=f"moving the fleet back to {', '.join(state.subnets)}")
         return Decision((Resize(target, state.subnets, bought),), state)
-    if state.outlook is not None and (state.outlook.is_leaving or bought != fleet.on_demand):
+    if state.outlook is not None and replacement.needs_mix(fleet, state.outlook):
         return replacement.mix(situation, state, state.outlook, actions, target)
+    if move := moving.wanted(situation, run, state):
+        return moving.leave(state, move, actions)
     if fleet.desired != target:
         # Nodes that leave because the gang shrinks are not boot failures, so instances are tracked from the next step
         # on.
@@ -330,6 +336,8 @@ def _finish_giving_up(situation: Situation, run: Run, state: ControllerState) ->
         return Decision((Resize(0),), state)
     if fleet.instances:
         return Decision((), state)
+    if state.moving_to in settings.subnets:
+        return _start(situation, run, state, zone_choice.Chosen((state.moving_to,), reason=state.choice))
     placements = _placements(situation)
     if state.attempt % placements or not state.had_instances or replacement.bought(state):
         in_turn = replacement.bought(state) >= min(run.nodes, fleet.maximum)
@@ -365,6 +373,8 @@ def _start(situation: Situation, run: Run, state: ControllerState, chosen: zone_
         choice=chosen.reason,
         started_unix_seconds=started,
         had_instances=state.had_instances and state.attempt % _placements(situation) != 0,
+        placed_unix_seconds=situation.now_unix_seconds,
+        moving_to="",
         reason=f"starting attempt {state.attempt + 1} with {target} nodes in {', '.join(subnets)}{on_demand}",
     )
     resize = Resize(target, None if subnets == situation.fleet.subnets else subnets, bought)
@@ -375,6 +385,8 @@ def _has_moved(situation: Situation, state: ControllerState) -> bool:
     """Return True if a deploy has moved the overrides of a maintained fleet to a subnet other than its nodes'."""
     fleet, settings = situation.fleet, situation.settings
     is_candidate = len(state.subnets) == 1 and state.subnets[0] in settings.subnets
+    if state.outlook is not None and state.outlook.is_leaving:  # the request in other subnets is made with the mix
+        return False
     return (
         settings.one_subnet_at_a_time and fleet.surplus is not None and is_candidate and fleet.subnets != state.subnets
     )

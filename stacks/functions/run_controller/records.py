@@ -132,6 +132,8 @@ def state_of(record: Mapping[str, Any], now_unix_seconds: float) -> ControllerSt
         "outlook": lambda record, key: _outlook(record, key, now_unix_seconds),
         "scores": _scores,
         "scored_unix_seconds": lambda record, key: _time(record, key, now_unix_seconds + CLOCK_SECONDS),
+        "placed_unix_seconds": lambda record, key: _time(record, key, now_unix_seconds + CLOCK_SECONDS),
+        "moving_to": _subnet,
     }
     values: dict[str, Any] = {key: read(record, key) for key, read in readers.items() if key in record}
     return ControllerState(**values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .deadlines.goals import Outlook
-from .situation import Action, ControllerState, Decision, Detach, FleetState, Resize, Situation, Surplus
+from .situation import Action, ControllerState, Decision, Detach, FleetState, Release, Resize, Situation, Surplus
 
 
 def bought(state: ControllerState) -> int:
@@ -25,13 +25,24 @@ def mix(
     booting = tuple(sorted(set(fleet.present()) - situation.heard_from - set(lost_instances(situation, state))))
     reason = f"{wanted} of {target} nodes on demand: {outlook.reason}"
     state = replace(state, phase="running", booting=booting, reason=reason)
-    if (fleet.desired, fleet.on_demand) == (desired, wanted):
+    if fleet.surplus is not None and not outlook.is_leaving and len(fleet.bought) > wanted:
+        return Decision((Release(target, wanted, fleet.bought[wanted:]),), replace(state, booting=()))
+    if (fleet.requested, fleet.on_demand) == (desired, wanted):
         return Decision(actions, state)
     subnets = (outlook.leaving_subnet,) if outlook.is_leaving else None
     moved = Resize(desired, None if subnets is None or subnets == fleet.subnets else subnets, wanted)
     kept = tuple(each for each in actions if not isinstance(each, Surplus))
     # Nodes that leave because others replace them are not boot failures.
     return Decision((*kept, moved), replace(state, booting=(), since_unix_seconds=situation.now_unix_seconds))
+
+
+def needs_mix(fleet: FleetState, outlook: Outlook) -> bool:
+    """Return True if the nodes on demand differ from those that the deadline needs, or are being replaced."""
+    wanted = outlook.on_demand_nodes
+    if outlook.is_leaving or wanted != fleet.on_demand:
+        return True
+    # A maintained fleet keeps instances that exceed its target, and still requests spot capacity after a refusal.
+    return fleet.surplus is not None and (len(fleet.bought) > wanted or (fleet.surplus > 0 and fleet.on_demand > 0))
 
 
 def lost_instances(situation: Situation, state: ControllerState) -> list[str]:

@@ -52,6 +52,7 @@ class Settings:
         choose: How the candidate subnets are ranked; `order`: as listed.
         places: The place of each candidate subnet; empty with `order` and without a deadline.
         deadline: The run's deadline, or None.
+        moves: True if running nodes may move to a cheaper place.
     """
 
     subnets: tuple[str, ...]
@@ -64,6 +65,7 @@ class Settings:
     choose: Choose = "order"
     places: tuple[Place, ...] = ()
     deadline: Deadline | None = None
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,11 @@ class FleetState:
     on_demand: int = 0
     bought: tuple[str, ...] = ()
 
+    @property
+    def requested(self) -> int:
+        """The target capacity, with the surplus."""
+        return self.desired + (self.surplus or 0)
+
     def present(self) -> tuple[str, ...]:
         """Return the ids of the instances that are pending or in service."""
         return tuple(item.instance_id for item in self.instances if item.lifecycle_state in _PRESENT_STATES)
@@ -156,6 +163,7 @@ class ControllerState:
     numbers of the latest ranking. With a deadline, `started_unix_seconds` is the time of the run's first request for
     nodes, from which the deadline counts, and `outlook` contains the numbers behind the number of nodes on demand.
     `scores` contains the placement scores of the candidate subnets, and `scored_unix_seconds` the time of the question.
+    `placed_unix_seconds` is the start of the latest attempt. `moving_to` is the subnet to which running nodes move.
     """
 
     run_digest: str = ""
@@ -182,6 +190,8 @@ class ControllerState:
     outlook: Outlook | None = None
     scores: Mapping[str, int] = field(default_factory=dict)
     scored_unix_seconds: float | None = None
+    placed_unix_seconds: float | None = None
+    moving_to: str = ""
 
     def explanation(self) -> str:
         """Return the reason, followed by the problem and its remedy, if any."""
@@ -249,6 +259,18 @@ class Surplus:
 
 
 @dataclass(frozen=True)
+class Release:
+    """Terminate instances that were bought on demand, and request `desired` instances, `on_demand` of them bought.
+
+    Only for maintained fleets: AWS does not document which of their instances a lower target terminates.
+    """
+
+    desired: int
+    on_demand: int
+    instances: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CompleteTermination:
     """Complete the terminating hook of a terminated instance, which can no longer do so itself."""
 
@@ -260,7 +282,7 @@ class LiftOutcome:
     """Delete the record of a failed run's outcome, so that the controller and the nodes continue the run."""
 
 
-Action = Resize | Detach | Surplus | CompleteTermination | LiftOutcome
+Action = Resize | Detach | Surplus | Release | CompleteTermination | LiftOutcome
 
 
 @dataclass(frozen=True)

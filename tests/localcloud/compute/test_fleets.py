@@ -7,6 +7,11 @@ import json
 import pytest
 from botocore.exceptions import ClientError
 
+from stacks.functions.run_controller.fleet_clients import FleetIdentity
+from stacks.functions.run_controller.fleet_clients.ec2_fleet import Ec2Fleet
+from stacks.functions.run_controller.fleet_clients.spot_fleet import SpotFleet
+from stacks.functions.run_controller.policy import Release, Resize
+
 TRUST = {"Effect": "Allow", "Principal": {"Service": "spotfleet.amazonaws.com"}, "Action": "sts:AssumeRole"}
 
 
@@ -205,3 +210,34 @@ def test_spot_fleet_launches_changes_and_is_cancelled(cloud, role):
     answer = cloud.ec2.cancel_spot_fleet_requests(SpotFleetRequestIds=[fleet], TerminateInstances=True)
     assert answer["SuccessfulFleetRequests"][0]["CurrentSpotFleetRequestState"] == "cancelled_terminating"
     cloud.until(lambda: described(cloud, fleet)["SpotFleetRequestState"] == "cancelled", "the request to be cancelled")
+
+
+@pytest.mark.parametrize("kind", ["ec2", "spot"])
+def test_release_of_bought_instances_leaves_the_spot_instances(cloud, role, kind) -> None:
+    """The run controller's calls: spot capacity in addition to the nodes on demand, which it then terminates."""
+    template = configs(cloud)
+    if kind == "ec2":
+        target = {"TotalTargetCapacity": 2, "OnDemandTargetCapacity": 2, "DefaultTargetCapacityType": "spot"}
+        fleet_id = cloud.ec2.create_fleet(LaunchTemplateConfigs=template, TargetCapacitySpecification=target)["FleetId"]
+        client = Ec2Fleet(FleetIdentity("ec2_fleet", fleet_id, 2, 0), cloud.ec2)
+    else:
+        config = {
+            "IamFleetRole": role, "TargetCapacity": 2, "OnDemandTargetCapacity": 2, "LaunchTemplateConfigs": template,
+            "AllocationStrategy": "priceCapacityOptimized",
+        }  # fmt: skip
+        fleet_id = cloud.ec2.request_spot_fleet(SpotFleetRequestConfig=config)["SpotFleetRequestId"]
+        client = SpotFleet(FleetIdentity("spot_fleet", fleet_id, 2, 0), cloud.ec2)
+    until_active(cloud, fleet_id, 2)
+    bought = client.describe()
+    assert (bought.on_demand, bought.requested, len(bought.bought)) == (2, 2, 2)
+    client.apply(Resize(4, None, 2))
+    until_active(cloud, fleet_id, 4)
+    mixed = client.describe()
+    assert (mixed.on_demand, mixed.desired, mixed.surplus, mixed.bought) == (2, 2, 2, bought.bought)
+    client.apply(Release(2, 0, mixed.bought))
+    left = until_active(cloud, fleet_id, 2, set(bought.bought))
+    assert set(left) == {item.instance_id for item in mixed.instances} - set(bought.bought)
+    released = client.describe()
+    assert (released.on_demand, released.requested, released.bought) == (0, 2, ())
+    client.apply(Resize(0))
+    until_active(cloud, fleet_id, 0)

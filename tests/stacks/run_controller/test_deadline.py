@@ -19,6 +19,7 @@ from stacks.functions.run_controller.policy import (
     FleetState,
     Instance,
     LaunchFailure,
+    Release,
     Resize,
     Run,
     Settings,
@@ -157,13 +158,60 @@ def test_refused_request_leaves_the_nodes_on_demand_and_is_recorded() -> None:
     assert later.actions == ()  # the place counts as refused
 
 
-def test_maintained_fleet_keeps_its_nodes_on_demand() -> None:
-    long = Record(run_hours=400.0, available_hours=50.0, looked_unix_seconds=NOW + 6.0 * HOUR)
-    state = replace(STARTED, places={"subnet-a": long})
-    seen = replace(fleet(0, 4, on_demand=4), surplus=0)
-    decision = step(state, seen, 6.0, progress=report(900, NOW + 6.0 * HOUR))
-    assert decision.actions == ()
-    assert outlook(decision).on_demand_nodes == 4
+class TestMaintainedFleet:
+    """EC2 Fleet and Spot Fleet: all nodes are in one fleet, whose description limits `desired` to the maximum."""
+
+    prices = {"subnet-a": 0.4, "subnet-b": 0.3}
+
+    def seen(self, spot: int, bought: int, *, total: int, on_demand: int, subnet: str = "subnet-a") -> FleetState:
+        found = fleet(spot, bought, on_demand=on_demand)
+        return replace(found, desired=min(4, total), surplus=max(0, total - 4), subnets=(subnet,))
+
+    def step(self, state: ControllerState, seen: FleetState, hours: float, **changes: Any) -> Decision:
+        known = report(900, NOW + hours * HOUR)
+        return step(state, seen, hours, progress=known, usd_per_hour=self.prices, **changes)
+
+    def leaving(self) -> Decision:
+        long = Record(run_hours=400.0, available_hours=50.0, looked_unix_seconds=NOW + 6.0 * HOUR)
+        state = replace(STARTED, places={"subnet-b": long})
+        return self.step(state, self.seen(0, 4, total=4, on_demand=4), 6.0)
+
+    def test_nodes_on_demand_leave_once_spot_capacity_is_in_service(self) -> None:
+        requested = self.leaving()
+        assert requested.actions == (Resize(8, ("subnet-b",), 4),)
+        asked = self.seen(0, 4, total=8, on_demand=4, subnet="subnet-b")
+        booting = self.step(requested.state, replace(asked, instances=fleet(2, 4).instances), 6.02)
+        assert booting.actions == () and outlook(booting).is_leaving
+        full = self.step(booting.state, self.seen(4, 4, total=8, on_demand=4, subnet="subnet-b"), 6.05)
+        bought = ("i-d0", "i-d1", "i-d2", "i-d3")
+        assert full.actions == (Release(4, 0, bought),)
+        assert full.state.subnets == ("subnet-b",) and not outlook(full).is_leaving
+        # The call has lowered the target, and failed before it terminated the instances.
+        crashed = self.step(full.state, self.seen(4, 4, total=4, on_demand=0, subnet="subnet-b"), 6.07)
+        assert crashed.actions == (Release(4, 0, bought),)
+        calm = self.step(crashed.state, self.seen(4, 0, total=4, on_demand=0, subnet="subnet-b"), 6.09)
+        assert calm.actions == () and outlook(calm).on_demand_nodes == 0
+
+    def test_a_refused_request_is_withdrawn(self) -> None:
+        requested = self.leaving()
+        failure = (LaunchFailure(NO_CAPACITY, unix_seconds=NOW + 6.01 * HOUR),)
+        seen = self.seen(0, 4, total=8, on_demand=4, subnet="subnet-b")
+        refused = self.step(requested.state, seen, 6.1, launch_failures=failure)
+        assert refused.actions == (Resize(4, None, 4),)
+        assert refused.state.places["subnet-b"].is_refused(NOW + 6.1 * HOUR)
+        calm = self.step(refused.state, self.seen(0, 4, total=4, on_demand=4, subnet="subnet-b"), 6.12)
+        assert calm.actions == ()
+
+    def test_some_spot_capacity_replaces_as_many_nodes_when_the_request_ends(self) -> None:
+        requested = self.leaving()
+        seen = self.seen(1, 4, total=8, on_demand=4, subnet="subnet-b")
+        late = self.step(requested.state, seen, 6.3)
+        assert late.actions == (Release(4, 3, ("i-d3",)),)
+
+    def test_without_a_deadline_no_instance_is_released(self) -> None:
+        settings = replace(SETTINGS, deadline=None)
+        seen = self.seen(0, 4, total=4, on_demand=0)
+        assert self.step(STARTED, seen, 6.0, settings=settings).actions == ()
 
 
 def test_wait_for_the_next_attempt_ends_when_nodes_are_bought() -> None:

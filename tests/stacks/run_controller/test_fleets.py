@@ -17,7 +17,7 @@ from stacks.functions.run_controller.fleet_clients import CLIENTS, FleetIdentity
 from stacks.functions.run_controller.fleet_clients.auto_scaling_group import AutoScalingGroups
 from stacks.functions.run_controller.fleet_clients.ec2_fleet import Ec2Fleet
 from stacks.functions.run_controller.fleet_clients.spot_fleet import SpotFleet
-from stacks.functions.run_controller.policy import CompleteTermination, Detach, LaunchFailure, Resize, Surplus
+from stacks.functions.run_controller.policy import CompleteTermination, Detach, LaunchFailure, Release, Resize, Surplus
 
 FLEET, REQUEST = "fleet-1", "sfr-1"
 GROUP = FleetIdentity("auto_scaling_group", "g", maximum=2, on_demand_base=0)
@@ -165,6 +165,49 @@ def test_actions_set_target_capacity(ec2: Any, action: Any, target: tuple[int, i
     with stub:
         request.apply(action)
     stub.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize("kind", ["ec2", "spot"])
+def test_release_lowers_the_target_before_it_terminates(ec2: Any, kind: str) -> None:
+    fleet, stub = (ec2_fleet if kind == "ec2" else spot_fleet)(ec2)
+    if kind == "ec2":
+        target = {"TotalTargetCapacity": 3, "OnDemandTargetCapacity": 1, "SpotTargetCapacity": 2}
+        asked = {
+            "FleetId": FLEET,
+            "TargetCapacitySpecification": target,
+            "ExcessCapacityTerminationPolicy": "no-termination",
+        }
+        stub.add_response("modify_fleet", {"Return": True}, asked)
+    else:
+        asked = {
+            "SpotFleetRequestId": REQUEST,
+            "TargetCapacity": 3,
+            "OnDemandTargetCapacity": 1,
+            "ExcessCapacityTerminationPolicy": "noTermination",
+        }
+        stub.add_response("modify_spot_fleet_request", {"Return": True}, asked)
+    stub.add_response("terminate_instances", {}, {"InstanceIds": ["i-1", "i-2"]})
+    with stub:
+        fleet.apply(Release(3, 1, ("i-1", "i-2")))
+    stub.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize("kind", ["ec2", "spot"])
+def test_instances_beyond_the_base_that_are_not_spot_are_bought(ec2: Any, kind: str) -> None:
+    """Also when the target no longer contains them: their release may have failed."""
+    fleet, stub = (ec2_fleet if kind == "ec2" else spot_fleet)(ec2, base=1)
+    active = [{"InstanceId": "i-1", "SpotInstanceRequestId": "sir-1"}]
+    active += [{"InstanceId": name} for name in ("i-2", "i-3", "i-4")]
+    if kind == "ec2":
+        tell_ec2(stub, 3)
+        stub.add_response("describe_fleet_instances", {"ActiveInstances": active}, {"FleetId": FLEET})
+    else:
+        tell_spot(stub, 3)
+        answer = {"ActiveInstances": active}
+        stub.add_response("describe_spot_fleet_instances", answer, {"SpotFleetRequestId": REQUEST})
+    with stub:
+        found = fleet.describe()
+    assert found is not None and (found.on_demand, found.bought) == (0, ("i-3", "i-4"))
 
 
 def test_next_subnet_keeps_launch_templates_and_types(ec2: Any) -> None:

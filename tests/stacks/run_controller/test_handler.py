@@ -702,7 +702,34 @@ def test_group_of_the_cheaper_zone_starts_and_the_numbers_are_logged(choosing: W
     json.dumps(record)
     assert choosing.prices.calls == 1
     assert choosing.step(1060.0)["ranking"] == []
-    assert choosing.prices.calls == 1  # a fleet with nodes stays where it is
+    assert choosing.prices.calls == 2  # of a fleet with nodes, to compare its place with the others
+
+
+def test_running_nodes_move_to_a_cheaper_zone_and_the_numbers_are_logged(choosing: World) -> None:
+    choosing.document()
+    choosing.prices.usd_per_hour = {"subnet-a": 0.6, "subnet-b": 0.4}
+    choosing.step(1000.0)
+    choosing.prices.usd_per_hour = {"subnet-a": 0.3, "subnet-b": 0.9}
+    now = 1000.0 + 3660.0
+    report = {"members": ["i-0", "i-1"], "step": 0, "steps_total": 1000, "step_seconds": 36.0, "unix_seconds": now}
+    choosing.put("status.json", report)
+    moved = choosing.step(now)
+    assert [each["place"]["zone"] for each in moved["ranking"]] == ["us-east-1a", "us-east-1b"]
+    assert "moving from us-east-1b (0.9000 USD/h) to us-east-1a (0.3000 USD/h)" in moved["reason"]
+    assert [each["DesiredCapacity"] for each in choosing.autoscaling.groups] == [0, 0]
+    assert choosing.step(now + 60.0)["phase"] == "running"
+    assert [each["DesiredCapacity"] for each in choosing.autoscaling.groups] == [2, 0]
+
+
+def test_nodes_that_do_not_move_need_no_prices() -> None:
+    places = json.dumps({"region": "us-east-1", "instance_types": ["g5.xlarge"], "zones": ["us-east-1a", "us-east-1b"]})
+    with mock_aws():
+        world = World(CHOOSE="availability", PLACES=places)
+        world.document()
+        world.step(1000.0)
+        calls = world.prices.calls
+        assert world.step(1060.0)["ranking"] == []
+        assert world.prices.calls == calls
 
 
 def test_missing_prices_are_logged_and_the_run_starts(choosing: World) -> None:

@@ -19,6 +19,8 @@ RESTART_HOURS = 0.2
 is based assume the same 12 minutes."""
 MAX_DEADLINE_HOURS = 8760.0
 """Longest deadline: one year."""
+FRESH_SECONDS = 120.0
+"""Age up to which a report proves that the run trains. The first member writes it every 10 s."""
 LOOK_BACK_SECONDS = 120.0
 """Age from which a report proves that the run does not train, and the delay with which a restart is noticed."""
 

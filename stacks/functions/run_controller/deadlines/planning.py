@@ -16,10 +16,8 @@ from .. import placement, zone_choice
 from ..placement import Task
 from ..places import HOUR, Offer, Place, Record
 from ..situation import ControllerState, Run, Situation
-from .goals import LOOK_BACK_SECONDS, Deadline, Outlook, Progress, Verdict
+from .goals import FRESH_SECONDS, LOOK_BACK_SECONDS, Deadline, Outlook, Progress, Verdict
 
-FRESH_SECONDS = 120.0
-"""Age up to which a report proves that the run trains. The first member writes it every 10 s."""
 SMOOTHING = 0.1
 """Weight of a new measurement of the time per step."""
 TOLERANCE = 0.05
@@ -185,14 +183,11 @@ def _with(state: ControllerState, *, on_demand_nodes: int, reason: str = "") -> 
 
 
 def _leave(situation: Situation, state: ControllerState, seen: _Seen, place: Place, target: int) -> ControllerState:
-    """Request spot capacity for all nodes. The nodes on demand train until a full gang is in service there.
-
-    EC2 Fleet and Spot Fleet cannot request these nodes in addition, so their nodes on demand stay.
-    """
+    """Request spot capacity for all nodes. The nodes on demand train until a full gang is in service there."""
     fleet, settings = situation.fleet, situation.settings
     missing = max(0, target - len(seen.spot))
-    if fleet.surplus is not None:
-        return _with(state, on_demand_nodes=missing, reason="the nodes on demand exist already")
+    if len(set(seen.serving) & set(seen.spot)) >= target:  # an earlier step failed before it released the others
+        return _with(state, on_demand_nodes=0, reason="spot capacity replaces the nodes on demand")
     subnet = zone_choice.subnet_of(settings, place)
     if seen.spot and subnet not in state.subnets:
         return _with(state, on_demand_nodes=missing, reason="the other nodes run in another zone")

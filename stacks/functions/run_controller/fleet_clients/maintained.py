@@ -3,6 +3,10 @@
 While an interrupted instance is still running, the target capacity is raised by one. When the replacement is active,
 the target is lowered by one, under a policy that does not terminate excess instances. The two back ends differ in their
 calls and in the spelling of response keys.
+
+AWS does not document which instances a lower target terminates if a fleet has Spot and On-Demand Instances. The client
+therefore terminates the instances that were bought on demand itself. Source (2026-11):
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ModifyFleet.html
 """
 
 from __future__ import annotations
@@ -66,7 +70,7 @@ class MaintainedFleet(ABC):
         templates = (config["LaunchTemplateSpecification"] for config in configs)
         used = dict.fromkeys(f"{template['LaunchTemplateId']}:{template['Version']}" for template in templates)
         active = self._instances()
-        bought = max(0, found.on_demand - min(self._on_demand_base, found.total))
+        on_demand = max(0, found.on_demand - min(self._on_demand_base, found.total))
         others = [name for name, is_spot in active if not is_spot]
         return policy.FleetState(
             desired=desired,
@@ -75,8 +79,8 @@ class MaintainedFleet(ABC):
             template=",".join(used),
             instances=tuple(policy.Instance(name, "InService") for name, _ in active),
             surplus=found.total - desired,
-            on_demand=bought,
-            bought=tuple(others[self._on_demand_base :]) if bought else (),
+            on_demand=on_demand,
+            bought=tuple(others[self._on_demand_base :]),
         )
 
     def apply(self, action: policy.Action) -> str:
@@ -84,6 +88,10 @@ class MaintainedFleet(ABC):
         match action:
             case policy.Surplus(desired, count):
                 self._modify(desired, count, min(self._on_demand_base, desired), self.keep_excess)
+            case policy.Release(desired, bought, instances):
+                # The target is lowered first, so that the fleet does not replace these instances.
+                self._modify(desired, 0, min(self._on_demand_base + bought, desired), self.keep_excess)
+                self._ec2.terminate_instances(InstanceIds=list(instances))
             case policy.Resize(desired, subnets, bought):
                 moved = {}
                 if subnets is not None:

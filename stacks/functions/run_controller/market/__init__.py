@@ -1,1 +1,1 @@
-"""What AWS asks for capacity, and how likely it grants it: spot prices and placement scores."""
+"""What AWS asks for capacity, how likely it grants it, and when nodes move to a cheaper place."""
