@@ -39,7 +39,7 @@ from .spending import Spending
 LAUNCH_FAILURE_SECONDS = 3600.0
 """Maximum age of failed launches that explain why a run has too few nodes."""
 ATTEMPTS = 3
-"""Maximum number of steps per invocation if other invocations write the state at the same time."""
+"""Maximum steps per invocation if other invocations write the state, and maximum updates of the ledger per step."""
 DATASET_INDEX = "dataset.json"
 MAX_PAGES = 10
 """Maximum pages (of 1,000 keys) in a heartbeat listing. Beyond them, the fleet's instances are looked up by name."""
@@ -158,15 +158,23 @@ class Controller:
     def _spending(
         self, events: Sequence[Mapping[str, Any]], run: policy.Run | None, now_unix_seconds: float
     ) -> tuple[Spending | None, str | None]:
-        """Return the run's costs so far, or None and the problem. Ledger errors must not prevent a resize."""
-        try:
-            spent = self._ledger.look(events, "" if run is None else run.name, now_unix_seconds)
-            limits = self._environment.settings.limits
-            return dataclasses.replace(
-                spent, limit_usd=limits.usd or 0.0, limit_run_hours=limits.run_hours or 0.0
-            ), None
-        except (ClientError, BotoCoreError, records.InvalidRecord, LedgerTaken) as error:
-            return None, f"cannot update the ledger, so no limit applies in this step: {error!r}"
+        """Return the run's costs so far, or None and the problem. Ledger errors must not prevent a resize.
+
+        A rejected call is repeated, because only this step's events contain the exact times of ends.
+        """
+        name, limits, problem = "" if run is None else run.name, self._environment.settings.limits, ""
+        for _ in range(ATTEMPTS):
+            try:
+                spent = self._ledger.look(events, name, now_unix_seconds)
+                return dataclasses.replace(
+                    spent, limit_usd=limits.usd or 0.0, limit_run_hours=limits.run_hours or 0.0
+                ), None
+            except (ClientError, LedgerTaken) as error:
+                problem = repr(error)
+            except (BotoCoreError, records.InvalidRecord) as error:  # a timeout has used this step's time
+                problem = repr(error)
+                break
+        return None, f"cannot update the ledger, so no limit applies in this step: {problem}"
 
     def _situation(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ReadTimeoutError
 from moto import mock_aws
 
 from bootstrap.documents import Bundle, Prepare, RunDocument
@@ -22,6 +22,7 @@ from stacks.functions.run_controller.environment import Environment
 from stacks.functions.run_controller.events import INTERRUPTION, RETRY
 from stacks.functions.run_controller.fleet_clients.auto_scaling_group import AutoScalingGroups
 from stacks.functions.run_controller.handler import Controller, StateTaken, handler, run_step
+from stacks.functions.run_controller.ledger.keeper import LedgerTaken
 from stacks.functions.run_controller.parameters import UnreadableDesiredState, UnreadableRunDocument, read_run
 from stacks.functions.run_controller.records import InvalidRecord
 from stacks.functions.run_controller.spending import Spending
@@ -123,8 +124,11 @@ class FakeLedger:
 
     def __init__(self) -> None:
         self.spent: Spending | None = Spending(1.5, 3.0, 0.75, 2.0)
+        self.errors: list[Exception] = []
 
     def look(self, events: Iterable[Mapping[str, Any]], run: str, now_unix_seconds: float) -> Spending:
+        if self.errors:
+            raise self.errors.pop(0)
         if self.spent is None:
             raise InvalidRecord("not JSON")
         return self.spent
@@ -280,6 +284,20 @@ def test_a_notice_for_an_instance_that_leaves_during_the_step_is_logged(world: W
     done = world.step(1060.0, **notice)
     assert done["needless"] == [f"i-1 has left trainstack-x.a: {message}"]
     assert done["actions"] == [{"Detach": {"instance_id": "i-1"}}] and world.autoscaling.calls == calls
+
+
+def test_a_rejected_update_of_the_ledger_is_repeated_within_the_step(world: World) -> None:
+    """The queue does not deliver the events again, and EC2 does not state when it has interrupted an instance."""
+    world.document()
+    slow = ClientError({"Error": {"Code": "SlowDown", "Message": "Reduce your request rate."}}, "PutObject")
+    world.ledger.errors = [slow, LedgerTaken("controller/ledger/state.json")]
+    assert world.step()["ledger"] == "updated"
+    world.ledger.errors = [slow, slow, slow]
+    failed = world.step(1060.0)
+    assert failed["ledger"] == "failed" and "SlowDown" in failed["ledger_problem"]
+    assert world.ledger.errors == []
+    world.ledger.errors = [ReadTimeoutError(endpoint_url="https://s3"), slow]
+    assert world.step(1120.0)["ledger"] == "failed" and world.ledger.errors == [slow], "a timeout is not repeated"
 
 
 def test_a_retry_deletes_a_failed_outcome_and_starts_the_fleet_again(world: World) -> None:
