@@ -128,7 +128,7 @@ def _reserved(config: DeploymentConfig, found: Mapping[str, Any]) -> Iterator[Pr
     if state == "active" and found["AvailableInstanceCount"] < reserved:
         free = f"{found['AvailableInstanceCount']} of {found['TotalInstanceCount']}"
         rule = f"has {free} instances available, but {reserved} are needed"
-        yield Problem(path, named.id, rule, "terminate instances that use it, or enlarge it", "warning")
+        yield Problem(path, named.id, rule, "terminate instances that use it, or enlarge the reservation", "warning")
 
 
 def spot_placement(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:

@@ -245,4 +245,6 @@ def overlaps(account: Account) -> Iterator[Problem]:
         for one in page["Vpcs"]:
             if new.overlaps(ipaddress.ip_network(one["CidrBlock"])):
                 rule = f"overlaps with {one['VpcId']} ({one['CidrBlock']}), so the two VPCs cannot be connected"
-                yield Problem("network.cidr", config.network.cidr, rule, "use another range, or ignore it", "warning")
+                yield Problem(
+                    "network.cidr", config.network.cidr, rule, "use another range, or ignore this warning", "warning"
+                )

@@ -16,7 +16,7 @@ from stacks.errors import Problem
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
 ALWAYS_CALLED = ("sts:GetCallerIdentity", "cloudformation:DescribeStackResources")
-"""Calls that all checks share. The first does not need a permission, and the second finds the stacks."""
+"""Calls that all checks share. The first needs no permission; the second returns the deployed stacks."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Question:
         title: Name of the check in messages.
         assumption: The assumption to check.
         made_by: The files whose templates, boot steps or handlers make the assumption.
-        failure: The consequence of a wrong assumption without the preflight.
+        failure: The consequence of a wrong assumption that the preflight does not detect.
         calls: IAM actions that the check needs.
         applies: Whether a deployment makes the assumption.
         ask: Function that runs the check and yields the problems.
@@ -68,7 +68,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "zones",
-        "the account has the availability zones",
+        "the account can use the availability zones",
         ("stacks/network_stack.py",),
         "the deploy of NetworkStack rolls back",
         ("ec2:DescribeAvailabilityZones",),

@@ -47,7 +47,8 @@ def edits(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "")
 class Causes:
     """Maps each changed property to the keys that caused it.
 
-    If `changed` is None because the other side's file is unknown, the causes are all keys that affect the property.
+    If `changed` is None because the other side's file is not available, the causes are all keys that affect the
+    property.
     """
 
     def __init__(self, changes: Iterable[ResourceChange], changed: Sequence[Edit] | None) -> None:
@@ -56,7 +57,7 @@ class Causes:
 
     @property
     def are_known(self) -> bool:
-        """Whether both files are known. Otherwise, the keys are only possible causes."""
+        """Whether both files are available. Otherwise, the keys are only possible causes."""
         return self._changed is not None
 
     def of(self, key: Key, path: PropertyPath = ()) -> tuple[str, ...]:

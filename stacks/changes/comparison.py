@@ -23,13 +23,13 @@ from stacks.loading import load, read
 
 DEPLOYED = "deployed"
 REVIEW_RUNS = 50
-"""Simulated runs behind the expected cost in a review."""
+"""Number of simulated runs from which a review derives the expected cost."""
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class _Side:
-    """The old side of a comparison. The configuration is None if only the templates are known."""
+    """The old side of a comparison. The configuration is None if only the templates are available."""
 
     templates: TemplateSet
     config: DeploymentConfig | None

@@ -64,7 +64,7 @@ def _expired(config: DeploymentConfig) -> list[Problem]:
 
 
 def _nodes(config: DeploymentConfig) -> str:
-    """Return what the run trains on."""
+    """Return a description of the nodes or pods on which the run trains."""
     types = ", ".join(config.capacity.instance_types)
     if config.engine == "slurm":
         return f"{config.capacity.nodes} nodes x {gpus(config)} GPUs, jobs on a Slurm cluster"

@@ -11,14 +11,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "deploy",
-        help="deploy a file with the CDK CLI, which asks before it broadens permissions",
-        description="Runs `cdk deploy`, but first disables termination protection on empty stacks that failed to "
-        "create, which plain `cdk deploy` cannot do. The exit code is 1 if AWS or the deploy failed.",
+        help="deploy a file with the CDK CLI, which prompts before it broadens permissions",
+        description="Runs `cdk deploy`, but first disables termination protection on empty stacks whose "
+        "creation failed, which plain `cdk deploy` cannot do. The exit code is 1 if AWS or the deploy failed.",
     )
     parser.add_argument("config", type=Path, help="deployment file, such as config/demo.yaml")
     parser.add_argument("stacks", nargs="*", metavar="STACK", help="stacks, such as TrainingStack (default: all)")
     parser.add_argument("--all", action="store_true", help="deploy all stacks, which is the default")
-    parser.add_argument("--yes", action="store_true", help="deploy without asking, even without a terminal")
+    parser.add_argument("--yes", action="store_true", help="deploy without a prompt, even without a terminal")
     parser.set_defaults(run=_run)
 
 

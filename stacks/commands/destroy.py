@@ -20,7 +20,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "endpoints, NAT gateway and flow logs. The exit code is 1 if an AWS call failed.",
     )
     parser.add_argument("config", type=Path, help="deployment file, such as config/demo.yaml")
-    parser.add_argument("--force", action="store_true", help="do not ask before deleting")
+    parser.add_argument("--force", action="store_true", help="do not prompt before deleting")
     parser.add_argument("--data", action="store_true", help="also delete the data; requires both settings")
     parser.add_argument(
         "-c", "--context", action="append", default=[], metavar="KEY=VALUE", help="allow-destroy=true, for --data"

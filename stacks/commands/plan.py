@@ -16,8 +16,8 @@ from stacks.errors import ConfigError, Problem
 from stacks.loading import load
 
 HELP = (
-    "instead of types, print the distribution of the run's cost and duration, from simulations of the run controller "
-    "in random markets or in the traces"
+    "instead of types, print the distribution of the run's cost and duration, simulated with the run controller in "
+    "random markets or with the traces"
 )
 BINS = 12
 WIDTH = 40

@@ -60,7 +60,7 @@ class DeploymentConfig(Section):
         edit="applies to new jobs",
     )
     kubernetes: KubernetesConfig | None = section(
-        "The pods in a Kubernetes cluster; requires `engine: kubernetes`, and has no effect on other engines.",
+        "The pods in a Kubernetes cluster; requires `engine: kubernetes`, and has no effect with other engines.",
         edit="applies to new pods",
     )
     network: NetworkConfig = NetworkConfig()

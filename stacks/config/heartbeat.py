@@ -26,8 +26,8 @@ class SuperviseConfig(Section):
         ge=MIN_HEARTBEAT_SECONDS,
     )
     heartbeat_timeout_seconds: float = setting(
-        "Seconds without a heartbeat in S3 after which a peer is lost. If its pings also fail, three tenths of this "
-        "time is enough.",
+        "Seconds without a heartbeat in S3 after which a peer is considered lost. If its pings also fail, three tenths "
+        "of this time is enough.",
         edit="replaces nodes",
         default=10.0,
         ge=MIN_HEARTBEAT_TIMEOUT_SECONDS,

@@ -1,4 +1,4 @@
-"""The `kubernetes` section: how `engine: kubernetes` runs the training in the pods of a Kubernetes cluster.
+"""The `kubernetes` section: how `engine: kubernetes` runs the training in pods on a Kubernetes cluster.
 
 Source of the fields (2026-11): https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/
 """
@@ -42,7 +42,8 @@ class KubernetesConfig(Section):
         pattern=r"^[a-z0-9][A-Za-z0-9._:/@-]{0,300}$",
     )
     bucket: str = setting(
-        "S3 bucket for checkpoints, results and code, and for the two other purposes unless they have a bucket.",
+        "S3 bucket for checkpoints, results and code, and for the dataset and the control records unless "
+        "`dataset_bucket` and `control_bucket` are set.",
         edit=EDIT,
         pattern=BUCKET,
     )
@@ -59,7 +60,7 @@ class KubernetesConfig(Section):
         pattern=BUCKET,
     )
     context: str | None = setting(
-        "Context of kubectl's configuration that `trainstack up` and the other commands use; `null`: the current one.",
+        "kubectl context that `trainstack up` and the other commands use; `null`: the current context.",
         edit="nothing",
         default=None,
         pattern=r"^[A-Za-z0-9_.:/@-]{1,253}$",
@@ -78,13 +79,13 @@ class KubernetesConfig(Section):
     )
     role_arn: str | None = setting(
         "IAM role for IRSA: the manifests then contain the service account with this role; `null`: the service account "
-        "exists.",
+        "already exists.",
         edit=EDIT,
         default=None,
         pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[A-Za-z0-9+=,.@_/-]{1,512}$",
     )
     queue: str | None = setting(
-        "Kueue's LocalQueue, which admits all pods at once; `null`: no queue.", edit=EDIT, default=None, pattern=NAME
+        "Kueue LocalQueue that admits all pods at once; `null`: no queue.", edit=EDIT, default=None, pattern=NAME
     )
     priority_class: str | None = setting(
         "Priority class of the pods; `null`: the cluster's default.", edit=EDIT, default=None, pattern=NAME
@@ -96,7 +97,7 @@ class KubernetesConfig(Section):
         pattern=NAME,
     )
     image_pull_secrets: list[Annotated[str, Field(pattern=NAME)]] = setting(
-        "Secrets with which the kubelet pulls the image.", edit=EDIT, default=[]
+        "Secrets that the kubelet uses to pull the image.", edit=EDIT, default=[]
     )
     gpu_resource: str = setting(
         "Resource name of a GPU: `nvidia.com/gpu`, `nvidia.com/gpu.shared` for a time slice, or a MIG device such as "
@@ -106,28 +107,28 @@ class KubernetesConfig(Section):
         pattern=GPU_RESOURCE,
     )
     gpus: int | None = setting(
-        "GPUs per pod, a whole number; `null`: the number of GPUs of `capacity.instance_types`.",
+        "Number of GPUs per pod; `null`: the number of GPUs of the types in `capacity.instance_types`.",
         edit=EDIT,
         default=None,
         ge=0,
         le=16,
     )
     efa: int | None = setting(
-        "EFA adapters per pod (`vpc.amazonaws.com/efa`); `null`: all adapters of `capacity.instance_types` if "
-        "`node.fabric` selects EFA, else none.",
+        "Number of EFA adapters per pod (`vpc.amazonaws.com/efa`); `null`: all adapters of the types in "
+        "`capacity.instance_types` if `node.fabric` selects EFA, otherwise none.",
         edit=EDIT,
         default=None,
         ge=0,
         le=128,
     )
     cpus: int | None = setting(
-        "Cores per pod; `null`: no request, for nodes without other pods.", edit=EDIT, default=None, ge=1
+        "CPU cores per pod; `null`: no request, for nodes that run no other pods.", edit=EDIT, default=None, ge=1
     )
     memory_gib: int | None = setting(
         "Memory per pod, GiB, including shared memory; `null`: no request.", edit=EDIT, default=None, ge=1
     )
     shared_memory_gib: int = setting(
-        "Size limit of /dev/shm, GiB, through which a pod's processes and NCCL share data.",
+        "Size limit, GiB, of /dev/shm, which a pod's processes and NCCL use to share data.",
         edit=EDIT,
         default=8,
         ge=1,
@@ -136,13 +137,13 @@ class KubernetesConfig(Section):
         "Local disk per pod, GiB, for the dataset and the run directories.", edit=EDIT, default=50, ge=2
     )
     provisioner: Literal["karpenter", "managed_node_group", "none"] = setting(
-        "What provides the nodes: it determines the label with which `capacity.market` selects them. `none`: the pods "
-        "do not select a market.",
+        "Provisioner of the nodes. It determines the label by which pods select nodes of `capacity.market`. `none`: "
+        "the pods do not select a market.",
         edit=EDIT,
         default="none",
     )
     do_not_disrupt: bool = setting(
-        "Forbid Karpenter and Cluster Autoscaler to end pods in order to consolidate nodes.", edit=EDIT, default=True
+        "Prevent Karpenter and Cluster Autoscaler from evicting pods to consolidate nodes.", edit=EDIT, default=True
     )
     node_selector: dict[LabelKey, LabelValue] = setting(
         "Labels that nodes must have, in addition to an instance type in `capacity.instance_types`.",
@@ -150,10 +151,11 @@ class KubernetesConfig(Section):
         default={},
     )
     tolerations: list[TolerationConfig] = setting(
-        "Taints that the pods tolerate, in addition to that of GPU nodes.", edit=EDIT, default=[], max_length=50
+        "Taints that the pods tolerate, in addition to the taint of GPU nodes.", edit=EDIT, default=[], max_length=50
     )
     topology: LabelKey | None = setting(
-        "Node label whose value all pods share, such as `topology.kubernetes.io/zone`; `null`: any nodes.",
+        "Node label whose value must be the same for all pods, such as `topology.kubernetes.io/zone`; `null`: any "
+        "nodes.",
         edit=EDIT,
         default=None,
     )
@@ -165,21 +167,22 @@ class KubernetesConfig(Section):
         gt=0,
     )
     termination_grace_seconds: int | None = setting(
-        "Seconds between SIGTERM and SIGKILL, in which the pods save; `null`: twice the save, at least 120.",
+        "Seconds between SIGTERM and SIGKILL, for the last save; `null`: twice the duration of a save, but at "
+        "least 120.",
         edit=EDIT,
         default=None,
         ge=30,
         le=86400,
     )
     max_failures: int = setting(
-        "Failed pods, at most, after which the job fails. Disruptions and saves after SIGTERM do not count.",
+        "Maximum number of failed pods; one more fails the job. Disruptions and saves after SIGTERM do not count.",
         edit=EDIT,
         default=6,
         ge=0,
         le=1000,
     )
     keep_finished_hours: int | None = setting(
-        "Hours after which the cluster deletes the ended job and its pods; `null`: never.",
+        "Hours after which the cluster deletes the finished job and its pods; `null`: never.",
         edit=EDIT,
         default=None,
         ge=1,

@@ -26,26 +26,27 @@ class LimitsConfig(Section):
         gt=0,
     )
     deadline_hours: float | None = setting(
-        "Hours from the run's first request for nodes until the run must be finished; `null`: no deadline. The hours "
-        "include waiting for capacity. An edit changes the deadline of the current run. If the key is removed, nodes "
-        "that were bought on demand save and are replaced.",
+        "Deadline for finishing the run, in hours from its first request for nodes; `null`: no deadline. The time "
+        "includes waiting for capacity. An edit changes the deadline of the current run. If the key is removed, "
+        "On-Demand nodes that were bought to meet the deadline save and are replaced.",
         edit="in place",
         default=None,
         gt=0,
         le=MAX_DEADLINE_HOURS,
     )
     on_deadline_miss: OnMiss = setting(
-        "Action if spot capacity alone may miss the deadline. `on_demand`: the controller buys missing nodes on "
-        "demand, as late as possible, and replaces them by spot instances when this is cheaper (`ec2_fleet` and "
-        "`spot_fleet` keep them). `stop`: the controller saves and stops the run as soon as it can no longer finish in "
-        "time. `continue`: `trainstack status` and `trainstack why` report it, and nothing else changes.",
+        "Action if spot capacity alone might not meet the deadline. `on_demand`: the controller buys On-Demand "
+        "Instances for missing nodes, as late as possible, and replaces them with spot instances when that is cheaper "
+        "(`ec2_fleet` and `spot_fleet` keep them). `stop`: the controller saves and stops the run as soon as it can no "
+        "longer finish in time. `continue`: `trainstack status` and `trainstack why` report the problem, and nothing "
+        "else changes.",
         edit="in place",
         default="on_demand",
     )
     training_hours: float | None = setting(
-        "Expected training time of the complete run with all nodes and without interruptions, in hours, until the run "
-        "reports its speed; `null`: an estimate from the model's size and the GPUs' peak rates, if both are known. "
-        "`python -m training bench` measures the speed.",
+        "Expected training time, in hours, of the complete run with all nodes and without interruptions. The "
+        "controller uses it until the run reports its speed. `null`: an estimate from the model's size and the GPUs' "
+        "peak rates, if both are known. `python -m training bench` measures the speed.",
         edit="in place",
         default=None,
         gt=0,

@@ -63,8 +63,8 @@ class ObservabilityConfig(Section):
     )
     dashboard: bool = setting("Create a CloudWatch dashboard (3 USD per month).", edit="in place", default=True)
     daily_zombie_search: bool = setting(
-        "Search once a day for resources of deployments that cost money without a run, and raise an alarm; nothing is "
-        "deleted. `trainstack zombies` does the same search.",
+        "Search once a day for billed resources of deployments without a run, and raise an alarm; nothing is deleted. "
+        "`trainstack zombies` performs the same search.",
         edit="in place",
         default=True,
     )

@@ -27,13 +27,13 @@ class ContainerConfig(Section):
         pattern=r"^[A-Za-z0-9_./:#@+-]{1,300}$",
     )
     runtime: Literal["pyxis", "apptainer"] = setting(
-        "Program that starts the container: Slurm's plugin Pyxis with Enroot, or Apptainer.",
+        "Program that starts the container: Slurm's Pyxis plugin with Enroot, or Apptainer.",
         edit="applies to new jobs",
         default="pyxis",
     )
     mounts: list[Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@-]*(:/[A-Za-z0-9_./+@-]*)?$")]] = setting(
-        "Other folders to mount, as FOLDER or FOLDER:TARGET. `slurm.directory`, the dataset and checkpoints in a "
-        "folder are always mounted.",
+        "Additional folders to mount, as FOLDER or FOLDER:TARGET. `slurm.directory`, the dataset, and checkpoints in "
+        "a folder are always mounted.",
         edit="applies to new jobs",
         default=[],
     )
@@ -55,8 +55,8 @@ class SlurmConfig(Section):
         pattern=FOLDER,
     )
     checkpoints: str | None = setting(
-        "Checkpoint store, to which the run's name is added: a shared folder, `s3://bucket/prefix`, or FOLDER,URL for "
-        "a local and a durable tier; `null`: `checkpoints/` in `directory`.",
+        "Checkpoint store, to which the run's name is appended: a shared folder, `s3://bucket/prefix`, or FOLDER,URL "
+        "for a local and a durable tier; `null`: `checkpoints/` in `directory`.",
         edit="applies to new jobs",
         default=None,
         pattern=r"^(/[A-Za-z0-9_./+@-]+,)?(/[A-Za-z0-9_./+@-]+|s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9_./+-]+)?)$",
@@ -124,13 +124,13 @@ class SlurmConfig(Section):
     continue_by: Literal["resubmit", "requeue", "spare"] = setting(
         "How a run continues after a time limit or a preemption. `resubmit`: the job submits its successor, which "
         "Slurm can start at once. `requeue`: the job requeues itself and keeps its number, but Slurm holds it for two "
-        "minutes. `spare`: each job submits its successor at its start; the successor waits for the job's end, so it "
-        "also starts after a failure that leaves no time for a command.",
+        "minutes. `spare`: each job submits its successor at its start; the successor waits until the job ends, so "
+        "it also starts after a failure that leaves no time to run a command.",
         edit="applies to new jobs",
         default="resubmit",
     )
     max_failures: int = setting(
-        "Consecutive failures without a new checkpoint, at most, after which the run fails. Preemptions, time limits "
+        "Number of consecutive failures without a new checkpoint after which the run fails. Preemptions, time limits "
         "and lost nodes do not count.",
         edit="applies to new jobs",
         default=3,
@@ -138,8 +138,8 @@ class SlurmConfig(Section):
         le=100,
     )
     launch: Literal["launcher", "srun"] = setting(
-        "Program that starts the trainer's processes: the launcher, which replaces torchrun, once per node, or srun "
-        "with one task per process.",
+        "Program that starts the trainer's processes: the launcher (a replacement for torchrun) with one task per "
+        "node, or srun with one task per process.",
         edit="applies to new jobs",
         default="launcher",
     )
@@ -147,7 +147,7 @@ class SlurmConfig(Section):
         "Container that the trainers run in; `null`: no container.", edit="applies to new jobs"
     )
     host_python: str = setting(
-        "Python 3.9 or newer on the nodes, outside of a container, for the job's own commands.",
+        "Python interpreter, 3.9 or newer, on the nodes, outside any container; it runs the job's own commands.",
         edit="applies to new jobs",
         default="python3",
         pattern=r"^[A-Za-z0-9_./-]+$",
@@ -159,7 +159,7 @@ class SlurmConfig(Section):
         max_length=50,
     )
     watch_spot_notices: bool = setting(
-        "Ask each node's instance metadata service for spot interruption notices. The job then saves and continues "
+        "Poll each node's instance metadata service for spot interruption notices. The job then saves and continues "
         "without the node.",
         edit="applies to new jobs",
         default=True,
@@ -170,14 +170,14 @@ class SlurmConfig(Section):
         default=True,
     )
     sweep: dict[str, list[Any]] = setting(
-        "Values of keys of `training.config`, such as `{optimizer.learning_rate: [1e-3, 3e-4]}`. Each combination is a "
-        "run of its own, named `training.run` with the number of the combination, and one task of a job array. `{}`: "
-        "one run.",
+        "Lists of values for keys of `training.config`, such as `{optimizer.learning_rate: [1e-3, 3e-4]}`. Each "
+        "combination of values is a separate run, named `training.run` plus the combination's number, and one task of "
+        "a job array. `{}`: a single run.",
         edit="applies to new jobs",
         default={},
     )
     sweep_parallel: int | None = setting(
-        "Runs of a sweep that train at the same time, at most; `null`: no limit.",
+        "Maximum number of runs of a sweep that train at the same time; `null`: no limit.",
         edit="applies to new jobs",
         default=None,
         ge=1,

@@ -312,7 +312,7 @@ def _object_created(bucket: s3.IBucket, key: str) -> events.EventPattern:
 
 
 def _places(config: DeploymentConfig) -> str:
-    """Return the zones of the candidate subnets, in the same order, and the instance types; "" without a choice."""
+    """Return the zones of the candidate subnets in order, and the instance types, or "" if neither is needed."""
     if config.capacity.choose == "order" and config.limits.deadline_hours is None:
         return ""
     zones = [f"{config.region}{letter}" for letter in zone_candidates(config)]
@@ -324,7 +324,7 @@ def _limit(value: float | None) -> str:
 
 
 def _training_hours(config: DeploymentConfig) -> str:
-    """Return the expected training time; "" without a deadline. A validator requires that it is known."""
+    """Return the expected training time, or "" without a deadline. A validator ensures that it is known."""
     found = None if config.limits.deadline_hours is None else training_time(config)
     return "" if found is None else str(round(found.hours, 3))
 

@@ -1,4 +1,4 @@
-"""The function that searches for resources without a run once a day, and the alarms for its results and failures."""
+"""The function that searches once a day for resources without a run, and the alarms for its results and failures."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ class ZombieWatch(Construct):
             (
                 "Zombies",
                 found,
-                "Resources cost money without a run. `trainstack zombies` lists them with their remedies; log group "
-                f"{log_group_name(self._config)} has the list of the search",
+                "Some billed resources have no run. `trainstack zombies` lists them with their remedies; log group "
+                f"{log_group_name(self._config)} contains the results of the search",
             ),
             (
                 "SearchFailed",

@@ -35,7 +35,7 @@ def deploy(config: DeploymentConfig, file: Path, *, cdk: Path = CDK) -> None:
 def deploy_interactively(
     config: DeploymentConfig, file: Path, stacks: Sequence[str], *, cdk: Path = CDK, is_approved: bool = False
 ) -> None:
-    """Deploy stacks (default: all stacks in the file). Unless approved, the CDK asks before it broadens permissions.
+    """Deploy stacks (default: all stacks in the file). Unless approved, the CDK prompts before it broadens permissions.
 
     Raises:
         DeployError: The deploy failed, or the CDK is not installed.
@@ -48,10 +48,10 @@ def deploy_interactively(
 
 
 def prepare(config: DeploymentConfig) -> None:
-    """Report if a deploy would create a deployment next to others, and prepare failed stacks for another attempt.
+    """Report a deploy that would create an additional deployment, and prepare failed stacks for another attempt.
 
     Raises:
-        DeployError: A stack that failed to create cannot be created again.
+        DeployError: A stack whose creation failed cannot be created again.
         AccountError: The bootstrap's deploy role cannot be assumed.
     """
     try:

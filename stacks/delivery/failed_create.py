@@ -1,4 +1,4 @@
-"""Disables termination protection on stacks that failed to create, so that the next deploy can create them again.
+"""Disables termination protection on stacks whose creation failed, so that the next deploy can create them again.
 
 The CDK CLI sets termination protection before it executes the change set that creates a stack. If the create fails, the
 CLI's next deploy deletes the stack first, which CloudFormation rejects while the stack is protected
@@ -22,7 +22,7 @@ GONE = ("DELETE_COMPLETE", "DELETE_SKIPPED")
 
 
 def end_protection(client: Any, stacks: Sequence[str]) -> list[str]:
-    """Disable protection on stacks that failed to create and contain no resources. Return notes for the user.
+    """Disable protection on stacks whose creation failed and that contain no resources. Return notes for the user.
 
     Args:
         client: A CloudFormation client with the deploy role's credentials.

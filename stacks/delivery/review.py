@@ -15,7 +15,7 @@ DEPLOYED = "deployed"
 DEADLINE_SECONDS = 900.0
 MEANINGS = {
     0: "no changes",
-    10: "known changes that keep running nodes",
+    10: "known changes that do not replace running nodes",
     20: "nodes are replaced",
     30: "permissions or network access are broadened, or the change is not recognized as safe",
     40: "data is at risk",

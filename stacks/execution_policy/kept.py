@@ -12,7 +12,7 @@ _PIPELINE = "types of the PipelineStack that the embedded cloud does not emulate
 _NODES = "a node edit with running instances: instance refresh and lifecycle hooks"
 _RESERVED = "reservations and fleets in examples whose deploys were not recorded"
 _LUSTRE = "updating a Lustre file system, and its network interfaces"
-_QUEUE = "the run controller's event queue, which the demo deploys; the recorded deploys precede it"
+_QUEUE = "the run controller's event queue, which the demo deploys; the deploys were recorded before it was added"
 _KEY = "volumes, log groups and parameters that use the deployment's key: AWS calls KMS on behalf of the caller"
 
 KEPT: tuple[tuple[str, str], ...] = (

@@ -1,6 +1,6 @@
 """Decodes a deployment's mapping. Returns all key and type errors, and the deployment without the invalid keys.
 
-Valid keys are still checked against each other. A rule that reads an invalid key stops there because reading the key
+Valid keys are still checked against each other. A rule that reads an invalid key stops at that key, because reading it
 raises `UndecodedKey`.
 """
 

@@ -105,7 +105,7 @@ def zonal_storage(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def choice_of_zones(config: DeploymentConfig) -> Iterator[Problem]:
-    """The run controller ranks zones only if it chooses the zone of spot instances, and if no storage prefers one."""
+    """The run controller ranks zones only if it chooses the zone of spot instances, and no storage is zonal."""
     chosen, storage = config.capacity.choose, config.storage
     if chosen == "order":
         return
@@ -114,7 +114,7 @@ def choice_of_zones(config: DeploymentConfig) -> Iterator[Problem]:
         yield Problem(path, chosen, "applies only to market: spot", "remove it, or set market: spot")
     if storage.checkpoint_volume is not None or storage.shared_volume is not None or storage.lustre is not None:
         rule = "ignores the zone of storage.checkpoint_volume, storage.shared_volume or storage.lustre"
-        yield Problem(path, chosen, rule, "remove it, or the storage in one zone")
+        yield Problem(path, chosen, rule, "remove it, or remove the zonal storage")
     elif not one_zone_at_a_time(config):
         rule = "applies only if each attempt uses one zone; otherwise capacity.allocation_strategy chooses the pools"
         yield Problem(path, chosen, rule, "set capacity.zone_policy: one_at_a_time, or remove it")

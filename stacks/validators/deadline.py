@@ -1,4 +1,4 @@
-"""Rules for a run's deadline: its training time is known, and the run can end in time."""
+"""Rules for a run's deadline: its training time is known, and the run can finish in time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATH = "limits.deadline_hours"
 
 
 def keys_have_an_effect(config: DeploymentConfig) -> Iterator[Problem]:
-    """The keys of a deadline are set together with it, and nodes are bought on demand only in place of spot."""
+    """The other keys of a deadline require `deadline_hours`, and On-Demand nodes only replace spot instances."""
     limits = config.limits
     if limits.deadline_hours is None:
         for key in ("on_deadline_miss", "training_hours"):
@@ -30,13 +30,13 @@ def keys_have_an_effect(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def run_can_end_in_time(config: DeploymentConfig) -> Iterator[Problem]:
-    """The training time is known, and fits into the time to the deadline and into the other limits."""
+    """The training time is known, and fits within the time to the deadline and within the other limits."""
     limits = config.limits
     if limits.deadline_hours is None:
         return
     needed = training_time(config)
     if needed is None:
-        rule = f"must be set: without it, the controller cannot judge {PATH} ({limits.deadline_hours:g})"
+        rule = f"must be set: without it, the controller cannot assess {PATH} ({limits.deadline_hours:g})"
         remedy = "measure the time per step with `python -m training bench`, and multiply it by training.config.steps"
         yield Problem("limits.training_hours", None, rule, remedy)
         return
@@ -53,7 +53,7 @@ def _impossible(config: DeploymentConfig, deadline_hours: float, needed: Trainin
         yield Problem(PATH, deadline_hours, _too_long(config, certain, source), _remedy(config, certain, available))
     elif needed.hours > available:
         rule = _too_long(config, needed.hours, needed.source)
-        remedy = f"{_remedy(config, needed.hours, available)}, or state limits.training_hours"
+        remedy = f"{_remedy(config, needed.hours, available)}, or set limits.training_hours"
         yield Problem(PATH, deadline_hours, rule, remedy, "warning")
     elif config.limits.on_deadline_miss == "on_demand":
         slack = deadline_hours - needed.hours
@@ -61,7 +61,7 @@ def _impossible(config: DeploymentConfig, deadline_hours: float, needed: Trainin
         if slack < reserve:
             rule = (
                 f"leaves {slack:.2f} h beyond {needed.hours:.1f} h of training ({needed.source}), less than two "
-                f"restarts ({reserve:.2f} h), so the run starts on demand"
+                f"restarts ({reserve:.2f} h), so the run starts on On-Demand Instances"
             )
             remedy = f"set at least {_up(needed.hours + reserve)}, or expect On-Demand prices"
             yield Problem(PATH, deadline_hours, rule, remedy, "warning")
@@ -71,19 +71,21 @@ def _too_long(config: DeploymentConfig, hours: float, source: str) -> str:
     nodes = config.capacity.nodes
     gang = f"{nodes} nodes" if nodes > 1 else "1 node"
     return (
-        f"{hours:.1f} h of training on {gang} ({source}) and a boot of {RESTART_HOURS:g} h cannot end in this time, "
+        f"{hours:.1f} h of training on {gang} ({source}) and a boot of {RESTART_HOURS:g} h take longer, "
         "even without interruptions"
     )
 
 
 def _remedy(config: DeploymentConfig, hours: float, available: float) -> str:
-    """Return the best that can be done: the shortest deadline, and the least factor on nodes or steps."""
+    """Return the remedies: the shortest possible deadline, and the smallest sufficient change to nodes or steps."""
     options = [f"set at least {_up(hours + RESTART_HOURS)}"]
     steps = config.training.config.steps
     if available > 0.0:
         factor, nodes = hours / available, config.capacity.nodes
         more = math.ceil(nodes * factor - 1e-9)
-        options.append(f"use {math.ceil(factor * 10) / 10:g} times the nodes ({more}), if the speed grows with them")
+        options.append(
+            f"use {math.ceil(factor * 10) / 10:g} times as many nodes ({more}), if the speed grows with their number"
+        )
         if (fewer := int(steps / factor)) >= 1:
             options.append(f"train at most {fewer:,} of {steps:,} steps")
     return ", or ".join(options)

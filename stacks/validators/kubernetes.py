@@ -19,7 +19,7 @@ USED = (
     *("capacity.gang_timeout_seconds", "node.python.interpreter", "node.python.packages", "node.fabric"),
     *("node.supervise", "node.boot_timeout_seconds"),
 )
-"""Keys that have an effect with `engine: kubernetes`, with all keys below them."""
+"""Keys that have an effect with `engine: kubernetes`, including all keys below them."""
 SHARED = "nvidia.com/gpu.shared"
 INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 """Source (2026-11): https://kubernetes.io/docs/reference/labels-annotations-taints/"""
@@ -45,7 +45,7 @@ def section_of_fleet(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def _when_used(rule: SectionRule) -> Callable[[DeploymentConfig], Iterator[Problem]]:
-    """Return a rule that does nothing with other engines or without the section."""
+    """Return a rule that does nothing for other engines or without the section."""
 
     @functools.wraps(rule)
     def checked(config: DeploymentConfig) -> Iterator[Problem]:
@@ -63,7 +63,7 @@ def has_section(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def types_are_known(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Problem]:
-    """The types, from which GPUs and adapters follow, are in the catalogue."""
+    """The instance types, which determine the GPUs and adapters, are in the catalogue."""
     for index, name in enumerate(config.capacity.instance_types):
         if name not in catalogue().types:
             remedy = "list a type that `python -m stacks catalogue` prints, or set kubernetes.gpus and node_selector"
@@ -71,7 +71,7 @@ def types_are_known(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[P
 
 
 def gpu_request(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Problem]:
-    """A pod requests at most the GPUs of its node, and shared GPUs only as far as NCCL supports them."""
+    """A pod requests at most the GPUs of its node, and shares GPUs only in ways that NCCL supports."""
     count, resource = gpus(config), section.gpu_resource
     offered = min((one.gpus for one in known_types(config)), default=None)
     if offered is not None and resource == "nvidia.com/gpu" and count > offered:
@@ -83,10 +83,10 @@ def gpu_request(config: DeploymentConfig, section: KubernetesConfig) -> Iterator
     if resource == "nvidia.com/gpu":
         return
     if count > 1:
-        rule = f"must be 1 with {resource}: several slices or MIG devices are not several GPUs for NCCL"
+        rule = f"must be 1 with {resource}: NCCL does not treat several slices or MIG devices as several GPUs"
         yield Problem("kubernetes.gpus", count, rule, "set 1, or use nvidia.com/gpu")
     if config.capacity.nodes > 1 and count:
-        rule = f"pods with {resource} may share one GPU, and NCCL refuses two ranks on a GPU"
+        rule = f"pods with {resource} may share one GPU, and NCCL rejects two ranks on one GPU"
         remedy = "set capacity.nodes: 1, or use nvidia.com/gpu"
         yield Problem("kubernetes.gpu_resource", resource, rule, remedy)
     if processes_per_node(config) > 1:
@@ -102,7 +102,7 @@ def gpus_known(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[
 
 
 def adapters(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Problem]:
-    """The pods request EFA adapters if NCCL must use them, and only then."""
+    """The pods request EFA adapters if and only if NCCL must use them."""
     count = efa_adapters(config)
     if fabric(config) == "efa" and not count:
         rule = "is 0, but node.fabric selects EFA, and NCCL would fail without adapters"
@@ -119,27 +119,27 @@ def adapters(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Pr
 def sizes(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Problem]:
     """Shared memory is part of the pod's memory, and a request fits on a node."""
     if section.memory_gib is not None and section.shared_memory_gib >= section.memory_gib:
-        rule = f"must be less than memory_gib, {section.memory_gib}: the kernel counts it as memory of the pod"
+        rule = f"must be less than memory_gib, {section.memory_gib}: it is part of the pod's memory"
         yield Problem("kubernetes.shared_memory_gib", section.shared_memory_gib, rule, "lower it, or raise memory_gib")
     for name, value, offered in (
         ("cpus", section.cpus, min((one.vcpus for one in known_types(config)), default=None)),
         ("memory_gib", section.memory_gib, min((one.memory_gib for one in known_types(config)), default=None)),
     ):
         if value is not None and offered is not None and value >= offered:
-            rule = f"must be less than {offered}, of which the node's own services need a part"
+            rule = f"must be less than {offered}, because the node's own services need a share of that amount"
             yield Problem(f"kubernetes.{name}", value, rule, "lower it; the pods would stay pending")
 
 
 def grace_period(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Problem]:
-    """A save fits into the grace period, and the grace period into the notice of a Spot Instance."""
+    """A save fits within the grace period, and the grace period within the notice of a Spot Instance."""
     grace, save = grace_seconds(config), save_seconds(config)
     source = "measured" if section.save_seconds is not None else "estimated"
     if section.termination_grace_seconds is not None and grace < save + REPORT_SECONDS:
-        rule = f"is shorter than a save ({source}: {save:.0f} s) and the last records ({REPORT_SECONDS:.0f} s)"
+        rule = f"is shorter than a save ({source}: {save:.0f} s) plus the last records ({REPORT_SECONDS:.0f} s)"
         remedy = f"set at least {round(save + REPORT_SECONDS + 0.5)}, or remove it"
         yield Problem("kubernetes.termination_grace_seconds", grace, rule, remedy)
     if _is_spot(config, section) and save + REPORT_SECONDS > SPOT_NOTICE_SECONDS:
-        rule = f"a save ({source}: {save:.0f} s) does not fit into the notice of a Spot Instance, two minutes"
+        rule = f"a save ({source}: {save:.0f} s) does not fit into the two-minute notice of a Spot Instance"
         remedy = "a reclaimed node loses the steps since the last checkpoint: use more nodes, or market: on_demand"
         yield Problem("capacity.market", "spot", rule, remedy, "warning")
 
@@ -149,25 +149,23 @@ def _is_spot(config: DeploymentConfig, section: KubernetesConfig) -> bool:
 
 
 def gang(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Problem]:
-    """All pods of a gang get nodes, and an autoscaler does not take them away."""
+    """All pods of a gang get nodes, and an autoscaler does not remove these nodes."""
     nodes = config.capacity.nodes
     is_rigid = nodes > 1 and (config.capacity.min_nodes or nodes) == nodes
     if not section.do_not_disrupt and is_rigid:
-        rule = f"lets the autoscaler end single pods, and each time all {nodes} nodes of the gang save and wait"
+        rule = f"lets the autoscaler evict single pods; each eviction makes all {nodes} nodes of the gang save and wait"
         yield Problem("kubernetes.do_not_disrupt", False, rule, "remove it, or set capacity.min_nodes")
     if nodes > 1 and section.queue is None:
         rule = "is not set: the scheduler starts pods one by one, and two gangs can wait for each other's nodes"
-        yield Problem(
-            "kubernetes.queue", None, rule, "set a LocalQueue of Kueue, unless this is the only gang", "warning"
-        )
+        yield Problem("kubernetes.queue", None, rule, "set a Kueue LocalQueue, unless this is the only gang", "warning")
     if section.queue is not None and section.flavour != "job" and (config.capacity.min_nodes or nodes) < nodes:
         rule = f"Kueue admits a {section.flavour} only with all its {nodes} pods"
-        remedy = "set kubernetes.flavour: job, with which Kueue can admit fewer"
+        remedy = "set kubernetes.flavour: job, for which Kueue can admit fewer pods"
         yield Problem("capacity.min_nodes", config.capacity.min_nodes, rule, remedy, "warning")
 
 
 def market(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Problem]:
-    """The provisioner has nodes of the market."""
+    """The provisioner supports the market."""
     capacity = config.capacity
     if section.provisioner == "none":
         if "market" in capacity.model_fields_set:
@@ -177,7 +175,7 @@ def market(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Prob
         return
     label, values = MARKET_LABELS[section.provisioner]
     if capacity.market not in values:
-        rule = f"is not a market of provisioner {section.provisioner}"
+        rule = f"is not supported by provisioner {section.provisioner}"
         yield Problem("capacity.market", capacity.market, rule, f"set {' or '.join(values)}")
     if label in section.node_selector:
         rule = "is set by kubernetes.provisioner and capacity.market"
@@ -192,7 +190,7 @@ def placement(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[P
         yield Problem(f"kubernetes.node_selector.{INSTANCE_TYPE_LABEL}", value, rule, "remove one of them")
     if section.topology == "kubernetes.io/hostname" and config.capacity.nodes > 1:
         rule = "puts all pods of the gang on one node"
-        yield Problem("kubernetes.topology", section.topology, rule, "set a zone, a block or a rack label")
+        yield Problem("kubernetes.topology", section.topology, rule, "use a zone, block or rack label")
     for index, each in enumerate(section.tolerations):
         path = f"kubernetes.tolerations.{index}.value"
         if each.operator == "Exists" and each.value is not None:
@@ -204,8 +202,8 @@ def placement(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[P
 def identity(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Problem]:
     """The role applies to the run's own service account."""
     if section.role_arn is not None and section.service_account == "default":
-        rule = "would give the role to every pod of the namespace"
-        yield Problem("kubernetes.service_account", "default", rule, "name a service account for the run")
+        rule = "would give the role to every pod in the namespace"
+        yield Problem("kubernetes.service_account", "default", rule, "use a separate service account for the run")
 
 
 def variables(_: DeploymentConfig, section: KubernetesConfig) -> Iterator[Problem]:
@@ -217,14 +215,14 @@ def variables(_: DeploymentConfig, section: KubernetesConfig) -> Iterator[Proble
 
 
 def limits(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Problem]:
-    """Limits of costs are not silently ignored."""
+    """Cost limits are not silently ignored."""
     for path, value in (
         ("limits.usd", config.limits.usd),
         ("limits.deadline_hours", config.limits.deadline_hours),
         ("budget.monthly_usd", config.budget.monthly_usd),
     ):
         if value is not None:
-            remedy = "limit the queue's quota in Kueue, set limits.run_hours, and remove it"
+            remedy = "set a quota for the queue in Kueue, set limits.run_hours, and remove this key"
             yield Problem(path, value, "is not enforced with engine: kubernetes", remedy)
 
 
@@ -234,12 +232,12 @@ def dependencies(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Prob
     if isinstance(listed, list) and listed:
         rule = "are not installed with engine: kubernetes"
         yield Problem(
-            "training.dependencies", ", ".join(listed), rule, "install them in kubernetes.image, and remove it"
+            "training.dependencies", ", ".join(listed), rule, "install them in kubernetes.image, and remove this key"
         )
 
 
 def keys_without_effect(config: DeploymentConfig) -> Iterator[Problem]:
-    """Keys that the engine does not use are named."""
+    """Keys that the engine does not use are reported."""
     if config.engine != "kubernetes":
         return
     for path in unused_keys(config, USED):

@@ -17,7 +17,7 @@ USED = (
     *("capacity.nodes", "capacity.min_nodes", "capacity.instance_types", "capacity.auto"),
     *("node.python.interpreter", "node.fabric"),
 )
-"""Keys that have an effect with `engine: slurm`, with all keys below them."""
+"""Keys that have an effect with `engine: slurm`, including all keys below them."""
 USUAL_ARRAY_LIMIT = 1000
 """Highest index of a job array in Slurm's default configuration. Source (2026-11):
 https://slurm.schedmd.com/slurm.conf.html, MaxArraySize"""
@@ -44,7 +44,7 @@ def has_section(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def types_are_known(config: DeploymentConfig) -> Iterator[Problem]:
-    """The types, from which the job's GPUs follow, are in the catalogue. The nodes may be of any region."""
+    """The instance types, which determine the job's GPUs, are in the catalogue. The nodes can be in any region."""
     for index, name in enumerate(config.capacity.instance_types if config.engine == "slurm" else ()):
         if name not in catalogue().types:
             remedy = "list a type that `python -m stacks catalogue` prints, or set slurm.gres"
@@ -52,7 +52,7 @@ def types_are_known(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def time_for_save(config: DeploymentConfig) -> Iterator[Problem]:
-    """The job trains before the signal. Slurm may send it up to 60 s early."""
+    """The job has time to train before the signal, which Slurm may send up to 60 s early."""
     slurm = _section(config)
     if slurm is None or slurm.time_limit_minutes is None:
         return
@@ -72,11 +72,11 @@ def whole_node(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def setup_lines(config: DeploymentConfig) -> Iterator[Problem]:
-    """A setup line is one line, and no option of sbatch."""
+    """Each setup line is a single line, and not an sbatch option."""
     slurm = _section(config)
     for index, line in enumerate(slurm.setup if slurm is not None else ()):
         if "\n" in line or line.lstrip().startswith("#SBATCH"):
-            rule = "must be one line of shell, and no #SBATCH option"
+            rule = "must be a single line of shell code, and not an #SBATCH option"
             yield Problem(f"slurm.setup.{index}", line, rule, "split it, or use the section's keys")
 
 
@@ -108,11 +108,11 @@ def sweep(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def data_on_nodes(config: DeploymentConfig) -> Iterator[Problem]:
-    """The dataset is complete in a folder, because a job does not prepare or stream it."""
+    """The dataset is a complete folder, because a job does not prepare or stream it."""
     if config.engine != "slurm":
         return
     if config.training.prepare is not None:
-        rule = "is done by the nodes of a fleet only"
+        rule = "is supported only by the nodes of a fleet"
         remedy = "run `python -m training prepare` in a job, set slurm.datasets to its target, and remove the section"
         yield Problem("training.prepare", "set", rule, remedy)
     listed = config.training.dependencies
@@ -122,15 +122,15 @@ def data_on_nodes(config: DeploymentConfig) -> Iterator[Problem]:
         yield Problem("training.dependencies", ", ".join(listed), rule, remedy, "warning")
     stream = config.training.config.data.stream_cache_gib
     if stream is not None:
-        rule = "streams from the dataset bucket of a fleet"
+        rule = "requires the dataset bucket of a fleet"
         yield Problem("training.config.data.stream_cache_gib", stream, rule, "remove it; the nodes share the dataset")
 
 
 def limits(config: DeploymentConfig) -> Iterator[Problem]:
-    """Limits of costs are not silently ignored: only the run controller of a fleet enforces them."""
+    """Cost limits are not silently ignored: only the run controller of a fleet enforces them."""
     if config.engine != "slurm":
         return
-    remedy = "limit the account or the QOS in Slurm (GrpTRESMins), and remove it"
+    remedy = "limit the account or the QOS in Slurm (GrpTRESMins), and remove this key"
     for path, value in (
         ("limits.usd", config.limits.usd),
         ("limits.run_hours", config.limits.run_hours),
@@ -150,7 +150,7 @@ def gpus_known(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def keys_without_effect(config: DeploymentConfig) -> Iterator[Problem]:
-    """Keys that a Slurm engine does not use are named."""
+    """Keys that the Slurm engine does not use are reported."""
     if config.engine != "slurm":
         return
     for path in unused_keys(config, USED):

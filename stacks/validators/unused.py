@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 def unused_keys(section: BaseModel, used: Sequence[str], path: str = "") -> Iterator[str]:
-    """Yield the path of each key that is set but not in `used`, which contains keys with all keys below them."""
+    """Yield the path of each key that is set but not in `used`. Each key in `used` includes all keys below it."""
     for name in sorted(section.model_fields_set):
         place = f"{path}.{name}".lstrip(".")
         if place in used:

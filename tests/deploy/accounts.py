@@ -1,4 +1,4 @@
-"""Creates the resources that an example expects in the account, and sets their IDs in its configuration."""
+"""Creates the resources that an example expects in the account, and sets their IDs in the example's configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLEET_ROLES = {
 
 
 def prepare(name: str, config: Mapping[str, Any], workplace: Workplace) -> Config:
-    """Create the resources of an example; return its configuration with their IDs."""
+    """Create the resources of an example, and return the example's configuration with their IDs."""
     prepared = copy.deepcopy(dict(config))
     if "existing" in prepared.get("network", {}):
         _vpc(prepared, workplace)
@@ -67,7 +67,7 @@ def _reservation(config: Config, workplace: Workplace) -> None:
         InstanceMatchCriteria="targeted",
     )
     reservation = capacity["reservation"]["id"] = made["CapacityReservation"]["CapacityReservationId"]
-    # Other instances use the reservation: the test checks the deployment without booting nodes.
+    # Other instances use the reservation, because the test checks the deployment without booting nodes.
     ec2 = workplace.cloud.client("ec2")
     ec2.run_instances(
         ImageId=ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],

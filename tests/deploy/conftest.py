@@ -1,4 +1,4 @@
-"""A copy of the project with an empty cloud without instances, and the unmodified CDK CLI."""
+"""A copy of the project, an empty cloud that launches no instances, and the unmodified CDK CLI."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Workplace:
         return self.cdk("deploy", "--all", "--require-approval", "never", "--concurrency", "2")
 
     def destroy(self) -> Outcome:
-        """Destroy every stack; empty the buckets first, as a user must, once nothing writes to them."""
+        """Destroy every stack. Empty the buckets first, as a user must, once no process writes to them."""
         first = self.cdk("destroy", "ObservabilityStack", "TrainingStack", "--force", synthesise=False)
         if first.exit_code != 0:
             return first
@@ -88,7 +88,7 @@ class Workplace:
         return self.cdk("destroy", "--all", "--force", synthesise=False)
 
     def no_machines(self, instance_types: list[str], region: str) -> None:
-        """Remove the capacity of these types: the test checks the deployment without booting nodes."""
+        """Remove the capacity for these types, because the test checks the deployment without booting nodes."""
         running = read_cloud_file(self.cloud.state)
         assert running is not None
         headers = {TOKEN_HEADER: running.control_token}
@@ -103,7 +103,7 @@ class Workplace:
                         assert answer.status == 200
 
     def physical_ids(self, stack: str) -> dict[str, tuple[str, str]]:
-        """Return type and physical ID of each resource of a stack, by logical ID."""
+        """Return the type and physical ID of each resource in a stack, by logical ID."""
         pages = self.cloud.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)
         return {
             each["LogicalResourceId"]: (each["ResourceType"], each["PhysicalResourceId"])
@@ -129,7 +129,7 @@ class Workplace:
 def execution_policies(cloud: Cli) -> list[str]:
     """Create the policies of CloudFormation's role; return the options of `cdk bootstrap`, as in the runbook.
 
-    They are the committed policies with one more boundary, which an edit sets on the roles.
+    They are the committed policies with an additional boundary, which an edit sets on the roles.
     """
     files = sorted((ROOT / "config").rglob("*.yaml"))
     deployments = Deployments.of(read(path) for path in files)

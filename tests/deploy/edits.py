@@ -58,7 +58,7 @@ IN_PLACE: dict[str, Any] = {
     "budget.monthly_usd": 900.0,
     "budget.warn_at_percent": [60, 90],
 }
-"""All keys that are documented to change in place, with a value different from the examples'; None: not edited here."""
+"""All keys that are documented to change in place, each with a value that no example uses. None: not edited here."""
 
 
 def in_place_keys() -> set[str]:

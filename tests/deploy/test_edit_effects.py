@@ -1,4 +1,4 @@
-"""The effect of an edit to each key on the templates matches the key's documentation."""
+"""Checks that the effect of editing each key on the templates matches the key's documentation."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ DELIVERED = base(
     }
 )
 
-# Key: (base configuration, edited value). The other keys are in IN_PLACE, or are the trainer's.
+# Key: (base configuration, edited value). The other keys are in IN_PLACE or belong to the trainer.
 EDITS: dict[str, tuple[dict[str, Any], Any]] = {
     "name": (BASE, "other"),
     "region": (BASE, "us-west-2"),
@@ -214,15 +214,15 @@ TOGETHER = {
 ELSEWHERE = {
     "engine": "tests/stacks/test_wrong_configs.py: another engine has no stacks",
     "storage.lustre.version": "has a single valid value",
-    "training.code": "tests/stacks/test_bundles.py: a folder's content decides the bundle's name",
+    "training.code": "tests/stacks/test_bundles.py: the bundle's name depends on the folder's content",
     "node.python.wheelhouse": "tests/stacks/test_wheelhouse.py: the lock file determines the node bundle's name",
-    "capacity.auto.parameters_million": "tests/stacks/test_selection.py: the choice is pure",
-    "capacity.auto.micro_batch_tokens": "tests/stacks/test_selection.py: the choice is pure",
-    "capacity.auto.vcpus": "tests/stacks/test_selection.py: the choice is pure",
-    "capacity.auto.memory_gib": "tests/stacks/test_selection.py: the choice is pure",
-    "capacity.auto.dataset_gib": "tests/stacks/test_selection.py: the choice is pure",
-    "capacity.auto.max_usd_per_hour": "tests/stacks/test_selection.py: the choice is pure",
-    "capacity.reservation.create.instance_type": "must be one of capacity.instance_types: changes with them",
+    "capacity.auto.parameters_million": "tests/stacks/test_selection.py: the selection is a pure function",
+    "capacity.auto.micro_batch_tokens": "tests/stacks/test_selection.py: the selection is a pure function",
+    "capacity.auto.vcpus": "tests/stacks/test_selection.py: the selection is a pure function",
+    "capacity.auto.memory_gib": "tests/stacks/test_selection.py: the selection is a pure function",
+    "capacity.auto.dataset_gib": "tests/stacks/test_selection.py: the selection is a pure function",
+    "capacity.auto.max_usd_per_hour": "tests/stacks/test_selection.py: the selection is a pure function",
+    "capacity.reservation.create.instance_type": "must be one of capacity.instance_types, so it changes with them",
 }
 IN_PLACE_BASES = {
     "network.existing.create_endpoints": INSIDE,
@@ -250,7 +250,7 @@ def edits() -> dict[str, tuple[dict[str, Any], Any]]:
 
 
 def claims() -> dict[str, str]:
-    """Return the documented effect of an edit to each key; the trainer's keys are part of the run document."""
+    """Return the documented effect of editing each key. The trainer's keys are part of the run document."""
     return {path: edit for path, _, edit in fields(DeploymentConfig)}
 
 
@@ -401,7 +401,7 @@ class Made:
 
 @pytest.fixture(scope="module")
 def templates(synthesis: Synthesis) -> Iterator[Made]:
-    # Inside the repository, since a pipeline reads its deployment file from there.
+    # Inside the repository, because a pipeline reads its deployment file from there.
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as directory:
         yield Made(synthesis, Path(directory))
@@ -433,5 +433,5 @@ def test_edit_for_new_nodes_of_a_group_replaces_nodes_of_a_fleet(path: str, back
     config, value = edits()[path]
     config = with_value(config, "capacity.backend", backend)
     replaced = replaces(templates.of(config, {}), templates.of(with_value(config, path, value), {}))
-    # The run controller sets the size of both markets of an EC2 Fleet; a Spot Fleet has them in its template.
+    # The run controller sets the size of both markets of an EC2 Fleet. A Spot Fleet's template contains both sizes.
     assert replaced != ((path, backend) == ("capacity.on_demand_base", "ec2_fleet"))

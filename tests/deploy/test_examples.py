@@ -62,7 +62,7 @@ def test_example_is_deployed_changed_in_place_and_destroyed(name: str, workplace
         after = workplace.physical_ids(stack)
         kept = {name for name, (kind, _) in before[stack].items() if kind not in REPLACED_BY_DESIGN and name in after}
         assert {name: after[name] for name in kept} == {name: before[stack][name] for name in kept}
-    assert workplace.template_versions() == versions, "an edit in place would replace nodes"
+    assert workplace.template_versions() == versions, "an in-place edit would replace nodes"
     destroyed = workplace.destroy()
     assert destroyed.exit_code == 0, destroyed.output
     assert workplace.stacks() == []
@@ -71,7 +71,7 @@ def test_example_is_deployed_changed_in_place_and_destroyed(name: str, workplace
 
 @pytest.mark.deploy
 def test_failed_deployment_leaves_existing_resources_unchanged(workplace: Workplace) -> None:
-    """A foreign parameter with the name of the run's parameter makes the training stack fail."""
+    """An existing parameter with the name of the run's parameter makes the training stack fail."""
     config = example(SAMPLE)
     workplace.no_machines(types_of(SAMPLE), config.get("region", "us-east-1"))
     ssm, ec2, iam = (workplace.cloud.client(name) for name in ("ssm", "ec2", "iam"))

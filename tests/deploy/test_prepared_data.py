@@ -1,4 +1,4 @@
-"""Raw text in the bucket is prepared by the nodes, on the embedded cloud with enforced permissions."""
+"""The nodes prepare raw text from the bucket, on the embedded cloud with enforced permissions."""
 
 from __future__ import annotations
 

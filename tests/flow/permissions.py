@@ -1,4 +1,4 @@
-"""The permissions of a run's roles, those that a complete run needs, and the reasons for the others."""
+"""The permissions of a run's roles: those that a complete run needs, and the reasons for all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROLES = {"node": "NodeRole", "controller": "RunControllerRole"}
 """Prefix of the logical ID of each role."""
 
 NO_SHELL = "the Session Manager agent of a real image makes these calls; emulated instances have no agent"
-ABORTED = "an upload that fails in mid-part is abandoned (tests/training/complaints/test_storing.py); none fails here"
+ABORTED = "an upload that fails midway is aborted (tests/training/complaints/test_storing.py); none fails here"
 UNEXERCISED: dict[Permission, str] = {
     **{
         ("node", "SessionManager", f"ssmmessages:{verb}{kind}Channel"): NO_SHELL
@@ -36,8 +36,8 @@ UNEXERCISED: dict[Permission, str] = {
         "this run does not fail; tests/stacks/run_controller/test_handler.py retries a failed run"
     ),
     ("controller", "SizeFleet", "autoscaling:CompleteLifecycleAction"): (
-        "the nodes complete their own hooks; tests/stacks/run_controller/test_fleets.py has an instance that powered "
-        "itself off"
+        "the nodes complete their own hooks; tests/stacks/run_controller/test_fleets.py covers an instance that "
+        "powered itself off"
     ),
     ("controller", "ListDatasets", "s3:ListBucket"): (
         "this run's dataset exists before the deploy; with this permission S3 returns 404 instead of 403 for a missing "
@@ -48,7 +48,7 @@ UNEXERCISED: dict[Permission, str] = {
         "returns 404 instead of 403 for a missing index, which separates a wrong name from a missing permission"
     ),
 }
-"""The permissions not needed by a run on the embedded cloud, and their purpose."""
+"""The permissions that a run on the embedded cloud does not need, and their purpose."""
 
 FLEET = "needed by a demo with capacity.backend {}; docs/verification.md lists one that ran without a denied call"
 COPY = (

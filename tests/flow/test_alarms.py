@@ -31,7 +31,7 @@ DEADLINE_SECONDS = 120.0
 
 @dataclass
 class Clock:
-    """The bootstrap.system.System of an event log: the time of its events."""
+    """A replacement for the bootstrap.system.System of an event log, which provides the time of events."""
 
     now: float
 
@@ -148,7 +148,7 @@ def test_alarms_of_a_run_begin_and_end(account: Account, synthesis: Synthesis) -
         account.emit(minute + 0.6, busy)
     assert set(account.evaluate(1).values()) == {"OK"}
 
-    # The same nodes without progress, an hour long, and many interruptions and failed boots.
+    # The same nodes make no progress for an hour, with many interruptions and failed boots.
     account.nodes(1, 61, 2)
     for minute in range(1, 61):
         account.emit(minute + 0.6, idle)
@@ -228,7 +228,7 @@ def test_alarms_of_the_daily_search_begin_and_end(account: Account, synthesis: S
 
 
 def _reaches(account: Account, alarm: str, state: str) -> bool:
-    """Evaluate an alarm in each of the next minutes until it has a state. Metrics follow their log lines."""
+    """Evaluate an alarm in each of the next minutes until it has a state. Metrics appear after their log lines."""
     first = _minutes(account)
     for minute in range(30):
         if account.evaluate(first + minute)[alarm] == state:
@@ -255,7 +255,9 @@ def test_alarms_of_drift_detection_begin_and_end(account: Account, synthesis: Sy
     targets = function["Properties"]["Environment"]["Variables"]["TARGETS"]
     _upload_asset(account, assembly, function, "PipelineStack")
     number = account.cloud.clients.account
-    _create_role(account, f"cdk-hnb659fds-deploy-role-{number}-us-east-1")  # the bootstrap's, which a key policy names
+    _create_role(
+        account, f"cdk-hnb659fds-deploy-role-{number}-us-east-1"
+    )  # the bootstrap's role, which a key policy names
     account.deploy("pipeline", template)
     (name,) = account.ids("pipeline", "AWS::Lambda::Function").values()
     found = account.client("lambda").get_function_configuration(FunctionName=name)["Environment"]["Variables"]

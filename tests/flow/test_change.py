@@ -38,7 +38,7 @@ CHANGES = {
         "dataset": "tiny",
         "processes_per_node": 1,
         "config": {
-            "steps": 500_000,  # more than the test waits for, so that the run does not finish
+            "steps": 500_000,  # more steps than the test waits for, so that the run does not finish
             "log_interval_steps": 50,
             "global_batch_size": 4,
             "micro_batch_size": 2,
@@ -99,7 +99,7 @@ class Workplace:
 
     def write_config(self, learning_rate: float) -> None:
         document = {**yaml.safe_load((ROOT / "config" / "demo.yaml").read_text()), **CHANGES}
-        # A node that is slow on a busy machine must not count as lost: this would start another generation.
+        # A node that is slow on a busy machine must not count as lost, because this would start another generation.
         document["node"]["supervise"]["heartbeat_timeout_seconds"] = 30.0
         document["training"]["config"]["optimizer"]["learning_rate"] = learning_rate
         self.config.write_text(yaml.safe_dump(document))
@@ -221,7 +221,7 @@ def change(workplace: Workplace, run: Run, unchanged: str) -> Change:
 
 @pytest.fixture(scope="module")
 def interrupted(workplace: Workplace, run: Run, change: Change) -> set[str]:
-    """An instance interrupted with notice; return the nodes of the generation with its replacement."""
+    """Interrupt an instance with notice, and return the nodes of the generation that contains its replacement."""
     (victim, *_) = sorted(workplace.running())
     workplace.cloud.good("interrupt", victim, "--notice-seconds", "20")
     last = max(each["generation"] for each in change.second)
@@ -326,5 +326,5 @@ def test_nodes_keep_their_permissions_until_they_are_terminated(workplace: Workp
 def test_every_permission_of_nodes_and_controller_is_needed_or_has_a_reason(
     workplace: Workplace, destroyed: Destroyed
 ) -> None:
-    """Without any needed permission a call of this run is denied; a new permission needs a call here or a reason."""
+    """Without any one of the needed permissions, a call of this run is denied. Add a call or a reason for a new one."""
     assert destroyed.permissions - needed(workplace.cloud) == set(UNEXERCISED)

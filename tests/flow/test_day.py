@@ -1,4 +1,4 @@
-"""A day of work with a run, from an empty account to an empty account, with the commands of `trainstack` only."""
+"""A day of work with a run, from an empty account to an empty account, using only the commands of `trainstack`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ echo "$@" > "$STUB_RECORD"
 exit 7
 """
 EDITS: dict[str, Any] = {
-    "network": {"cidr": "127.94.0.0/16", "zones": ["a", "b"]},  # other loopback addresses than the demo's
+    "network": {"cidr": "127.94.0.0/16", "zones": ["a", "b"]},  # loopback addresses that the demo does not use
     "storage": {"deletion": "destroy"},
     "training": {
         "run": "day",
         "dataset": "tiny",
         "processes_per_node": 1,
         "config": {
-            "steps": 500_000,  # more than the test waits for
+            "steps": 500_000,  # more steps than the test waits for
             "log_interval_steps": 50,
             "global_batch_size": 4,
             "micro_batch_size": 2,
@@ -55,7 +55,7 @@ EDITS: dict[str, Any] = {
 }
 
 pytestmark = [
-    pytest.mark.slow,  # not in test-flow: it has not been run to its end yet
+    pytest.mark.slow,  # not in test-flow, because it has not completed yet
     pytest.mark.timeout(1800),
     pytest.mark.xdist_group("flow_day"),
     pytest.mark.skipif(not CDK.exists(), reason="node_modules is absent: npm ci"),
@@ -166,7 +166,7 @@ def edit(day: Day, learning_rate: float) -> None:
     document = {**yaml.safe_load(day.file.read_text()), **EDITS}
     demo = yaml.safe_load((ROOT / "config" / "demo.yaml").read_text())
     document["node"] = demo["node"]
-    # A node that is slow on a busy machine must not count as lost: this would start another generation.
+    # A node that is slow on a busy machine must not count as lost, because this would start another generation.
     document["node"]["python"]["wheelhouse"] = "off"  # the emulated nodes have this environment's packages
     document["node"]["supervise"]["heartbeat_timeout_seconds"] = 30.0
     document["capacity"] |= {"placement": "cluster", "gang_timeout_seconds": 120}
@@ -182,7 +182,7 @@ def bootstrap(day: Day) -> None:
 
 
 def test_a_day(day: Day, tmp_path: Path) -> None:
-    # Create. Without a terminal, a change that needs approval is refused until its code is given.
+    # Create. Without a terminal, a change that needs approval is rejected until its code is passed.
     day.good("init", str(day.file), "--instance-type", "c7i.2xlarge", "--nodes", str(NODES), "--preset", "demo")
     edit(day, RATE)
     bootstrap(day)
@@ -191,20 +191,22 @@ def test_a_day(day: Day, tmp_path: Path) -> None:
     day.good("up", "config/day.yaml", "--approved", "30", "--no-follow")
     assert json.loads(day.good("why", "day", "--json"))["cause"] in ("dataset_missing", "")
 
-    # The dataset follows. The run starts when it arrives.
+    # Upload the dataset. The run starts when the upload is complete.
     write_text(day.project / "text")
     stack = day.cloud.client("cloudformation").describe_stacks(StackName="day-StorageStack")["Stacks"][0]
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
     tokenize = ["--input", "text", "--output", f"s3://{outputs['DatasetBucket']}/datasets", "--name", "tiny"]
     tokenize += ["--workers", "1", "--vocabulary-size", "300", "--validation-share", "0.2"]
     day.good("training", "tokenize", *tokenize)
-    follower = day.start("up", "config/day.yaml", log=tmp_path / "follow.log")  # nothing to deploy: only follows
+    follower = day.start(
+        "up", "config/day.yaml", log=tmp_path / "follow.log"
+    )  # there is nothing to deploy, so it only follows the run
     lines = day.start("events", "day", "--follow", "--kind", "generation_started", log=tmp_path / "events.log")
     first = day.wait_for("a checkpoint", day.training())
     assert first["phase"] == "running" and first["nodes_wanted"] == NODES and first["usd_per_hour"] > 0
     assert json.loads(day.good("why", "day", "--json"))["cause"] == ""
 
-    # A notice: the node is replaced, and both commands that follow continue.
+    # Send a notice: the node is replaced, and both commands that follow the run continue.
     victim = first["nodes"][0]["instance_id"]
     day.good("cloud", "interrupt", victim, "--state", str(day.cloud.state), "--notice-seconds", "20")
 
@@ -231,7 +233,7 @@ def test_a_day(day: Day, tmp_path: Path) -> None:
     assert resumed["step"] > stopped["step"]
     day.good("restart", "day")
 
-    # A learning rate: the trainers restart in place.
+    # Change the learning rate: the trainers restart in place.
     instances = {each["instance_id"] for each in day.status()["nodes"]}
     before = day.status()["generation"]
     edit(day, NEW_RATE)
@@ -240,7 +242,7 @@ def test_a_day(day: Day, tmp_path: Path) -> None:
     follower = day.start("up", "config/day.yaml", log=tmp_path / "follow-again.log")
     assert {each["instance_id"] for each in changed["nodes"]} == instances
 
-    # A shell, and a retry that is not needed.
+    # Open a shell, and request a retry that is not needed.
     assert day.call("ssh", "day", "0", "--", "nvidia-smi").code == 7
     assert "start-session" in (tmp_path / "ssh").read_text() and "nvidia-smi" in (tmp_path / "ssh").read_text()
     assert day.call("retry", "day").code == 4
@@ -254,7 +256,7 @@ def test_a_day(day: Day, tmp_path: Path) -> None:
 
     day.wait_for("the follower", lambda: "running: step" in (tmp_path / "follow-again.log").read_text())
 
-    # A node records that the run has failed, which ends it. A retry lifts the outcome.
+    # A node records that the run has failed, which ends the run. A retry deletes this outcome.
     outcome = {
         "run": "day",
         "run_digest": changed["run_digest"],
@@ -270,7 +272,7 @@ def test_a_day(day: Day, tmp_path: Path) -> None:
     day.good("retry", "day")
     assert day.status()["phase"] == "running"
 
-    # Remove what is billed, then the data.
+    # Remove the billed resources, then the data.
     assert day.call("down", "config/day.yaml").code == 4
     day.good("down", "config/day.yaml", "--yes")
     lines.terminate()
@@ -295,7 +297,7 @@ def lost_steps(events: list[dict[str, Any]]) -> int:
 
 
 def left_over(day: Day) -> list[str]:
-    """Return what remains in the account apart from the bootstrap."""
+    """Return the resources that remain in the account, except those of the bootstrap."""
     client = day.cloud.client
     stacks = [each["StackName"] for each in client("cloudformation").describe_stacks()["Stacks"]]
     reservations = client("ec2").describe_instances()["Reservations"]

@@ -1,4 +1,4 @@
-"""A store that refuses writes: the run fails with the path, the cause and a remedy."""
+"""A store that rejects writes: the run fails with an error that contains the path, the cause and a remedy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_no_memory_for_the_checkpoint_buffer(dataset: Path, tmp_path: Path) -> N
 
 
 def test_metrics_on_a_full_disk(dataset: Path, tmp_path: Path) -> None:
-    """The file of an earlier start has almost the largest size."""
+    """The file from an earlier start almost has the maximum size."""
     (tmp_path / "run").mkdir()
     earlier = json.dumps({"record": "start", "padding": "x" * (CHUNK_BYTES - 2000)})
     (tmp_path / "run" / "metrics.jsonl").write_text(earlier + "\n")

@@ -1,4 +1,4 @@
-"""The demo is interrupted by Ctrl-C or killed: no process is left."""
+"""The demo is interrupted with Ctrl-C or killed, and no process is left."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _titles(pid: int) -> set[str]:
 
 
 def _command_lines(pid: int) -> list[str]:
-    """Return the command lines of the live children; a child can end while it is read."""
+    """Return the command lines of the live children. A child can exit while its command line is read."""
     lines = []
     for child in psutil.Process(pid).children():
         with contextlib.suppress(psutil.Error):

@@ -57,7 +57,7 @@ class Repository:
         return done.stdout.strip()
 
     def deliver(self, action: str, *options: str) -> Outcome:
-        """Run `python -m stacks deliver` like the workflows and the pipeline."""
+        """Run `python -m stacks deliver` as the workflows and the pipeline do."""
         return self.run(sys.executable, "-m", "stacks", "deliver", action, str(FILE), *options)
 
     def run(self, *command: str) -> Outcome:

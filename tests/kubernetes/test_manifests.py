@@ -247,7 +247,7 @@ def warned(file: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("section", "sections", "expected"),
     [
-        ({"save_seconds": 300.0}, {}, "does not fit into the notice of a Spot Instance"),
+        ({"save_seconds": 300.0}, {}, "does not fit into the two-minute notice of a Spot Instance"),
         ({}, {}, "kubernetes.queue: None: is not set"),
         (
             {"queue": "gpus", "flavour": "jobset"},

@@ -1,4 +1,4 @@
-"""Templates of every deployment in config/, each synthesized once, since the CDK starts slowly."""
+"""Templates of every deployment in config/, each synthesized once because the CDK starts slowly."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def demo(synthesis: Synthesis) -> Assembly:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests with the CDK in one worker: its start takes longer than the tests."""
+    """Run all tests that use the CDK in one worker, because the CDK takes longer to start than the tests to run."""
     for item in items:
         if {"synthesis", "demo"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("cdk"))

@@ -83,7 +83,7 @@ def problems_of(
 
 
 def fixed(templates: Templates, image: str) -> Templates:
-    """Set an image id: the embedded cloud's RunInstances does not support `resolve:ssm:`, as AWS's does."""
+    """Set an image id: unlike AWS's RunInstances, that of the embedded cloud does not support `resolve:ssm:`."""
     for one in templates["TrainingStack"]["Resources"].values():
         one["Properties"]["LaunchTemplateData"]["ImageId"] = image
     return templates

@@ -74,7 +74,7 @@ def test_a_link_to_a_file_of_the_folder_is_shipped_as_a_file(tmp_path: Path) -> 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
-    os.mkfifo(code / "pipe")  # a read of it would block for ever
+    os.mkfifo(code / "pipe")  # reading it would block forever
     with pytest.raises(BundleError, match="pipe: neither a file nor a folder"):
         bundles.code_bundle(tmp_path / "out", code)
 

@@ -57,7 +57,7 @@ def test_unknown_training_time_must_be_stated(tmp_path: Path, training: dict[str
     sections = {"capacity": {"instance_types": types}, "training": {"dataset": "text", "config": training}}
     (problem,) = found(config(tmp_path, {"deadline_hours": 10.0}, **sections))
     assert (problem.path, problem.severity) == ("limits.training_hours", "error")
-    assert "cannot judge limits.deadline_hours (10)" in problem.rule
+    assert "cannot assess limits.deadline_hours (10)" in problem.rule
     assert found(config(tmp_path, {"deadline_hours": 10.0, "training_hours": 5.0}, **sections)) == []
 
 
@@ -67,13 +67,13 @@ def test_impossible_deadline_is_refused_with_the_best_that_can_be_done(tmp_path:
     (problem,) = found(config(tmp_path, limits, capacity=capacity))
     assert (problem.path, problem.value, problem.severity) == ("limits.deadline_hours", 40.0, "error")
     assert problem.rule == (
-        "60.0 h of training on 4 nodes (limits.training_hours) and a boot of 0.2 h cannot end in this time, even "
+        "60.0 h of training on 4 nodes (limits.training_hours) and a boot of 0.2 h take longer, even "
         "without interruptions"
     )
     # 60 h / (40 h - 0.2 h) = 1.5075; 1.5075 x 4 nodes = 6.03, so 7 nodes; 20,000 / 1.5075 = 13,266 steps.
     assert problem.remedy == (
-        "set at least 60.2, or use 1.6 times the nodes (7), if the speed grows with them, or train at most 13,266 of "
-        "20,000 steps"
+        "set at least 60.2, or use 1.6 times as many nodes (7), if the speed grows with their number, or "
+        "train at most 13,266 of 20,000 steps"
     )
 
 
@@ -93,7 +93,7 @@ def test_estimate_is_no_proof(tmp_path: Path) -> None:
 def test_deadline_without_slack_starts_on_demand(tmp_path: Path) -> None:
     (problem,) = found(config(tmp_path, {"deadline_hours": 60.3, "training_hours": 60.0}))
     assert problem.severity == "warning"
-    assert "the run starts on demand" in problem.rule
+    assert "the run starts on On-Demand Instances" in problem.rule
     assert found(config(tmp_path, {"deadline_hours": 60.3, "training_hours": 60.0, "on_deadline_miss": "stop"})) == []
 
 

@@ -13,7 +13,7 @@ from stacks.functions.drift_watch.detection import DetectionError, Drift, detect
 
 
 class Stacks:
-    """A fake CloudFormation whose detections end after some polls, with one drift per page."""
+    """A fake CloudFormation whose detections finish after several polls, with one drift per page."""
 
     def __init__(self, drifts: dict[str, list[dict[str, Any]]], *, looks: int = 1, failing: str = "") -> None:
         self._drifts, self._looks, self._failing = drifts, looks, failing
@@ -64,7 +64,7 @@ def test_detect_lists_changed_and_deleted_resources_of_all_pages() -> None:
     ("resource_type", "path", "is_drift"),
     [
         ("AWS::AutoScaling::AutoScalingGroup", "/DesiredCapacity", False),
-        ("AWS::AutoScaling::AutoScalingGroup", "/VPCZoneIdentifier/0", True),  # nothing moves a group
+        ("AWS::AutoScaling::AutoScalingGroup", "/VPCZoneIdentifier/0", True),  # the run controller does not move groups
         ("AWS::AutoScaling::AutoScalingGroup", "/MaxSize", True),
         ("AWS::EC2::EC2Fleet", "/TargetCapacitySpecification/TotalTargetCapacity", False),
         ("AWS::EC2::EC2Fleet", "/LaunchTemplateConfigs/0/Overrides/0/SubnetId", False),

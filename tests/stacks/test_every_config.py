@@ -36,7 +36,7 @@ def test_no_custom_resources(synthesis: Synthesis, name: str) -> None:
 
 
 def test_synthesis_is_reproducible_and_prints_nothing(synthesis: Synthesis, tmp_path: Path) -> None:
-    """Templates depend on the file and the sources only, and the CDK prints no warning."""
+    """Templates depend only on the file and the sources, and the CDK prints no warnings."""
     config = ROOT / "config" / "demo.yaml"
     environment = {
         **os.environ,

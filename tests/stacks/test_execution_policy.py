@@ -157,8 +157,8 @@ ROLE = iam("role/minimal-TrainingStack-NodeRole-x")
         ),
         ("iam:CreateRole", FILE_SYSTEM_ROLE, {}, False),
         ("iam:PutRolePolicy", iam("role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"), {}, False),
-        # A dependent action of ec2:CreateVpcEndpoint with private DNS names. Route 53's requests have no other region
-        # than us-east-1: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+        # A dependent action of ec2:CreateVpcEndpoint with private DNS names. Route 53's requests always have the region
+        # us-east-1: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
         ("route53:AssociateVPCWithHostedZone", "arn:aws:route53:::hostedzone/Z1", {}, True),
         (
             *("route53:AssociateVPCWithHostedZone", "arn:aws:route53:::hostedzone/Z1"),

@@ -43,7 +43,7 @@ def test_interface_endpoints_match_the_nodes_calls(demo: Assembly) -> None:
 
 
 def test_each_interface_endpoint_has_a_source() -> None:
-    """A file of the project, or a URL with the date of reading."""
+    """A project file, or a URL with its access date."""
     for interface in INTERFACES:
         for source in interface.source.split("; "):
             assert source.endswith("(2026-11)") or (ROOT / source).is_file(), source
@@ -63,7 +63,7 @@ def test_s3_endpoint_allows_the_account_and_reads_from_aws(demo: Assembly) -> No
     for resource in from_aws["Resource"]:
         name = resource["Fn::Join"][1][-1]
         assert name.endswith("/*")
-        assert "*" not in name.removesuffix("/*"), "a bucket of AWS's is named, not guessed at"
+        assert "*" not in name.removesuffix("/*"), "the name of an AWS bucket must be exact, without a wildcard"
 
 
 def test_dynamodb_endpoint_allows_tables_of_the_account_only(demo: Assembly) -> None:

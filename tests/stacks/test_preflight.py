@@ -351,7 +351,7 @@ def test_documented_permissions_suffice(cloud: LocalCloud, ids: Mapping[str, str
 
 
 def test_questions_only_read() -> None:
-    """Apart from the dry run. Source: the access levels of https://docs.aws.amazon.com/service-authorization/latest/reference/."""
+    """All calls except the dry run's are read-only. Source: the access levels in https://docs.aws.amazon.com/service-authorization/latest/reference/."""
     verbs = ("Get", "List", "Describe")
     others = {call for one in QUESTIONS for call in one.calls if not call.partition(":")[2].startswith(verbs)}
     assert others == {"ec2:RunInstances", "iam:PassRole"}

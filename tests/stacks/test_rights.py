@@ -1,4 +1,4 @@
-"""Permissions of nodes and run controller beyond the demo's: each is in a list with evidence of its need."""
+"""Permissions of nodes and run controller beyond the demo's: each is listed with evidence that it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choice of instance types from the requirements of a workload."""
+"""Selection of instance types for the requirements of a workload."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 SHIM = Path(__file__).resolve().parents[2] / "stacks" / "constructs" / "nodes" / "shim.sh"
 DOCUMENT = '{"schema_version": 1, "note": "exit # node document"}\n'
 
-# The refusals of the real AWS CLI 2: with `s3 cp --quiet` it prints neither.
+# The error messages of the real AWS CLI 2, which prints neither of them with `s3 cp --quiet`.
 AWS = """#!/bin/sh
 echo "aws $*" >> "$STUB/calls"
 case "$*" in

@@ -212,7 +212,7 @@ def test_dataset_volume_is_a_device_of_the_launch_template(full: Assembly, synth
 
 
 def test_fast_restore_covers_each_zone(full: Assembly) -> None:
-    """It is billed by the hour, so it belongs to the stack that `destroy` deletes, and it precedes the first node."""
+    """It is billed by the hour, so it belongs to a stack that `destroy` deletes. It is enabled before the first node."""
     wanted = full.one("TrainingStack", "Custom::FastSnapshotRestore")["Properties"]
     (name,) = full.of_type("TrainingStack", "Custom::FastSnapshotRestore")
     assert name in full.one("TrainingStack", "AWS::AutoScaling::AutoScalingGroup")["DependsOn"]
@@ -270,7 +270,7 @@ def test_volume_copies_are_optional_and_limited_by_tag(full: Assembly, synthesis
     more = statements.keys() - without.keys()
     assert {"ReadSnapshots", "CreateCopies", "TakeSnapshots", "DeleteOwnSnapshots"} <= more
     for sid in more - {"FindSnapshots", "SnapshotVolume"}:
-        assert statements[sid]["Condition"], f"{sid} is for everything in the account"
+        assert statements[sid]["Condition"], f"{sid} applies to everything in the account"
     name = {"aws:ResourceTag/trainstack:snapshots": "single-node-8-gpu"}
     assert statements["ReadSnapshots"]["Condition"] == {"StringEquals": name}
     taken = {**name, "aws:ResourceTag/trainstack:taken-by": "supervisor"}

@@ -33,7 +33,7 @@ def flat(value: Any) -> str:
         return str(separator).join(flat(part) for part in parts)
     name = next(iter(value.values()))
     if re.search(r"OutputRef\w*Volume", str(name)):
-        return "vol-0123456789abcdef0"  # a valid id, since the node document checks it
+        return "vol-0123456789abcdef0"  # a valid id, because the node document checks it
     return "reference-" + re.sub(r"[^a-z0-9]+", "-", str(name).lower())
 
 
@@ -91,7 +91,7 @@ class TestTemplate:
         assert launch(demo)["InstanceInitiatedShutdownBehavior"] == "terminate"
 
     def test_template_has_no_key_pair_and_no_market_options(self, demo: Assembly) -> None:
-        """There is no SSH, and a mixed instances policy forbids spot options in the template."""
+        """SSH is not used, and a mixed instances policy forbids spot options in the template."""
         assert not {"KeyName", "InstanceMarketOptions"} & set(launch(demo))
 
 
@@ -178,7 +178,7 @@ class TestRights:
         assert wide == {"SessionManager", "DescribeFleet", "PriceInstances"}
 
     def test_node_may_delete_checkpoints_only(self, demo: Assembly) -> None:
-        """Not the log: a node that could delete an entry could then write another one."""
+        """Nodes may not delete log entries: a node that could delete an entry could then write another one."""
         deleting = [item for item in demo.statements(STACK, node_role(demo)).values() if "Delete" in str(item)]
         (statement,) = deleting
         kinds = sorted(flat(one).rpartition("/runs/demo/*/checkpoints/")[2] for one in statement["Resource"])
@@ -190,7 +190,7 @@ class TestRights:
         assert once == {"AppendLog", "RecordGenerations"}
 
     def test_list_permissions_have_no_prefix_condition(self, demo: Assembly) -> None:
-        """With one, S3 returns 403 instead of 404 for a missing object."""
+        """With such a condition, S3 returns 403 instead of 404 for a missing object."""
         for role in (node_role(demo), controller_role(demo)):
             for statement in demo.statements(STACK, role).values():
                 if statement["Action"] == "s3:ListBucket":
@@ -205,7 +205,7 @@ class TestRights:
 class TestRunController:
     @pytest.mark.parametrize("name", CONFIGS)
     def test_no_function_reserves_concurrency(self, synthesis: Synthesis, name: str) -> None:
-        """It fails in an account with a limit of 10: https://github.com/DataDog/datadog-serverless-functions/issues/621"""
+        """Reserving fails in an account with a limit of 10: https://github.com/DataDog/datadog-serverless-functions/issues/621"""
         assembly = synthesis.of(name)
         for stack in sorted(path.name.split(".")[0] for path in assembly.directory.glob("*.template.json")):
             for function in assembly.of_type(stack, "AWS::Lambda::Function").values():
@@ -273,7 +273,7 @@ class TestRunController:
         assert [rule["ScheduleExpression"] for rule in rules if "ScheduleExpression" in rule] == ["rate(1 minute)"]
 
     def test_run_document_is_created_last(self, demo: Assembly) -> None:
-        """It starts the run, so fleet, rules and permissions must exist before."""
+        """The run document starts the run, so the fleet, rules and permissions must already exist."""
         needed = set(demo.one(STACK, "AWS::SSM::Parameter")["DependsOn"])
         kinds = {demo.resources(STACK)[name]["Type"] for name in needed}
         assert {"AWS::AutoScaling::AutoScalingGroup", "AWS::Events::Rule", "AWS::Lambda::Function"} <= kinds
@@ -352,7 +352,7 @@ class TestDocuments:
     def test_parameter_tier_lets_the_document_grow_and_shrink(self, demo: Assembly) -> None:
         """Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html
 
-        An advanced parameter cannot be reverted to a standard one; Intelligent-Tiering never asks for that.
+        An advanced parameter cannot be reverted to a standard one; Intelligent-Tiering never needs that.
         """
         assert demo.one(STACK, "AWS::SSM::Parameter")["Properties"]["Tier"] == "Intelligent-Tiering"
 

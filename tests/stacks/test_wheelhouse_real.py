@@ -1,7 +1,7 @@
 """The project's lock, from the package index to an offline node whose Python has torch.
 
-The interpreters are that of this machine, and those in TRAINSTACK_IMAGES (separated by colons, with torch and boto3),
-since a machine image has another version.
+The interpreters are this machine's, and those in TRAINSTACK_IMAGES (separated by colons, with torch and boto3), because
+a machine image can have another version.
 """
 
 from __future__ import annotations

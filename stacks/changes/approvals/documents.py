@@ -42,7 +42,7 @@ def kept_checkpoints(change: Change) -> str | None:
 
 
 def saved_work(change: Change) -> str | None:
-    """Accept settings that lose at most twice as much work with a node, and that keep the hourly checkpoints.
+    """Accept settings that at most double the work lost with a node, and that keep the hourly checkpoints.
 
     `interval_minutes` limits the loss. Without it, `interval_steps` does.
     """
@@ -53,12 +53,12 @@ def saved_work(change: Change) -> str | None:
         return "deletes checkpoints that the old setting keeps"
     has_limit = math.isfinite(new.minutes) or math.isfinite(old.minutes)
     was, becomes = (old.minutes, new.minutes) if has_limit else (old.steps, new.steps)
-    return None if becomes <= was * MAX_GROWTH else f"saves more than {MAX_GROWTH:g} times less often"
+    return None if becomes <= was * MAX_GROWTH else f"saves less often, by a factor of more than {MAX_GROWTH:g}"
 
 
 @dataclass(frozen=True)
 class _Saves:
-    """When a run saves, and every how many hours it keeps a checkpoint; infinity: never."""
+    """How often a run saves, and the interval in hours of the checkpoints that it keeps. Infinity means never."""
 
     steps: float
     minutes: float
@@ -97,7 +97,7 @@ def prepared_source(change: Change) -> str | None:
         return "reads different raw objects, and the review does not inspect their content"
     was, becomes = (number(one.get("timeout_minutes")) for one in (old, new))
     if was is None or becomes is None or becomes > was * MAX_GROWTH:
-        return f"has a time limit that grows more than {MAX_GROWTH:g} times, or that cannot be compared"
+        return f"has a time limit that grows by a factor of more than {MAX_GROWTH:g}, or that cannot be compared"
     return None
 
 

@@ -38,9 +38,9 @@ def _texts(before: Costs, after: Costs) -> Iterator[str]:
 
 
 def later(change: Change) -> str | None:
-    """Accept a deadline that is later, at most by a factor of MAX_GROWTH. A sooner one can buy nodes on demand."""
+    """Accept a deadline that is later, at most by a factor of MAX_GROWTH. An earlier one can buy On-Demand nodes."""
     was, becomes = number(change.before), number(change.after)
     if was is None or becomes is None:
         return "cannot be compared" if not change.is_new else None
     is_later = was <= becomes <= was * MAX_GROWTH
-    return None if is_later else f"is sooner, or later by a factor of more than {MAX_GROWTH:g}"
+    return None if is_later else f"is earlier, or later by a factor of more than {MAX_GROWTH:g}"

@@ -98,7 +98,7 @@ def _of_difference(change: ResourceChange, one: Difference) -> Iterator[Finding]
     elif (change.type, name) in RETENTION or name == "RetainRule":
         yield from _retention(change, one, RETENTION.get((change.type, name), "number of retained snapshots"))
     elif one.path[0] == "VersioningConfiguration" and _status(one.before) != "" and _status(one.after) != "Enabled":
-        yield _finding(change, one.path, "versioning ends: overwritten and deleted objects are no longer kept")
+        yield _finding(change, one.path, "versioning is turned off: overwritten and deleted objects are no longer kept")
     elif one.path[0] == "ObjectLockConfiguration":
         yield _finding(change, one.path, "the object lock changes")
     elif change.type == "AWS::KMS::Key" and name == "Enabled" and _text_after(one) != "true":
@@ -167,7 +167,7 @@ def _protection(before: TemplateSet, after: TemplateSet) -> Iterator[Finding]:
             continue
         holds_data = any(one["Type"] in STATEFUL for one in stack.resources.values())
         if old.is_protected and not stack.is_protected and holds_data:
-            text = "termination protection ends: the stack can be deleted"
+            text = "termination protection is turned off: the stack can be deleted"
             yield Finding("data", "at risk", stack_id, "", ("TerminationProtection",), text)
         elif stack.is_protected and not old.is_protected and holds_data:
             text = "termination protection starts"

@@ -1,4 +1,4 @@
-"""Changes to a bucket's lifecycle rules that delete or archive objects sooner, or use a deeper storage class.
+"""Changes to a bucket's lifecycle rules that delete or archive objects sooner, or move them to a colder storage class.
 
 Source (2026-11): https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/
 aws-properties-s3-bucket-lifecycleconfiguration-rule.html

@@ -101,7 +101,7 @@ def _rebuilt(old: FleetSummary, new: FleetSummary | None, fleet: ResourceChange)
     if new.backend != old.backend:
         reason = f"the back end changes ({old.backend} -> {new.backend}): all nodes are shut down"
     else:
-        reason = "an empty second fleet is created, and the first is deleted: its nodes are shut down without a hook"
+        reason = "a second, empty fleet is created, and the first is deleted: its nodes are shut down without a hook"
     risk = f"{_UNSAVED}. {capacity_risk(new)}"
     return NodeVerdict("fleet_rebuilt", reason, risk, causes or ((fleet.key, None),), old.instance_types)
 

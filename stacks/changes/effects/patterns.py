@@ -25,7 +25,7 @@ def pattern_covers(wide: str, narrow: str) -> bool:
     if wide in (narrow, ANY):
         return True
     pattern = _tokens(wide)
-    # The positions in `wide` that are reachable after the tokens of `narrow` read so far.
+    # The positions in `wide` that are reachable after matching the tokens of `narrow` up to this point.
     positions = _skip_stars(pattern, {0})
     for token in _tokens(narrow):
         if token == ANY:

@@ -116,7 +116,7 @@ def _stacks(
 
 
 def other_deployments(client: Any, name: str) -> list[str]:
-    """Return a note if a deploy would create a deployment next to others in the region, for example after a rename."""
+    """Return a note if a deploy would create an additional deployment in the region, for example after a rename."""
     stacks = [stack for page in client.get_paginator("describe_stacks").paginate() for stack in page["Stacks"]]
     deployments: dict[str, list[str]] = {}
     for stack in stacks:

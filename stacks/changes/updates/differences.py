@@ -73,7 +73,8 @@ def effect_of(type_name: str, path: PropertyPath, before: Resource, after: Resou
         return rule.effect, rule.source
     if type_name.startswith("Custom::") or type_name == "AWS::CloudFormation::CustomResource":
         return ("replaces" if named[:1] == ("ServiceToken",) else "in place"), None
-    # Treat a conditional create-only property without a rule as replacing: a false alarm is better than a missed one.
+    # Treat a conditional create-only property without a rule as replacing: a false alarm is better than a missed
+    # replacement.
     for key in ("createOnlyProperties", "conditionalCreateOnlyProperties"):
         for listed in paths(type_name, key):
             shorter = min(len(named), len(listed))

@@ -31,7 +31,7 @@ Group = autoscaling.CfnAutoScalingGroup
 class AutoScalingFleet(Fleet):
     """Auto Scaling groups that initially have no instances: one group, or one for each candidate zone.
 
-    If the run controller buys nodes on demand to meet a deadline, each group has a second one for these nodes.
+    If the run controller buys On-Demand nodes to meet a deadline, each group has a second group for these nodes.
     The template defines each group's subnets. If the run controller moved a group to another subnet, CloudFormation
     would move it back with every update to the group, because an update writes all properties except the sizes.
     """

@@ -106,7 +106,7 @@ def classify(message: str) -> Cause:
 
 
 def first_to_remove(messages: Iterable[str]) -> tuple[Cause, str] | None:
-    """Return the cause to remove first and its newest message, or None if there are no messages.
+    """Return the cause to resolve first and its newest message, or None if there are no messages.
 
     Args:
         messages: AWS's messages, newest first. Launches in several pools can fail for different reasons.

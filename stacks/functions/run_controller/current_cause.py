@@ -13,7 +13,7 @@ from .situation import ControllerState, Situation
 
 
 def cause_of(situation: Situation, state: ControllerState) -> tuple[Cause | Literal[""], str]:
-    """Return the cause of a run that is not training and the message that reports it, or two empty strings.
+    """Return the cause for which a run is not training and the message that reports it, or two empty strings.
 
     The message is empty if the phase has its own reason.
     """

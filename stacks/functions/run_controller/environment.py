@@ -89,7 +89,7 @@ def _deadline(variables: Mapping[str, Any]) -> Deadline | None:
 
 
 def _places(text: str) -> tuple[Place, ...]:
-    """Return the places: {region, instance_types, zones}, with one zone for each subnet; empty text: none."""
+    """Return the places: {region, instance_types, zones}, with one zone for each subnet; none if the text is empty."""
     if not text:
         return ()
     document = json.loads(text)

@@ -1,4 +1,4 @@
-"""The events that do more than invoke the run controller."""
+"""The events whose contents the run controller uses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The run controller's Lambda handler.
 
 The handler observes the run and the fleet, calls `policy`, applies the returned actions, and stores the state. It does
-not make decisions itself. It is invoked on changes to the run document, spot interruption warnings, fleet events, the
-end of a run, the arrival of a dataset, and a one-minute schedule. The event's type matters only for interruption
+not make decisions itself. It is invoked by changes to the run document, spot interruption warnings, fleet events, the
+outcome of a run, the upload of a dataset, and a one-minute schedule. The event's type matters only for interruption
 warnings, which name the instance, and for retry requests.
 
 The stored state is written before the actions are applied, on the condition that no other invocation has written it

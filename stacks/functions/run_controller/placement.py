@@ -1,16 +1,17 @@
 """Decides where a run's nodes should run now: in one of its places, on demand, or nowhere yet.
 
-The goal is the least expected cost to the end of the run, with its deadline met. The decision follows a merit order.
+The goal is to meet the deadline at the lowest expected cost. The decision follows a merit order.
 Each place has an expected price per hour of training, including its restarts. Places supply training time in order of
 this price until the expected time covers the remaining work. The price of the last place needed is the *marginal
-price*; more expensive places are refused. If all places together do not cover the work, On-Demand Instances do, and
-they are bought now.
+price*; more expensive places are rejected. If all places together do not cover the work, On-Demand Instances are bought
+now to cover the rest.
 
 Two rules take precedence over all estimates:
 
-- Safety net: an idle run, or a run on demand, whose slack (time to the deadline minus the remaining work) does not
-  cover two restarts runs on demand to its end. Source: Wu et al., "Can't Be Late", NSDI 2024, section 3.
-- Pace: on demand is not bought while the run is ahead of uniform progress. Source: the same, section 5.2.
+- Safety net: if a run is idle or on On-Demand Instances, and its slack (time to the deadline minus the remaining work)
+  does not cover two restarts, it stays on On-Demand Instances until it ends. Source: Wu et al., "Can't Be Late",
+  NSDI 2024, section 3.
+- Pace: no On-Demand Instances are bought while the run is ahead of uniform progress. Source: the same, section 5.2.
 
 This module imports only the standard library because it is part of the run controller's Lambda asset, and because
 simulations import it unchanged.
@@ -25,9 +26,9 @@ from typing import Literal
 from .places import HOUR, Offer, Place
 
 PACE_MARGIN = 1.05
-"""How far a run may fall behind uniform progress before it buys on demand, as a factor of its rate.
+"""Factor by which the required share of training time may exceed the planned share without On-Demand Instances.
 
-Chosen on a part of the traces that docs/verification.md describes, and measured on all of them.
+Chosen on a subset of the traces that docs/verification.md describes, and evaluated on all of them.
 """
 
 MIN_STAY_HOURS = 1.0
@@ -37,7 +38,7 @@ Spot prices change a few times a day, and an instance keeps its price for an ins
 """
 
 Choose = Literal["order", "cost", "availability"]
-"""How places are ranked: as listed, by their expected price, or by their expected training time per request."""
+"""The ranking of places: as listed, by their expected price, or by their expected training time per request."""
 Action = Literal["place", "on_demand", "wait"]
 
 
@@ -46,9 +47,9 @@ class Task:
     """The remaining part of a run.
 
     Attributes:
-        work_hours: Training time that remains, with the rest of a restart in progress.
+        work_hours: Training time that remains, including the rest of a restart in progress.
         deadline_unix_seconds: Time by which the run must end, or None.
-        planned_share: Training time divided by the time to the deadline, when the run started: 0 to 1.
+        planned_share: Training time divided by the time to the deadline, at the start of the run: 0 to 1.
         restart_hours: Time from a launch to the first step.
         period_hours: Time between two decisions.
         choose: How places are ranked.
@@ -70,21 +71,22 @@ class Task:
         return (self.deadline_unix_seconds - now_unix_seconds) / HOUR
 
     def is_critical(self, now_unix_seconds: float) -> bool:
-        """Return True if the slack no longer covers a failed restart and one on demand."""
+        """Return True if the slack no longer covers a failed restart and a restart on On-Demand Instances."""
         slack = self.remaining_hours(now_unix_seconds) - self.work_hours
         return slack < 2.0 * self.restart_hours + self.period_hours
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The numbers on which a decision about one place is based.
+    """The estimates on which a decision about one place is based.
 
     Attributes:
         usd_per_hour: Current price.
-        usd_per_work_hour: Expected price of an hour of training, with restarts; infinity if lives are too short.
+        usd_per_work_hour: Expected price of an hour of training, including restarts; infinity if lifetimes are too
+        short.
         availability: Probability that a launch succeeds.
         lifetime_hours: Expected lifetime of an instance.
-        refused: True while the place counts as refused.
+        refused: True while the latest refusal is in effect.
     """
 
     place: Place
@@ -97,15 +99,15 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision, with the numbers on which it is based.
+    """A decision, with the estimates on which it is based.
 
     Attributes:
-        place: The place to request, to stay in, or to buy on demand. None: wait, or no place is on offer.
+        place: The place to request, to stay in, or to buy on demand. None: wait, or no place is available.
         remaining_hours: Time to the deadline; infinity without one.
         spot_share: Expected training time per hour in the acceptable spot places.
         marginal_usd_per_hour: Highest acceptable expected price of an hour of training.
         expected_usd: Expected cost from now to the end of the run.
-        needs_on_demand: True if the run needs on demand as long as no acceptable place has capacity.
+        needs_on_demand: True if the run needs On-Demand Instances while no acceptable place has capacity.
         ranking: The estimates of all places, best first.
         reason: The cause of the decision, for logs.
         saved_usd: Expected saving of a move from the current place, after the cost of its restart, for one node.
@@ -182,7 +184,7 @@ def decide(task: Task, offers: Sequence[Offer], current: Place | None, now_unix_
     if candidates:
         return answer("place", candidates[0].place, "best acceptable place")
     if is_on_demand:
-        return answer("on_demand", current, "no acceptable place; the nodes already exist")
+        return answer("on_demand", current, "no acceptable place; the On-Demand nodes already exist")
     if bought is not None and merit.needs_on_demand:
         return answer("on_demand", bought.place, "the expected spot time does not cover the remaining work")
     return answer("wait", None, "no acceptable place, and the expected spot time covers the remaining work")
@@ -204,7 +206,7 @@ def _estimate(offer: Offer, task: Task, now_unix_seconds: float) -> Estimate:
 
 
 def _productive_share(lifetime_hours: float, restart_hours: float) -> float:
-    """Return the share of an instance's life in which it trains."""
+    """Return the share of an instance's lifetime during which it trains."""
     if lifetime_hours == float("inf"):
         return 1.0
     return max(0.0, lifetime_hours - restart_hours) / lifetime_hours
@@ -246,10 +248,10 @@ def _merit(task: Task, spot: Sequence[Estimate], bought: Estimate | None, now_un
 
 
 def in_request_order(places: Sequence[Estimate], offers: Sequence[Offer], now_unix_seconds: float) -> list[Estimate]:
-    """Return places in the order of requests. Refused places are last, sorted by the end of their refusal.
+    """Return places in the order of requests. Places with a refusal in effect are last, sorted by its expiry.
 
-    A request is free, so a place that had no capacity may be tried again when no other place is left. A place that
-    refused for a cause in FIRM is not tried.
+    A request is free, so a place that had no capacity may be tried again when no other place is left. A place whose
+    refusal has a cause in FIRM is not tried.
     """
     records = {offer.place: offer.record for offer in offers}
     asked = [each for each in places if not records[each.place].is_firm(now_unix_seconds)]
@@ -260,7 +262,8 @@ def in_request_order(places: Sequence[Estimate], offers: Sequence[Offer], now_un
 
 
 def _is_worth_leaving(spot: Estimate, bought: Estimate | None, task: Task) -> bool:
-    """Return True if a move from on demand to this place, and back when it ends, costs less than staying.
+    """Return True if switching from On-Demand Instances to this place, and back after its lifetime, costs less than
+    staying.
 
     The condition is (price * life + on demand * restart) / (life - restart) < on demand. Source: "Can't Be Late",
     section 5.4, with the expected life instead of a known one.

@@ -1,8 +1,8 @@
 """Places, which are pools of instances, and the run controller's record of each place.
 
 A record estimates the probability that a launch succeeds and the lifetime of an instance. It contains only the
-controller's own observations. Older observations fade, because capacity changes within days. This module imports only
-the standard library because it is part of the run controller's Lambda asset, and because simulations import it
+controller's own observations. Older observations lose weight, because capacity changes within days. This module imports
+only the standard library because it is part of the run controller's Lambda asset, and because simulations import it
 unchanged.
 """
 
@@ -16,11 +16,11 @@ from .causes import Cause
 
 HOUR = 3600.0
 HALF_LIFE_HOURS = 24.0
-"""Age at which an observation counts half. The traces of "Can't Be Late" (NSDI 2024, section 2) change within a day."""
+"""Half-life of an observation. The traces of "Can't Be Late" (NSDI 2024, section 2) change within a day."""
 LOOK_HOURS = 1.0 / 6.0
 """Longest time for which one observation of a place counts. The published traces were probed every 10 minutes."""
 PRIOR_AVAILABILITY_HOURS = 6.0
-"""Weight of the assumed availability, as hours of observation."""
+"""Weight of the assumed availability, in hours of observation."""
 PRIOR_LIFETIME_HOURS = 1.5
 PRIOR_INTERRUPTIONS = 4.0
 """Weight of the assumed lifetime, as a number of interruptions."""
@@ -33,7 +33,7 @@ REFUSAL_HOURS: Mapping[Cause, float] = {
     Cause.PERMISSION: 0.5,
     Cause.CONFIGURATION: 0.5,
 }
-"""Time for which a place counts as refused after its first refusal, by cause. It doubles with each further refusal.
+"""Time for which a first refusal is in effect, by cause. The time doubles with each further refusal.
 
 Karpenter's value: https://github.com/aws/karpenter-provider-aws/blob/main/pkg/cache/cache.go (2026-11).
 """
@@ -47,7 +47,7 @@ LONGEST_REFUSAL_HOURS: Mapping[Cause, float] = {
     Cause.CONFIGURATION: 6.0,
 }
 FIRM: frozenset[Cause] = frozenset((Cause.QUOTA, Cause.PERMISSION, Cause.CONFIGURATION))
-"""Causes that do not pass with time. After such a refusal, a place is not tried until its refusal expires."""
+"""Causes that do not resolve themselves. After such a refusal, a place is not tried until the refusal expires."""
 MAX_SCORE = 10
 """The highest Spot placement score. Source (2026-11):
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-sps-works.html
@@ -78,11 +78,11 @@ class Record:
     Attributes:
         available_hours: Time for which a launch would have succeeded.
         unavailable_hours: Time for which it would not.
-        run_hours: Lifetimes of the instances.
+        run_hours: Total lifetime of the instances.
         interruptions: Number of interruptions.
         looked_unix_seconds: Time of the latest observation, to which the four sums above refer, or None.
-        refusals: Number of refusals in a row.
-        refused_until_unix_seconds: Time until which the place counts as refused.
+        refusals: Number of consecutive refusals.
+        refused_until_unix_seconds: Time until which the latest refusal is in effect.
         cause: Cause of the latest refusal, or empty.
     """
 
@@ -96,7 +96,7 @@ class Record:
     cause: Cause | Literal[""] = ""
 
     def at(self, now_unix_seconds: float) -> Record:
-        """Return the record with its sums faded to a later time."""
+        """Return the record with its sums decayed to a later time."""
         if self.looked_unix_seconds is None or now_unix_seconds <= self.looked_unix_seconds:
             return self
         share: float = 0.5 ** ((now_unix_seconds - self.looked_unix_seconds) / HOUR / HALF_LIFE_HOURS)
@@ -115,7 +115,7 @@ class Record:
         Args:
             cause: The cause that AWS has reported.
             now_unix_seconds: The current time.
-            shortest_hours: Time that requests in all other places take, so that they are tried first.
+            shortest_hours: Time that requests in all other places take, so that those places are tried first.
         """
         seen, faded = self._look(now_unix_seconds), self.at(now_unix_seconds)
         first = max(shortest_hours, REFUSAL_HOURS.get(cause, REFUSAL_HOURS[Cause.UNKNOWN]))
@@ -176,15 +176,15 @@ class Record:
         )
 
     def is_refused(self, now_unix_seconds: float) -> bool:
-        """Return True if the place still counts as refused."""
+        """Return True while the latest refusal is in effect."""
         return now_unix_seconds < self.refused_until_unix_seconds
 
     def is_firm(self, now_unix_seconds: float) -> bool:
-        """Return True if the place still counts as refused for a cause in FIRM."""
+        """Return True while a refusal for a cause in FIRM is in effect."""
         return self.cause in FIRM and self.is_refused(now_unix_seconds)
 
     def _look(self, now_unix_seconds: float) -> float:
-        """Return the hours for which an observation now counts."""
+        """Return the number of hours that an observation at this time represents."""
         if self.looked_unix_seconds is None:
             return LOOK_HOURS
         return min(LOOK_HOURS, max(0.0, now_unix_seconds - self.looked_unix_seconds) / HOUR)
@@ -206,7 +206,7 @@ class Offer:
     score: int | None = None
 
     def at(self, now_unix_seconds: float) -> Offer:
-        """Return the offer with its record faded to a later time."""
+        """Return the offer with its record decayed to a later time."""
         return replace(self, record=self.record.at(now_unix_seconds))
 
     def availability(self, assumed: float) -> float:

@@ -362,7 +362,7 @@ def _start(situation: Situation, run: Run, state: ControllerState, chosen: zone_
     started = state.started_unix_seconds
     if situation.settings.deadline is not None and started is None:
         started = situation.now_unix_seconds
-    on_demand = "" if state.outlook is None or not bought else f", {bought} of them on demand: {state.outlook.reason}"
+    on_demand = "" if state.outlook is None or not bought else f", {bought} of them On-Demand: {state.outlook.reason}"
     state = replace(
         state,
         phase="running",
@@ -382,7 +382,7 @@ def _start(situation: Situation, run: Run, state: ControllerState, chosen: zone_
 
 
 def _has_moved(situation: Situation, state: ControllerState) -> bool:
-    """Return True if a deploy has moved the overrides of a maintained fleet to a subnet other than its nodes'."""
+    """Return True if a deploy has moved a maintained fleet's overrides to a subnet without the fleet's nodes."""
     fleet, settings = situation.fleet, situation.settings
     is_candidate = len(state.subnets) == 1 and state.subnets[0] in settings.subnets
     if state.outlook is not None and state.outlook.is_leaving:  # the request in other subnets is made with the mix

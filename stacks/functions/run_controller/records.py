@@ -29,7 +29,7 @@ MAX_INSTANCES = 10_000
 SUBNET_ID = re.compile(r"subnet-[0-9a-z-]{1,40}")
 MAX_AMOUNT = 10**12
 CLOCK_SECONDS = 3600.0
-"""By how much the clocks of two invocations may differ."""
+"""Maximum difference between the clocks of two invocations."""
 MAX_PLACES = 1000
 INSTANCE_ID = re.compile(r"i-[0-9a-z-]{1,40}")
 _OUTCOMES = ("finished", "failed", "bad_configuration")

@@ -1,4 +1,4 @@
-"""Replaces interrupted instances, and mixes instances on spot capacity with instances bought on demand.
+"""Replaces interrupted instances, and mixes spot instances with On-Demand Instances.
 
 This module imports only the standard library because it is part of the run controller's Lambda asset.
 """
@@ -12,18 +12,18 @@ from .situation import Action, ControllerState, Decision, Detach, FleetState, Re
 
 
 def bought(state: ControllerState) -> int:
-    """Return the number of nodes to buy on demand for the deadline."""
+    """Return the number of On-Demand nodes to buy to meet the deadline."""
     return 0 if state.outlook is None else state.outlook.on_demand_nodes
 
 
 def mix(
     situation: Situation, state: ControllerState, outlook: Outlook, actions: tuple[Action, ...], target: int
 ) -> Decision:
-    """Buy nodes on demand, or replace them by spot instances, which launch while the nodes on demand still train."""
+    """Buy On-Demand nodes, or replace them with spot instances, which launch while the On-Demand nodes are training."""
     fleet, wanted = situation.fleet, outlook.on_demand_nodes
     desired = target + wanted if outlook.is_leaving else target
     booting = tuple(sorted(set(fleet.present()) - situation.heard_from - set(lost_instances(situation, state))))
-    reason = f"{wanted} of {target} nodes on demand: {outlook.reason}"
+    reason = f"{wanted} of {target} nodes are On-Demand: {outlook.reason}"
     state = replace(state, phase="running", booting=booting, reason=reason)
     if fleet.surplus is not None and not outlook.is_leaving and len(fleet.bought) > wanted:
         return Decision((Release(target, wanted, fleet.bought[wanted:]),), replace(state, booting=()))
@@ -55,7 +55,7 @@ def replacements(fleet: FleetState, lost: list[str], target: int) -> tuple[Actio
     """Return the actions that replace interrupted instances while they still run, and then remove the surplus."""
     if fleet.surplus is None:
         return tuple(Detach(name) for name in lost)
-    if fleet.on_demand:  # the nodes that are missing are bought on demand
+    if fleet.on_demand:  # missing nodes are bought on demand
         return ()
     staying = len(set(fleet.present()) - set(lost))
     wanted = min(len(lost), max(0, target - staying))

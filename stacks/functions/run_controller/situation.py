@@ -25,7 +25,7 @@ Phase = Literal[
 - running: the fleet should contain the full gang.
 - giving_up: the fleet scales to zero before the next attempt.
 - waiting: the fleet stays at zero until the next attempt.
-- ended: the run is over.
+- ended: the run has ended.
 - protected: the fleet is stopped after boot failures.
 - probing: one node tests whether nodes boot again.
 - stopped: the fleet stays at zero until the stop is lifted.
@@ -44,12 +44,12 @@ class Settings:
     Attributes:
         subnets: Candidate subnets in order of preference.
         one_subnet_at_a_time: True if each attempt uses one subnet.
-        gang_timeout_seconds: How long an incomplete gang waits for more nodes.
+        gang_timeout_seconds: Time for which an incomplete gang waits for more nodes.
         boot_failure_limit: Number of failed boots after which the fleet stops.
         boot_timeout_seconds: Maximum boot time. A probe without a heartbeat after this time has failed.
         retry_command: The command that requests a retry, for messages.
         limits: The limits at which a run is saved and stopped.
-        choose: How the candidate subnets are ranked; `order`: as listed.
+        choose: The ranking of the candidate subnets; `order`: as listed.
         places: The place of each candidate subnet; empty with `order` and without a deadline.
         deadline: The run's deadline, or None.
         moves: True if running nodes may move to a cheaper place.
@@ -210,7 +210,7 @@ class Situation:
     the URL at which the run's dataset is missing, or empty. `retry_requested` is True if a user requested a retry.
     `stop` is the reason why an operator's request keeps the run stopped, or empty.
     `spending` is the cost of the run so far, or None if it is unknown. `usd_per_hour` is the current price of one node
-    in each candidate subnet, as far as it is known. `progress` is the newest report of the run's first member, or None.
+    in each candidate subnet with a known price. `progress` is the newest report of the run's first member, or None.
     """
 
     now_unix_seconds: float

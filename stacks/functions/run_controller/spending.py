@@ -38,7 +38,7 @@ class Limits:
     run_hours: float | None = None
 
     def reached(self, spent: Spending | None) -> str:
-        """Return which limit the run has reached, as the reason for stopping it, or an empty string.
+        """Return the limit that the run has reached, as a reason to stop the run, or an empty string.
 
         Args:
             spent: The costs so far. None if the ledger could not be read: the log reports it, and no limit applies.

@@ -16,8 +16,8 @@ the run uses all spot capacity, and the optimum cannot use more. After the warm-
 before the deadline. The optimum buys y = max(0, 1 - T) on demand. The schedule uses all spot capacity outside of the
 injection, so it buys at most max(d, y + d) = y + d. The ratio (1 + (K - 1) (y + d)) / (1 + (K - 1) y) is largest at
 y = 0, where it is 1 + (K - 1) d, which gives both values above. The bound holds for each draw. It does not hold if a
-run without slack must stay on demand; `make spot-economics` prints the ratios for both cases. An idle run without slack
-requests no spot capacity, because a refusal takes time.
+run without slack must stay on On-Demand Instances; `make spot-economics` prints the ratios for both cases. An idle run
+without slack requests no spot capacity, because a refusal takes time.
 
 This module imports only the standard library because it is part of the run controller's Lambda asset, and because
 simulations import it unchanged.
@@ -35,7 +35,7 @@ from .places import HOUR, Offer, Place
 
 @dataclass(frozen=True)
 class Injection:
-    """The interval in which a run is on demand, drawn at the end of its warm-up.
+    """The interval during which a run uses On-Demand Instances, drawn at the end of the warm-up.
 
     Attributes:
         opened_unix_seconds: Start of the phase.
@@ -55,20 +55,20 @@ class Injection:
 
 
 def warm_up_limit(price_ratio: float) -> float:
-    """Return the time over the work above which the warm-up lasts: (1 + 2 sqrt(K)) / (1 + sqrt(K))."""
+    """Return the ratio of time to work above which the warm-up continues: (1 + 2 sqrt(K)) / (1 + sqrt(K))."""
     root = math.sqrt(price_ratio)
     return (1.0 + 2.0 * root) / (1.0 + root)
 
 
 def cost_bound(price_ratio: float, time_over_work: float) -> float:
-    """Return the bound on the cost over the least cost in hindsight, for a time over work of at least 1."""
+    """Return the bound on the ratio of the cost to the least cost in hindsight, for a ratio of time to work."""
     if time_over_work >= warm_up_limit(price_ratio):
         return math.sqrt(price_ratio)
     return 1.0 + (price_ratio - 1.0) * (2.0 - time_over_work)
 
 
 def draw(task: Task, price_ratio: float, now_unix_seconds: float, uniform: float) -> Injection:
-    """Return the interval on demand for `uniform`, a random number that is uniform from 0 to 1."""
+    """Return the On-Demand interval for `uniform`, a random number with a uniform distribution from 0 to 1."""
     work, remaining = task.work_hours, task.remaining_hours(now_unix_seconds)
     hours = min(work, max(work / (1.0 + math.sqrt(price_ratio)), 2.0 * work - remaining))
     start = now_unix_seconds + uniform * (work - hours) * HOUR
@@ -87,19 +87,19 @@ def decide_randomised(
 
     Args:
         task: The remaining part of the run. It needs a deadline.
-        offers: All places, at least one of them on demand, with prices and records.
+        offers: All places, including at least one On-Demand place, with prices and records.
         current: The place where nodes run, or None.
         now_unix_seconds: The current time.
         injection: The interval that an earlier call drew, or None.
-        uniform: A random number, uniform from 0 to 1; used by the call that ends the warm-up.
+        uniform: A random number with a uniform distribution from 0 to 1. The call that ends the warm-up uses it.
 
     Raises:
-        ValueError: The task has no deadline, or no place is on demand.
+        ValueError: The task has no deadline, or no place is an On-Demand place.
     """
     on_demand = [offer for offer in offers if offer.place.market == "on_demand"]
     spot = [offer for offer in offers if offer.place.market == "spot"]
     if task.deadline_unix_seconds is None or not on_demand:
-        raise ValueError("a randomized schedule needs a deadline and a place on demand")
+        raise ValueError("a randomized schedule needs a deadline and an On-Demand place")
     bought = min(on_demand, key=lambda each: (each.record.is_refused(now_unix_seconds), each.usd_per_hour))
     base = decide(task, offers, current, now_unix_seconds)
     if not spot:
@@ -119,7 +119,7 @@ def decide_randomised(
             return answer("place", requests[0], "no slack, but a restart takes no time")
         return answer("on_demand", bought.place, "no slack")
     if injection is not None and injection.covers(now_unix_seconds):
-        return answer("on_demand", bought.place, "injected interval on demand")
+        return answer("on_demand", bought.place, "injected On-Demand interval")
     if is_on_spot:
         return answer("place", current, "training continues in this place")
     if requests:

@@ -18,7 +18,7 @@ from .places import HOUR, LOOK_HOURS, Offer, Place, Record
 from .situation import ControllerState, Settings, Situation
 
 RESTART_HOURS = 0.2
-"""Assumed time from a launch to the first step: 12 minutes, as in the traces' papers. It only ranks places."""
+"""Assumed time from a launch to the first step: 12 minutes, as in the papers of the traces. Used only for ranking."""
 REFUSED_SECONDS = 120.0
 """Time after which an attempt without any instance ends if AWS has reported a failed launch. Requests are free."""
 PERIOD_SECONDS = 60.0
@@ -61,8 +61,8 @@ def first_subnets(situation: Situation, state: ControllerState, *, in_turn: bool
     """Return the subnets for a run's first attempt.
 
     Args:
-        in_turn: True if the records do not matter, because the attempt only buys on demand. In turn, these are the
-            current subnets if they are candidates.
+        in_turn: True to ignore the records, because the attempt buys only On-Demand nodes. The result is then the
+            current subnet if it is a candidate.
     """
     settings, current = situation.settings, _current_subnets(situation, state)
     if chooses(settings) and not in_turn:
@@ -73,7 +73,7 @@ def first_subnets(situation: Situation, state: ControllerState, *, in_turn: bool
 
 
 def next_subnets(situation: Situation, state: ControllerState, *, in_turn: bool = False) -> Chosen:
-    """Return the subnets for the next attempt. In turn, this is the candidate after the current subnet."""
+    """Return the subnets for the next attempt. With `in_turn`, this is the candidate after the current subnet."""
     settings, current = situation.settings, _current_subnets(situation, state)
     if (chooses(settings) and not in_turn) or not settings.one_subnet_at_a_time:
         return first_subnets(situation, state)
@@ -89,7 +89,7 @@ def _current_subnets(situation: Situation, state: ControllerState) -> tuple[str,
 
 
 def _best(situation: Situation, state: ControllerState) -> Chosen:
-    """Return the subnet of the best place, or of the place whose refusal ends first if none may be asked."""
+    """Return the subnet of the best place, or of the place whose refusal expires first if none may be tried."""
     settings, now = situation.settings, situation.now_unix_seconds
     subnet_of = dict(zip(settings.places, settings.subnets, strict=True))
     offers = [
@@ -106,7 +106,7 @@ def _best(situation: Situation, state: ControllerState) -> Chosen:
     )
     decision = decide(task, offers, None, now)
     place = decision.place
-    if place is None:  # each refused for a cause that only the user removes; a request is free
+    if place is None:  # every refusal has a cause that only the user can resolve; a request is free
         place = min(offers, key=lambda each: each.record.refused_until_unix_seconds).place
     ranked = [each for each in decision.ranking if each.place != place]
     chosen = next(each for each in decision.ranking if each.place == place)
@@ -116,7 +116,7 @@ def _best(situation: Situation, state: ControllerState) -> Chosen:
 
 
 def _usd_per_hour(situation: Situation, subnet: str) -> float:
-    """Return a subnet's price. An unknown price is the highest known one, so that a known price is preferred."""
+    """Return a subnet's price, or the highest known price if it is unknown, so that known prices are preferred."""
     known = situation.usd_per_hour
     return known.get(subnet, max(known.values(), default=1.0))
 
@@ -125,12 +125,12 @@ def _text(each: Estimate) -> str:
     refused = ", refused" if each.refused else ""
     return (
         f"{each.place.zone} {each.usd_per_hour:.4f} USD/h, {each.usd_per_work_hour:.4f} per hour of training, "
-        f"launches succeed {each.availability:.0%}, life {each.lifetime_hours:.1f} h{refused}"
+        f"launch success {each.availability:.0%}, lifetime {each.lifetime_hours:.1f} h{refused}"
     )
 
 
 def observed(situation: Situation, state: ControllerState) -> ControllerState:
-    """Return the state with the record of the current place: launched, running, refused, or interrupted."""
+    """Return the state with a launch, running time, refusal or interruption added to the current place's record."""
     subnet = _recorded_subnet(situation.settings, state)
     if not subnet:
         return state
@@ -145,14 +145,14 @@ def observed(situation: Situation, state: ControllerState) -> ControllerState:
     is_due = now - looked >= LOOK_HOURS * HOUR
     if state.in_place and (not serves or is_due):
         return _with(state, subnet, record.ran(now), in_place=serves)
-    # If AWS is still asked in the same subnets, no attempt ends, and the refusal is recorded here.
+    # If requests continue in the same subnets, no attempt ends, and the refusal is recorded here.
     if not chooses(situation.settings) and not members and is_due and has_failed(situation, now - LOOK_HOURS * HOUR):
         return refused(situation, state)
     return state
 
 
 def is_refused(situation: Situation, since_unix_seconds: float) -> bool:
-    """Return True if AWS has refused the attempt that began at a time, so that another place can be tried."""
+    """Return True if AWS has refused the attempt that began at the given time, so that another place can be tried."""
     settings = situation.settings
     is_urgent = settings.one_subnet_at_a_time and len(settings.subnets) > 1 and situation.fleet.on_demand > 0
     if not (chooses(settings) or is_urgent) or situation.fleet.instances:
@@ -161,19 +161,19 @@ def is_refused(situation: Situation, since_unix_seconds: float) -> bool:
 
 
 def has_failed(situation: Situation, since_unix_seconds: float) -> bool:
-    """Return True if AWS has refused a launch after a time that is long enough ago."""
+    """Return True if AWS has refused a launch since the given time, and that time is long enough ago."""
     if situation.now_unix_seconds - since_unix_seconds < REFUSED_SECONDS:
         return False
     return any(failure.unix_seconds >= since_unix_seconds for failure in situation.launch_failures)
 
 
 def abandoned(situation: Situation, state: ControllerState) -> ControllerState:
-    """Return the state with the refusal of the current place, when an attempt on spot capacity is abandoned."""
+    """Return the state with a refusal of the current place if the abandoned attempt used spot capacity."""
     return state if situation.fleet.on_demand else refused(situation, state)
 
 
 def refused(situation: Situation, state: ControllerState) -> ControllerState:
-    """Return the state with the refusal of the current place."""
+    """Return the state with a refusal of the current place."""
     subnet = _recorded_subnet(situation.settings, state)
     if not subnet:
         return state

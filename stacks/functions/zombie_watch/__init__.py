@@ -1,1 +1,1 @@
-"""Finds resources that cost money without a run, for `trainstack zombies` and for a daily Lambda function."""
+"""Finds billed resources that no run uses, for `trainstack zombies` and for a daily Lambda function."""

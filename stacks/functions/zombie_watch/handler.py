@@ -40,7 +40,7 @@ def handler(_: Mapping[str, Any], context: object) -> None:
         IncompleteSearch: Some resources could not be examined. The other resources' line has been printed.
     """
     own = os.environ["DEPLOYMENT"]
-    for service in ("cloudformation", "ec2", "fsx", "s3", "ssm"):  # boto3 creates clients in one thread only
+    for service in ("cloudformation", "ec2", "fsx", "s3", "ssm"):  # boto3 clients must be created in a single thread
         _client(service)
     stacks = deployments(_client)
 

@@ -39,7 +39,7 @@ Heartbeats = Callable[[str], Mapping[str, float] | None]
 Raises NotExamined if the heartbeats exist but cannot be read.
 """
 Prices = Callable[[str, Mapping[str, Any]], float | None]
-"""Returns the monthly price of a resource in USD, given its kind and EC2's or FSx's description. None: not known."""
+"""Returns the monthly price of a resource in USD, or None if it is unknown, given its kind and AWS's description."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Zombie:
     """A resource without a run.
 
     Attributes:
-        usd_per_month: Its price, or None if it is not known.
-        remedy: The command that deletes it, or what to do instead.
+        usd_per_month: Its price, or None if it is unknown.
+        remedy: The command that deletes it, or another action.
         deletion: The call that deletes it, or None if its deployment must change.
         has_data: Whether the deletion loses data.
     """
@@ -121,7 +121,8 @@ class Search:
         client: Clients of SERVICES, which must already exist.
         stacks: The kinds of stacks that each deployment has; see `deployments`.
         now_unix_seconds: Time of the search.
-        heartbeats: An instance of a deployment whose heartbeats are not known is not reported as silent.
+        heartbeats: The heartbeat times by deployment. If they are unknown, no instance of the deployment is reported as
+            silent.
         prices: The prices of resources.
     """
 

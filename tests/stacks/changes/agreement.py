@@ -37,7 +37,7 @@ def not_run(case: Mapping[str, Any]) -> str | None:
     if case["base"] not in BASES:
         return "PipelineStack: the cloud has no CodePipeline"
     if "subnets" in case["expect"].get("contains", ""):
-        return "the terminated instances depend on the zones of the launched ones"
+        return "which instances terminate depends on the zones in which instances launched"
     return None
 
 

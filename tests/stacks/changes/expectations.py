@@ -30,7 +30,7 @@ def read_cases(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def check_verdict(found: Review, expected: Mapping[str, Any]) -> None:
-    """Assert the exit code, a text, the width of permissions and network access, and the blockers of a review."""
+    """Assert a review's exit code, part of its text, its findings about permissions and networks, and its blockers."""
     output = to_json(found)
     assert output["exit_code"] == expected["exit_code"], output
     assert expected.get("contains", "") in json.dumps(output)

@@ -123,10 +123,10 @@ class Account:
             thread.join()
 
     def observe(self, nodes: int) -> Observation:
-        """Return an observation once the run's number of instances run, or after a deadline.
+        """Return an observation once all of the run's instances are running, or after a deadline.
 
         Instances that never train would make the run controller wait ever longer between attempts, so its state is
-        deleted first. Without the dataset's index, it would not start any.
+        deleted first. Without the dataset's index, the controller would not start any instances.
         """
         self._put_dataset_index()
         self._delete_controller_state()

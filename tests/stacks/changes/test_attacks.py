@@ -1,4 +1,4 @@
-"""Dangerous changes to a small deployment: each needs approval; the changes are in attacks/*.yaml."""
+"""Dangerous changes to a small deployment, each of which needs approval. The changes are in attacks/*.yaml."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stacks(templates: Mapping[str, Any], *, is_protected: bool = True) -> dict[s
 
 
 def changed(changes: Mapping[str, Any]) -> TemplateSet:
-    """Return the base after changes."""
+    """Return the base with the changes applied."""
     touched = {path.partition("/")[0] if "/" in path else "TrainingStack" for path in changes}
     templates = {name: copy.deepcopy(one) if name in touched else one for name, one in BASE.items()}
     for path, value in changes.items():
@@ -48,7 +48,7 @@ def changed(changes: Mapping[str, Any]) -> TemplateSet:
 
 
 def place(path: str) -> list[str]:
-    """Return the keys that lead to a path of the format in attacks/identity.yaml."""
+    """Return the keys that lead to a path, given in the format of attacks/identity.yaml."""
     stack, name, *rest = [part.replace("~1", "/") for part in path.split("/")]
     if name.startswith("@"):
         return [stack, name[1:], *rest]
@@ -109,7 +109,7 @@ def reviewed(changes: Mapping[str, Any]) -> Review:
 
 
 def subjects(path: str) -> set[str]:
-    """Return the names, one of which a finding about a path has."""
+    """Return the names of the resources to which a finding about a path can refer."""
     if path in DOCUMENTS:
         return {"NodeTemplate", "Run"}
     stack, *rest = place(path) if path != "protection" else ["TrainingStack"]
@@ -170,7 +170,7 @@ STRANGE: list[Any] = [{"Fn::If": ["Unknown", 1, 2]}, {"Ref": "Vpc"}, ["x"], {"x"
 
 @pytest.mark.parametrize("first", range(40))
 def test_value_of_any_shape_needs_approval_without_an_exception(first: int) -> None:
-    """Each part of the base takes values of other shapes, which the review either knows or reports."""
+    """Each part of the base takes values of other shapes, which the review must either recognize or report."""
     for number, path in list(enumerate(PARTS))[first::400]:
         templates = copy.deepcopy(BASE)
         value: Any = templates

@@ -27,9 +27,9 @@ def change(before: Any, after: Any) -> Change:
     [
         ("60.0", "90.0", False),
         ("60.0", "60.0", False),
-        ("60.0", "50.0", True),  # nodes may be bought on demand
+        ("60.0", "50.0", True),  # On-Demand nodes may be bought
         ("60.0", "121.0", True),
-        ("", "60.0", True),  # a new deadline buys nodes on demand
+        ("", "60.0", True),  # a new deadline buys On-Demand nodes
         ("60.0", "", True),
     ],
 )

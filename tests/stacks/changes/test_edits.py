@@ -75,7 +75,7 @@ def test_each_exit_code_and_each_impact_on_nodes_has_a_case() -> None:
 
 
 def test_most_harmless_edits_pass_and_no_dangerous_edit_does() -> None:
-    """The cases test each verdict: a review that always asks would be as useless as one that never does."""
+    """The cases cover each verdict: a review that always requires approval is as useless as one that never does."""
     harmless, dangerous = (
         [case["expect"]["exit_code"] for case in CASES.values() if case.get(kind)] for kind in ("harmless", "dangerous")
     )

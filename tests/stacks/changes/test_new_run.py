@@ -1,4 +1,4 @@
-"""Edits of a run document after which a run rejects its checkpoints."""
+"""Edits to a run document after which the run rejects its checkpoints."""
 
 from __future__ import annotations
 

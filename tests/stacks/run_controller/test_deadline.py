@@ -1,4 +1,4 @@
-"""The controller's response to a deadline: which nodes it buys on demand, when they leave, and when a run stops."""
+"""The controller's response to a deadline: when it buys and replaces On-Demand nodes, and when it stops a run."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_buys_all_nodes_when_the_slack_no_longer_covers_two_restarts() -> None:
     late = step(STARTED, waiting, 14.6, progress=known)
     assert late.actions == (Resize(4, None, 4),)
     assert "safety net" in outlook(late).reason
-    assert "4 of 4 nodes on demand" in late.state.reason
+    assert "4 of 4 nodes are On-Demand" in late.state.reason
 
 
 def test_run_on_spot_capacity_stays_there_without_slack() -> None:
@@ -125,7 +125,7 @@ def test_small_gang_needs_more_time() -> None:
 
 
 def leaving(hours: float = 6.0) -> Decision:
-    """A run on demand that is ahead, in a place where instances live long."""
+    """A run on On-Demand Instances that is ahead of schedule, in a place with long instance lifetimes."""
     long = Record(run_hours=400.0, available_hours=50.0, looked_unix_seconds=NOW + hours * HOUR)
     state = replace(STARTED, places={"subnet-b": long})
     prices = {"subnet-a": 0.4, "subnet-b": 0.3}
@@ -155,7 +155,7 @@ def test_refused_request_leaves_the_nodes_on_demand_and_is_recorded() -> None:
     assert refused.state.places["subnet-b"].is_refused(NOW + 6.1 * HOUR)
     known = report(906, NOW + 6.12 * HOUR)
     later = step(refused.state, fleet(0, 4, on_demand=4), 6.12, progress=known, usd_per_hour=prices)
-    assert later.actions == ()  # the place counts as refused
+    assert later.actions == ()  # the refusal is in effect
 
 
 class TestMaintainedFleet:
@@ -220,7 +220,7 @@ def test_wait_for_the_next_attempt_ends_when_nodes_are_bought() -> None:
     assert calm.actions == ()
     late = step(waiting, replace(EMPTY, subnets=("subnet-a",)), 14.7, progress=report(500, NOW))
     assert late.actions == (Resize(4, ("subnet-b",), 4),)
-    assert "4 of them on demand" in late.state.reason
+    assert "4 of them On-Demand" in late.state.reason
 
 
 def test_purchase_that_one_zone_refuses_moves_to_the_next_zone() -> None:
@@ -230,7 +230,7 @@ def test_purchase_that_one_zone_refuses_moves_to_the_next_zone() -> None:
     seen = fleet(0, 0, on_demand=4)
     given_up = step(bought.state, seen, 14.65, progress=known, launch_failures=failure)
     assert given_up.actions == (Resize(0),)
-    assert given_up.state.places.get("subnet-a", Record()).refusals == 0  # the spot place refused nothing
+    assert given_up.state.places.get("subnet-a", Record()).refusals == 0  # the spot place has no refusals
     following = step(given_up.state, replace(EMPTY, subnets=("subnet-a",)), 14.67, progress=known)
     assert following.actions == (Resize(4, ("subnet-b",), 4),)
 
@@ -252,7 +252,7 @@ def test_stop_saves_and_stops_once_the_run_cannot_end_in_time() -> None:
     stopped = step(STARTED, fleet(4), 15.5, progress=known, settings=settings)
     assert stopped.actions == (Resize(0),)
     assert stopped.state.phase == "limited"
-    assert "needs 5.00 h of training, and 4.50 h are left of limits.deadline_hours (20)" in stopped.state.reason
+    assert "needs 5.00 h of training, but 4.50 h remain of limits.deadline_hours (20)" in stopped.state.reason
     longer = replace(settings, deadline=replace(GOAL, on_miss="stop", hours=40.0))
     resumed = step(stopped.state, EMPTY, 15.6, progress=known, settings=longer)
     assert resumed.actions == (Resize(4, ("subnet-a",)),)

@@ -536,7 +536,7 @@ class TestTerminatedInstances:
 
 
 class Groups:
-    """Auto Scaling groups of two zones, each with a second group for nodes on demand."""
+    """Auto Scaling groups of two zones, each with a second group for On-Demand nodes."""
 
     def __init__(self, **desired: int) -> None:
         self.groups = [

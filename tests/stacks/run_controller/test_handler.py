@@ -120,7 +120,7 @@ class FakeAutoScaling:
 
 
 class FakeLedger:
-    """A ledger with fixed costs, or one that cannot be read."""
+    """A ledger with fixed costs, or an unreadable one."""
 
     def __init__(self) -> None:
         self.spent: Spending | None = Spending(1.5, 3.0, 0.75, 2.0)
@@ -335,7 +335,7 @@ def test_nodes_without_a_heartbeat_stop_the_fleet(world: World) -> None:
 
 
 def fail_to_boot(world: World, *, report: bytes | None) -> dict[str, Any]:
-    """Let two pairs of nodes vanish before their first heartbeat. The second pair leaves a report each."""
+    """Let two pairs of nodes vanish before their first heartbeat. Each node of the second pair leaves a report."""
     world.document()
     world.step(1000.0)
     group = world.autoscaling.group
@@ -357,7 +357,7 @@ def test_protection_reports_the_last_failure_and_its_remedy(world: World) -> Non
     assert "Last failure: gpus: 7 of 8 GPUs. Remedy: terminate the instance" in done["reason"]
     assert "(s3://control/nodes/AROA1:i-11/boot-failure.json)" in done["reason"]
     assert world.autoscaling.calls[-1][1]["DesiredCapacity"] == 0
-    assert world.step(1080.0)["reason"] == done["reason"]  # the reason stays when no further node vanishes
+    assert world.step(1080.0)["reason"] == done["reason"]  # the reason stays the same if no further node vanishes
 
 
 def test_protection_reports_why_user_data_failed(world: World) -> None:

@@ -39,7 +39,7 @@ TAIL = 600.0
 
 
 class Keeper:
-    """A controller that looks every minute, misses steps and crashes at the worst places."""
+    """A controller that runs every minute, misses steps, and crashes at the worst points."""
 
     def __init__(
         self, world: World, seed: int, *, backend: str, outage_hours: tuple[float, ...] = (), poll: float = POLL

@@ -62,7 +62,7 @@ def test_dear_place_is_accepted_when_the_cheap_one_does_not_suffice() -> None:
 
 
 def test_place_with_short_lives_is_worth_less_than_its_price() -> None:
-    # (6 + 0) / (4 + 16) = 0.3 h of life, a third of which trains: 3 USD per hour of training, as on demand.
+    # (6 + 0) / (4 + 16) = 0.3 h of life, a third of which is training: 3 USD per hour of training, the On-Demand price.
     short = Record(interruptions=16.0, looked_unix_seconds=NOW)
     decision = decide(TASK, [spot("a", 1.0, short), spot("b", 2.0), ON_DEMAND], None, NOW)
     assert answer(decision) == ("place", place("b"))

@@ -1,4 +1,4 @@
-"""The record of a place: refusals that double by cause, availability, lifetime, and how observations fade."""
+"""The record of a place: refusal times by cause, availability, lifetime, and the decay of observations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_launch_ends_a_refusal() -> None:
 
 def test_availability_is_the_mean_of_a_beta_distribution() -> None:
     assert Record().availability(0.8) == pytest.approx(0.8)
-    # The first look counts 10 minutes: (0.8 * 6 + 1/6) / (6 + 1/6).
+    # The first observation counts for 10 minutes: (0.8 * 6 + 1/6) / (6 + 1/6).
     assert Record().launched(NOW).availability(0.8) == pytest.approx((4.8 + 1 / 6) / (6 + 1 / 6))
     refused = Record().refused(Cause.CAPACITY, NOW)
     assert refused.availability(0.8) == pytest.approx(4.8 / (6 + 1 / 6))

@@ -420,7 +420,7 @@ class TestCurrentSubnet:
         assert decide(situation(fleet=fleet, state=state)).actions == (Resize(2, ("subnet-b",)),)
 
     def test_a_maintained_fleet_that_a_deploy_moved_returns_to_its_nodes(self) -> None:
-        """CloudFormation writes all properties of a Spot Fleet request with an update, and so the first subnet."""
+        """CloudFormation writes all properties of a Spot Fleet request with an update, including the first subnet."""
         fleet = replace(FULL, surplus=0)
         state = replace(RUNNING, subnets=("subnet-b",))
         assert decide(situation(fleet=fleet, state=state)).actions == (Resize(2, ("subnet-b",)),)

@@ -1,4 +1,4 @@
-"""Spot placement scores: when the controller asks for them, and how they change its choice of zones."""
+"""Spot placement scores: when the controller requests them, and how they change its choice of zones."""
 
 from __future__ import annotations
 

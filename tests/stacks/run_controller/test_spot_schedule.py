@@ -89,5 +89,5 @@ def test_waits_for_a_place_that_may_not_be_asked() -> None:
 
 def test_needs_a_deadline_and_a_place_on_demand() -> None:
     for task, offers in ((replace(TASK, deadline_unix_seconds=None), [SPOT, ON_DEMAND]), (TASK, [SPOT])):
-        with pytest.raises(ValueError, match="needs a deadline and a place on demand"):
+        with pytest.raises(ValueError, match="needs a deadline and an On-Demand place"):
             decide_randomised(task, offers, None, 0.0, None, 0.5)

@@ -69,7 +69,7 @@ def test_starts_in_the_cheapest_zone_and_logs_the_numbers() -> None:
     assert decision.actions == (Resize(2, ("subnet-b",)),)
     assert [each.place.zone for each in decision.ranking] == ["us-east-1b", "us-east-1c", "us-east-1a"]
     # 0.4 USD, of which 1.3 of 1.5 h train: 0.4615 USD per hour of training.
-    assert "us-east-1b 0.4000 USD/h, 0.4615 per hour of training, launches succeed 50%, life 1.5 h" in (
+    assert "us-east-1b 0.4000 USD/h, 0.4615 per hour of training, launch success 50%, lifetime 1.5 h" in (
         decision.state.choice
     )
 
@@ -183,7 +183,7 @@ def test_one_subnet_leaves_no_choice() -> None:
 
 
 class World:
-    """A fleet whose zones have capacity or not; the controller decides once a minute."""
+    """A fleet in whose zones capacity is available or not. The controller decides once per minute."""
 
     def __init__(self, capacity: Mapping[str, bool]) -> None:
         self.capacity, self.now, self.state = dict(capacity), NOW, ControllerState()
@@ -253,7 +253,7 @@ def test_invalid_record_is_rejected(places: object, message: str) -> None:
 
 
 class FakeEc2:
-    """Answers with price changes, or with an error."""
+    """Returns price changes, or raises an error."""
 
     def __init__(self, rows: list[tuple[str, str, str]], error: ClientError | None = None) -> None:
         self.rows, self.error, self.queries = rows, error, list[Any]()

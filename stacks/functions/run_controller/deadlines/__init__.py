@@ -1,1 +1,1 @@
-"""Deadlines of runs: the numbers behind them, and the number of nodes to buy on demand."""
+"""Deadlines of runs: the estimates behind decisions, and the number of On-Demand nodes to buy."""

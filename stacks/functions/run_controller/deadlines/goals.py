@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Literal, get_args
 
 OnMiss = Literal["on_demand", "stop", "continue"]
-"""What happens if spot capacity alone may miss the deadline."""
+"""The action if spot capacity alone might not meet the deadline."""
 Verdict = Literal["on_time", "late", "missed"]
-"""Whether the deadline can be met. `late`: not even if all nodes train without interruption from now on."""
+"""Whether the deadline can be met. `late`: not even with all nodes training without interruption from now on."""
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 RESTART_HOURS = 0.2
 """Assumed time from a launch to the first step, until the controller has measured it. The papers on which `placement`
@@ -22,7 +22,7 @@ MAX_DEADLINE_HOURS = 8760.0
 FRESH_SECONDS = 120.0
 """Age up to which a report proves that the run trains. The first member writes it every 10 s."""
 LOOK_BACK_SECONDS = 120.0
-"""Age from which a report proves that the run does not train, and the delay with which a restart is noticed."""
+"""Age above which a report means that the run is not training. The controller detects a restart after this delay."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Deadline:
     Attributes:
         hours: Time from the run's first request for nodes to its deadline.
         training_hours: Expected training time of the complete run with all nodes, without interruptions.
-        on_demand_usd_per_hour: Price of one node on demand, or None if it is unknown.
-        restart_hours: Time of a restart until it has been measured.
+        on_demand_usd_per_hour: On-Demand price of one node, or None if it is unknown.
+        restart_hours: Assumed duration of a restart until one has been measured.
     """
 
     hours: float
@@ -48,7 +48,7 @@ class Progress:
     """The newest report of the run's first member.
 
     Attributes:
-        step_seconds: Time of the latest step, or None if it is unknown.
+        step_seconds: Duration of the latest step, or None if it is unknown.
         members: Number of nodes that trained.
         checkpoint_step: Step of the newest durable checkpoint, or 0.
     """
@@ -63,18 +63,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The numbers behind a decision about on-demand nodes.
+    """The estimates behind a decision about On-Demand nodes.
 
     Attributes:
         work_hours: Remaining training time with all nodes.
-        remaining_hours: Time to the deadline; negative after it.
+        remaining_hours: Time until the deadline; negative after it has passed.
         step_seconds: Average time per step with all nodes, or None before the first report.
-        restart_hours: Assumed time of a restart, or the longest measured one.
+        restart_hours: Assumed duration of a restart, or the longest measured one.
         has_restarted: True if `restart_hours` has been measured.
         expected_usd: Expected cost of all nodes from now to the end of the run, or None if a price is unknown.
-        on_demand_nodes: Number of nodes to buy on demand.
-        restart_since_unix_seconds: Time at which a restart that is being measured began, or None.
-        leaving_since_unix_seconds: Time at which the controller requested spot capacity to replace the nodes on demand,
+        on_demand_nodes: Number of On-Demand nodes to buy.
+        restart_since_unix_seconds: Start of the restart that is being measured, or None.
+        leaving_since_unix_seconds: Time at which the controller requested spot capacity to replace the On-Demand nodes,
             or None.
         leaving_subnet: The subnet of that request.
     """
@@ -94,17 +94,17 @@ class Outlook:
     leaving_subnet: str = ""
 
     def sentence(self, nodes: int) -> str:
-        """Return the numbers as one line of text. `nodes` is the run's number of nodes."""
+        """Return the estimates as one line of text. `nodes` is the run's number of nodes."""
         deadline = datetime.fromtimestamp(self.deadline_unix_seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
         hours = self.remaining_hours
         left = f"{hours:.1f} h left" if hours > 0.0 else f"{-hours:.1f} h ago"
-        cost = "" if self.expected_usd is None else f", about {self.expected_usd:,.2f} USD to the end"
+        cost = "" if self.expected_usd is None else f", about {self.expected_usd:,.2f} USD until the end of the run"
         return (
             f"{deadline} ({left}) for {self.work_hours:.1f} h of training and restarts of {self.restart_hours:.2f} h; "
-            f"{self.on_demand_nodes} of {nodes} nodes on demand: {self.reason}{cost}"
+            f"{self.on_demand_nodes} of {nodes} nodes are On-Demand: {self.reason}{cost}"
         )
 
     @property
     def is_leaving(self) -> bool:
-        """Return True while spot capacity is requested in addition to the nodes on demand."""
+        """Return True while spot capacity is requested in addition to the On-Demand nodes."""
         return self.leaving_since_unix_seconds is not None

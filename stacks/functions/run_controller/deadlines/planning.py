@@ -1,9 +1,9 @@
-"""Compares a run's remaining work with its deadline, and determines how many of its nodes to buy on demand.
+"""Compares a run's remaining work with its deadline, and determines how many On-Demand nodes to buy.
 
 `placement.decide` makes the decision. This module derives its inputs: the remaining training time from the report of
-the run's first member, the time of a restart from earlier restarts, and the places from the prices and records. Nodes
-that already run on spot capacity stay there. Nodes that are missing are bought on demand while the run needs them, so
-the number of nodes on demand grows with each interruption, and becomes zero when spot capacity has replaced them.
+the run's first member, the duration of a restart from earlier restarts, and the places from the prices and records.
+Nodes that already run on spot capacity stay there. Missing nodes are bought on demand while the run needs them, so the
+number of On-Demand nodes grows with each interruption, and becomes zero once spot capacity has replaced them.
 
 This module imports only the standard library because it is part of the run controller's Lambda asset.
 """
@@ -21,9 +21,9 @@ from .goals import FRESH_SECONDS, LOOK_BACK_SECONDS, Deadline, Outlook, Progress
 SMOOTHING = 0.1
 """Weight of a new measurement of the time per step."""
 TOLERANCE = 0.05
-"""By how much the estimated work may exceed the time to the deadline before `stop` stops the run."""
+"""Fraction by which the estimated work may exceed the time to the deadline before `stop` stops the run."""
 PERIOD_HOURS = (zone_choice.REFUSED_SECONDS + 2.0 * zone_choice.PERIOD_SECONDS) / HOUR
-"""Time from a request to the next one, if AWS refuses the first one."""
+"""Time from a request that AWS refuses to the next request."""
 MAX_RESTART_HOURS = 2.0
 
 
@@ -64,7 +64,7 @@ _REASONS = {
 
 
 def stop_reason(situation: Situation, state: ControllerState) -> str:
-    """Return why the run must be saved and stopped, or an empty string."""
+    """Return the reason to save and stop the run, or an empty string."""
     goal, outlook = situation.settings.deadline, state.outlook
     if goal is None or outlook is None or goal.on_miss != "stop":
         return ""
@@ -72,13 +72,13 @@ def stop_reason(situation: Situation, state: ControllerState) -> str:
     if outlook.remaining_hours > 0.0 and allowed >= outlook.work_hours:
         return ""
     return (
-        f"the run needs {outlook.work_hours:.2f} h of training, and {max(0.0, outlook.remaining_hours):.2f} h are left "
+        f"the run needs {outlook.work_hours:.2f} h of training, but {max(0.0, outlook.remaining_hours):.2f} h remain "
         f"of limits.deadline_hours ({goal.hours:g})"
     )
 
 
 def _work_hours(goal: Deadline, run: Run, report: Progress | None, before: Outlook | None, *, is_fresh: bool) -> float:
-    """Return the remaining training time with all nodes. Steps after the newest checkpoint count if the run trains."""
+    """Return the remaining training time with all nodes. While the run trains, unsaved steps count as done."""
     if report is None:
         return goal.training_hours
     done = report.step if is_fresh else report.checkpoint_step
@@ -111,7 +111,7 @@ def _restarted(situation: Situation, outlook: Outlook, report: Progress | None) 
 
 
 def _planned(situation: Situation, run: Run, goal: Deadline, state: ControllerState) -> ControllerState:
-    """Return the state with the number of nodes to buy on demand and the expected cost."""
+    """Return the state with the number of On-Demand nodes to buy and the expected cost."""
     outlook, fleet, now = state.outlook, situation.fleet, situation.now_unix_seconds
     assert outlook is not None
     target, seen = min(run.nodes, fleet.maximum), _seen(situation, state)
@@ -152,7 +152,7 @@ def _planned(situation: Situation, run: Run, goal: Deadline, state: ControllerSt
 
 @dataclass(frozen=True)
 class _Seen:
-    """The instances that are not interrupted: those in service, and all that exist, on spot capacity and bought."""
+    """The instances without an interruption notice: those in service, and all existing spot and On-Demand instances."""
 
     serving: tuple[str, ...]
     spot: tuple[str, ...]
@@ -170,7 +170,7 @@ def _seen(situation: Situation, state: ControllerState) -> _Seen:
 
 
 def _with(state: ControllerState, *, on_demand_nodes: int, reason: str = "") -> ControllerState:
-    """Return the state with a number of nodes on demand, which are not being replaced."""
+    """Return the state with a number of On-Demand nodes that are not being replaced."""
     assert state.outlook is not None
     outlook = replace(
         state.outlook,
@@ -197,22 +197,22 @@ def _leave(situation: Situation, state: ControllerState, seen: _Seen, place: Pla
         on_demand_nodes=fleet.on_demand,
         leaving_since_unix_seconds=situation.now_unix_seconds,
         leaving_subnet=subnet,
-        reason=f"requesting spot capacity{f' in {place.zone}' if place.zone else ''} that replaces the nodes on demand",
+        reason=f"requesting spot capacity{f' in {place.zone}' if place.zone else ''} to replace the On-Demand nodes",
     )
     return replace(state, outlook=outlook, subnets=(subnet,) if settings.one_subnet_at_a_time else state.subnets)
 
 
 def _leaving(situation: Situation, state: ControllerState, seen: _Seen, target: int) -> ControllerState:
-    """Return the state while spot capacity is requested in addition to the nodes on demand."""
+    """Return the state while spot capacity is requested in addition to the On-Demand nodes."""
     outlook, now = state.outlook, situation.now_unix_seconds
     assert outlook is not None and outlook.leaving_since_unix_seconds is not None
     since = outlook.leaving_since_unix_seconds
     if len(set(seen.serving) & set(seen.spot)) >= target:
-        return _with(state, on_demand_nodes=0, reason="spot capacity replaces the nodes on demand")
+        return _with(state, on_demand_nodes=0, reason="spot capacity replaces the On-Demand nodes")
     is_late = now - since >= situation.settings.gang_timeout_seconds
     if is_late or (not seen.spot and zone_choice.has_failed(situation, since)):
         state = zone_choice.refused(situation, state)
-        reason = "AWS has no spot capacity to replace the nodes on demand"
+        reason = "AWS has no spot capacity to replace the On-Demand nodes"
         return _with(state, on_demand_nodes=max(0, target - len(seen.spot)), reason=reason)
     return replace(state, outlook=replace(outlook, on_demand_nodes=situation.fleet.on_demand))
 
@@ -235,7 +235,7 @@ def spot_offers(situation: Situation, state: ControllerState) -> list[Offer]:
 
 
 def _current_place(situation: Situation, state: ControllerState, spots: list[Offer]) -> Place:
-    """Return the place of the nodes on spot capacity."""
+    """Return the place of the spot nodes."""
     settings = situation.settings
     if len(spots) == len(settings.subnets) and len(state.subnets) == 1 and state.subnets[0] in settings.subnets:
         return spots[settings.subnets.index(state.subnets[0])].place

@@ -1,8 +1,8 @@
 """The ledger's state between control steps, and the hourly charges derived from it.
 
-A step adds the sources' reports (`look`), adds the missing spot prices (`priced`), derives the rows of the changed
-hours (`changed_hours`), and then settles old charges (`settled`). Every function is pure and depends only on its
-arguments. A step that fails before its state is stored is therefore repeated by the next one, with the same hours.
+A step adds the sources' reports (`look`), adds the missing spot prices (`priced`), derives the rows for the hours that
+have changed (`changed_hours`), and then settles old charges (`settled`). Every function is pure and depends only on its
+arguments. A step that fails before its state is stored is therefore repeated by the next one, for the same hours.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _run_seconds(books: Books, machines: Sequence[Machine], runs: Runs, now_unix
     """Add the time since the last update during which at least one instance ran, by run."""
     found = dict(books.run_seconds)
     position = books.looked_unix_seconds if books.looked_unix_seconds is not None else 0.0
-    for machine in machines:  # in order of launch
+    for machine in machines:  # in launch order
         start, end = max(position, machine.launched_unix_seconds), machine.billed_until(now_unix_seconds)
         for run, seconds in by_run(runs, start, end):
             found[run] = found.get(run, 0.0) + seconds
@@ -167,7 +167,7 @@ class Row:
 
 
 def rows(books: Books, prices: OnDemandPrices, hour: int, now_unix_seconds: float) -> tuple[Row, ...]:
-    """Return the rows of the clock hour that starts at the given Unix time in seconds."""
+    """Return the rows for the clock hour that starts at the given Unix time in seconds."""
     found = (
         Row(machine, charges(machine, books.runs, prices, now_unix_seconds, hour, hour + HOUR))
         for machine in books.machines

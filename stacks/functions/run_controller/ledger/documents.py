@@ -2,7 +2,7 @@
 
 ```
 controller/ledger/state.json                     the books (`books.Books`), rewritten by each step that changes them
-controller/ledger/hours/<YYYY-MM-DD>T<HH>.json   the rows of an hour, UTC
+controller/ledger/hours/<YYYY-MM-DD>T<HH>.json   the rows for an hour, UTC
 ```
 
 Nodes cannot access the prefix. An hour's object is derived from the books and can be written any number of times.

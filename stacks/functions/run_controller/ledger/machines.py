@@ -19,10 +19,10 @@ from typing import Literal, get_args
 HOUR = 3600.0
 MINIMUM_SECONDS = 60.0
 APPEAR_SECONDS = 300.0
-"""Age up to which EC2's responses can omit an instance that its fleet has launched, because they lag behind."""
+"""Age up to which EC2's responses can omit an instance that its fleet has launched, because responses lag behind."""
 
 Market = Literal["", "spot", "on_demand", "prepaid"]
-"""How an instance is paid for. `prepaid`: a capacity block, paid for in advance. Empty: not reported yet."""
+"""The market of an instance. `prepaid`: a capacity block, paid for in advance. Empty: not reported yet."""
 MARKETS: tuple[str, ...] = get_args(Market)
 
 Runs = Sequence[tuple[float, str]]
@@ -159,7 +159,7 @@ def merge(machine: Machine | None, seen: Sighting) -> Machine | None:
     is_assumed = machine.is_end_assumed
     if seen.live_unix_seconds is not None:
         live = max(live, seen.live_unix_seconds)
-        if gone is not None and gone < live:  # a fleet reported the end of an instance that still runs
+        if gone is not None and gone < live:  # a fleet reported the end of an instance that is still running
             gone = None
     if seen.gone_unix_seconds is not None:
         is_first = gone is None or (is_assumed and not seen.is_absence)

@@ -129,7 +129,7 @@ def _fleet_event(event: Mapping[str, Any]) -> Iterator[Sighting]:
 
 
 def from_events(events: Iterable[Mapping[str, Any]]) -> list[Sighting]:
-    """Return the instance ends that interruption notices and state changes report."""
+    """Return the ends of instances, as reported by interruption notices and state changes."""
     found = []
     for event in events:
         kind, detail = event.get("detail-type"), event.get("detail", {})

@@ -27,7 +27,7 @@ class SpotPrices:
         self._client = client
 
     def now(self, now_unix_seconds: float) -> tuple[Mapping[str, float], str | None]:
-        """Return the prices in force, without a call to AWS unless a decision needs them."""
+        """Return the current prices. AWS is called only if a decision needs them."""
         settings = self._settings
         ranks_by_price = chooses(settings) and settings.choose == "cost"
         if not ranks_by_price and settings.deadline is None:

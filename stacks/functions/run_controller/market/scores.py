@@ -2,8 +2,8 @@
 
 A score is AWS's estimate, from 1 to 10, of how likely a request is to succeed. It replaces the assumed availability of
 a place, so the controller's own observations outweigh it after some hours. AWS returns low scores for fewer than three
-instance types, and limits the number of different questions per day, so the controller always asks the same question,
-and only every SCORE_HOURS. Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-sps-works.html
+instance types, and limits the number of different requests per day, so the controller always sends the same request,
+once every SCORE_HOURS. Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-sps-works.html
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Scores(Protocol):
     """Reads the placement scores."""
 
     def now(self, nodes: int) -> tuple[Mapping[str, int], str | None]:
-        """Return the score of each subnet as far as it is known, and the reason why scores are missing."""
+        """Return the known scores by subnet, and the reason why scores are missing."""
 
 
 def is_due(settings: Settings, state: ControllerState, now_unix_seconds: float) -> bool:
-    """Return True if scores influence the controller's choice of zones, and the known scores are old."""
+    """Return True if scores influence the controller's choice of zones, and the known scores are outdated."""
     if not chooses(settings) or len(settings.places[0].instance_type.split(",")) < MIN_TYPES:
         return False
     asked = state.scored_unix_seconds
