@@ -212,7 +212,7 @@ def test_dataset_volume_is_a_device_of_the_launch_template(full: Assembly, synth
 
 
 def test_fast_restore_covers_each_zone(full: Assembly) -> None:
-    """It is billed by the hour, so it belongs to a stack that `destroy` deletes. It is enabled before the first node."""
+    """It is billed by the hour, so it belongs to a stack that `destroy` deletes. It precedes the first node."""
     wanted = full.one("TrainingStack", "Custom::FastSnapshotRestore")["Properties"]
     (name,) = full.of_type("TrainingStack", "Custom::FastSnapshotRestore")
     assert name in full.one("TrainingStack", "AWS::AutoScaling::AutoScalingGroup")["DependsOn"]

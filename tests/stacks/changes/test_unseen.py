@@ -24,7 +24,7 @@ DANGEROUS, HARMLESS = (yaml.safe_load((FOLDER / f"{each}.yaml").read_text()) for
 
 
 class RepositorySides(Sides):
-    """Deployment files in the repository, with one name. A pipeline accepts only such files, and contains their names."""
+    """Deployment files of one name in the repository. A pipeline accepts only such files, and contains their names."""
 
     def of(self, base: str, changes: Mapping[str, Any], context: Mapping[str, str]) -> tuple[Path, Path]:
         file, made = super().of(base, changes, context)
