@@ -1,4 +1,4 @@
-"""The tag that identifies the deployment of each resource. Policies, budgets and operator commands read it."""
+"""The tag that identifies the deployment of each resource. Policies, budgets and operator commands use it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class LimitsConfig(Section):
         gt=0,
     )
     run_hours: float | None = setting(
-        "Hours with running instances after which the controller saves and stops the run; `null`: no limit.",
+        "Number of hours with running instances after which the controller saves and stops the run; `null`: no limit.",
         edit="in place",
         default=None,
         gt=0,

@@ -283,7 +283,7 @@ def test_alarms_of_drift_detection_begin_and_end(account: Account, synthesis: Sy
 
 
 def _minutes(account: Account) -> float:
-    """Return a time after the next evaluation of what was just logged."""
+    """Return a time after the next evaluation of the lines just logged."""
     return (time.time() - account.began) / MINUTE + 1
 
 

@@ -24,7 +24,7 @@ def interfaces(assembly: Assembly) -> dict[str, list[tuple[int, int, str]]]:
 
 @pytest.mark.parametrize("name", sorted(catalogue().types))
 def test_layout_matches_the_type(name: str) -> None:
-    """An ENA interface first, then one interface per EFA card, as many as the type has."""
+    """An ENA interface comes first, followed by one interface for each EFA card of the type."""
     facts, layout = catalogue().types[name], efa_layout(name)
     assert layout[0] == PLAIN[0]
     fast = layout[1:]

@@ -1,4 +1,4 @@
-"""The custom resource of fast snapshot restore: enable, wait across invocations, disable, and always respond."""
+"""The custom resource for fast snapshot restore: enable, wait across invocations, disable, and always respond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployment files with any content: each ends in a ConfigError, without a traceback and without a long parse.
+"""Deployment files with any content: each results in a ConfigError, without a traceback and without a long parse.
 
 Sources: YAML 1.1 (2005-01), the types int, float, timestamp and binary, https://yaml.org/type/ (2026-11), which PyYAML
 implements without limits; YAML 1.2.2, section 5.1: the printable subset excludes C0 controls.

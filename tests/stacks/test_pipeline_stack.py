@@ -124,7 +124,7 @@ def test_only_the_update_after_the_approval_can_change_the_pipeline(
 
 
 def test_changed_training_code_does_not_change_the_pipeline(delivered: Assembly) -> None:
-    """Otherwise each merge would need an approval of the pipeline's update."""
+    """A merge that changes only training code must not require approval for an update of the pipeline."""
     text = (delivered.directory / f"{STACK}.template.json").read_text()
     own = {gate_bundle(delivered.directory).sha256, function_bundle("drift_watch", delivered.directory).sha256}
     files = json.loads((delivered.directory / f"{STACK}.assets.json").read_text())["files"]

@@ -64,7 +64,7 @@ def python(image: str) -> str:
 
 @cache
 def wheels(python: str) -> dict[str, Wheel]:
-    """Return the wheels of every node, and those for the trainer's prepare function."""
+    """Return the wheels for every node, and those for the trainer's prepare function."""
     pinned, every = pinned_versions(), node_wheels()[python]
     constraints = [f"{name}=={wheel.version}" for name, wheel in every.items()]
     return {**resolve([f"{name}=={pinned[name]}" for name in TOKENIZING], python, constraints), **every}

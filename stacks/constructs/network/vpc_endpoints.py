@@ -148,7 +148,7 @@ def _own_principals_policy(stack: Stack) -> iam.PolicyDocument:
 
     Source: https://docs.aws.amazon.com/vpc/latest/privatelink/vpc-endpoints-access.html (2026-11); docs/security.md
     contains the sources for the services, including `ssmmessages`, which AWS documents together with the other
-    endpoints for Systems Manager. `check --aws` asks whether each service supports policies.
+    endpoints for Systems Manager. `check --aws` verifies that each service supports policies.
     """
     own = iam.PolicyStatement(
         sid="OwnPrincipals",

@@ -58,7 +58,8 @@ def detect(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Drift]:
-    """Return the drift for all stacks. CloudFormation compares the stacks in parallel because this takes minutes.
+    """Return the drift for all stacks. CloudFormation compares the stacks in parallel because a comparison takes
+    minutes.
 
     Raises:
         DetectionError: Detection failed or took longer than `timeout_seconds`.

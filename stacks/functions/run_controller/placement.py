@@ -265,7 +265,7 @@ def _is_worth_leaving(spot: Estimate, bought: Estimate | None, task: Task) -> bo
     """Return True if switching from On-Demand Instances to this place, and back after its lifetime, costs less than
     staying.
 
-    The condition is (price * life + on demand * restart) / (life - restart) < on demand. Source: "Can't Be Late",
+    The condition is (price * life + on_demand * restart) / (life - restart) < on_demand. Source: "Can't Be Late",
     section 5.4, with the expected life instead of a known one.
     """
     if bought is None:

@@ -207,10 +207,10 @@ class Situation:
     `heard_from` lists the instances that have sent a heartbeat in this run. `interrupted` lists the instances that the
     triggering interruption notices name. `failures` maps instances that disappeared while booting to their reports.
     `launch_failures` lists the launches that failed since the last successful one, newest first. `missing_dataset` is
-    the URL at which the run's dataset is missing, or empty. `retry_requested` is True if a user requested a retry.
-    `stop` is the reason why an operator's request keeps the run stopped, or empty.
-    `spending` is the cost of the run so far, or None if it is unknown. `usd_per_hour` is the current price of one node
-    in each candidate subnet with a known price. `progress` is the newest report of the run's first member, or None.
+    the URL of the run's dataset if it does not exist, or empty. `retry_requested` is True if a user requested a retry.
+    `stop` is the reason why an operator's request keeps the run stopped, or empty. `spending` is the cost of the run so
+    far, or None if it is unknown. `usd_per_hour` is the current price of one node in each candidate subnet with a known
+    price. `progress` is the newest report of the run's first member, or None.
     """
 
     now_unix_seconds: float

@@ -1,4 +1,4 @@
-"""Changes to a run's deadline: which ones need approval, and what the review says about the expected cost."""
+"""Changes to a run's deadline: which ones need approval, and the expected cost in the review."""
 
 from __future__ import annotations
 

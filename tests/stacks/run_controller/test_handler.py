@@ -772,7 +772,7 @@ def test_deadline_is_logged_with_the_numbers_of_the_newest_report() -> None:
         second = world.step(4600.0)
         assert second["deadline"]["work_hours"] == pytest.approx(5.0)
         assert second["deadline"]["remaining_hours"] == pytest.approx(19.0)
-        assert world.prices.calls == 2  # prices are needed while nodes run, too
+        assert world.prices.calls == 2  # prices are also needed while nodes run
         world.put("status.json", {**report, "members": "everyone"})
         third = world.step(4660.0)
         assert [each["reason"] for each in third["set_aside"]] == ["members: must be a list of 1 to 10000 instance ids"]

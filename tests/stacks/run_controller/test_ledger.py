@@ -1,4 +1,4 @@
-"""The ledger against the true bill of random histories, with crashed and missed control steps."""
+"""The ledger compared with the true bill of random histories, with crashed and missed control steps."""
 
 from __future__ import annotations
 

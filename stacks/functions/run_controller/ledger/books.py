@@ -26,7 +26,7 @@ from .machines import (
 )
 
 KEPT_SECONDS = 72 * HOUR
-"""Age up to which ended machines are kept, so that repeated reports are recognized. Fleets report the last 48 hours.
+"""Age up to which ended instances are kept, so that repeated reports are recognized. Fleets report the last 48 hours.
 Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeFleetHistory.html"""
 REOPENED_SECONDS = 2 * HOUR
 """Age up to which hours can still change: an interruption within the first hour makes the earlier hour free."""
