@@ -9,7 +9,7 @@ now to cover the rest.
 Two rules take precedence over all estimates:
 
 - Safety net: if a run is idle or on On-Demand Instances, and its slack (time to the deadline minus the remaining work)
-  does not cover two restarts, it stays on On-Demand Instances until it ends. Source: Wu et al., "Can't Be Late",
+  does not cover two restarts, it uses On-Demand Instances until it ends. Source: Wu et al., "Can't Be Late",
   NSDI 2024, section 3.
 - Pace: no On-Demand Instances are bought while the run is ahead of uniform progress. Source: the same, section 5.2.
 
@@ -26,7 +26,7 @@ from typing import Literal
 from .places import HOUR, Offer, Place
 
 PACE_MARGIN = 1.05
-"""Factor by which the required share of training time may exceed the planned share without On-Demand Instances.
+"""Factor by which the required share of training time may exceed the planned share before On-Demand nodes are bought.
 
 Chosen on a subset of the traces that docs/verification.md describes, and evaluated on all of them.
 """

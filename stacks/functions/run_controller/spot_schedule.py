@@ -61,7 +61,7 @@ def warm_up_limit(price_ratio: float) -> float:
 
 
 def cost_bound(price_ratio: float, time_over_work: float) -> float:
-    """Return the bound on the ratio of the cost to the least cost in hindsight, for a ratio of time to work."""
+    """Return the bound on the ratio of cost to least cost in hindsight, for a ratio of time to work of at least 1."""
     if time_over_work >= warm_up_limit(price_ratio):
         return math.sqrt(price_ratio)
     return 1.0 + (price_ratio - 1.0) * (2.0 - time_over_work)

@@ -252,7 +252,7 @@ def test_stop_saves_and_stops_once_the_run_cannot_end_in_time() -> None:
     stopped = step(STARTED, fleet(4), 15.5, progress=known, settings=settings)
     assert stopped.actions == (Resize(0),)
     assert stopped.state.phase == "limited"
-    assert "needs 5.00 h of training, but 4.50 h remain of limits.deadline_hours (20)" in stopped.state.reason
+    assert "needs 5.00 h of training, but only 4.50 h of limits.deadline_hours (20) remain" in stopped.state.reason
     longer = replace(settings, deadline=replace(GOAL, on_miss="stop", hours=40.0))
     resumed = step(stopped.state, EMPTY, 15.6, progress=known, settings=longer)
     assert resumed.actions == (Resize(4, ("subnet-a",)),)

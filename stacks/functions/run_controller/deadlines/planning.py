@@ -72,8 +72,8 @@ def stop_reason(situation: Situation, state: ControllerState) -> str:
     if outlook.remaining_hours > 0.0 and allowed >= outlook.work_hours:
         return ""
     return (
-        f"the run needs {outlook.work_hours:.2f} h of training, but {max(0.0, outlook.remaining_hours):.2f} h remain "
-        f"of limits.deadline_hours ({goal.hours:g})"
+        f"the run needs {outlook.work_hours:.2f} h of training, but only {max(0.0, outlook.remaining_hours):.2f} h of "
+        f"limits.deadline_hours ({goal.hours:g}) remain"
     )
 
 
@@ -170,7 +170,7 @@ def _seen(situation: Situation, state: ControllerState) -> _Seen:
 
 
 def _with(state: ControllerState, *, on_demand_nodes: int, reason: str = "") -> ControllerState:
-    """Return the state with a number of On-Demand nodes that are not being replaced."""
+    """Return the state with the given number of On-Demand nodes, which are not being replaced."""
     assert state.outlook is not None
     outlook = replace(
         state.outlook,
