@@ -55,7 +55,7 @@ def end_protection(client: Any, stacks: Sequence[str]) -> list[str]:
             remedy = (
                 "deploy without the parameter ServiceLinkedRoles=create, because these roles cannot be created again"
             )
-            notes.append(f"{name}: the failed create left {', '.join(kept)} in the account: {remedy}")
+            notes.append(f"{name}: the failed creation left {', '.join(kept)} in the account: {remedy}")
     if blocked:
         raise DeployError("\n".join(blocked))
     return notes

@@ -28,7 +28,7 @@ SAMPLES = [*map(chr, range(32, 127)), *"\t\n\u00e9\u65e5\u0663\u00a0\u2028\u20ac
 
 @cache
 def limits(kind: int) -> list[tuple[int, int, Any]]:
-    """Return each service's least and greatest length and pattern of tag keys (kind 0) or values (kind 1)."""
+    """Return each service's minimum and maximum length, and its pattern, for tag keys (kind 0) or values (kind 1)."""
     session, found = botocore.session.get_session(), []
     for service in SERVICES:
         shape = SHAPES.get(service, ("TagKey", "TagValue"))[kind]
