@@ -74,7 +74,7 @@ def test_deadline_is_shown_with_its_numbers() -> None:
     found = status(controller=replace(SEEN.controller, outlook=outlook))
     (line,) = [line for line in lines(found) if line.startswith("deadline")]
     assert "(2.0 h left) for 1.5 h of training and restarts of 0.20 h; 1 of 2 nodes are On-Demand: safety net" in line
-    assert line.endswith("about 12.00 USD to the end")
+    assert line.endswith("about 12.00 USD until the end of the run")
     assert found.to_json()["outlook"]["work_hours"] == 1.5
     assert not any("deadline" in note for note in found.notes)
     late = status(controller=replace(SEEN.controller, outlook=replace(outlook, verdict="late", work_hours=3.0)))
