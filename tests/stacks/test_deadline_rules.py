@@ -87,7 +87,7 @@ def test_stated_time_below_the_peak_rate_does_not_hide_an_impossible_deadline(tm
 def test_estimate_is_no_proof(tmp_path: Path) -> None:
     (problem,) = found(config(tmp_path, {"deadline_hours": 20.0}))
     assert (problem.path, problem.severity) == ("limits.deadline_hours", "warning")
-    assert "state limits.training_hours" in problem.remedy
+    assert "set limits.training_hours" in problem.remedy
 
 
 def test_deadline_without_slack_starts_on_demand(tmp_path: Path) -> None:
