@@ -196,7 +196,7 @@ class CapacityConfig(Section):
         "How to choose the zone of each attempt if each attempt uses one zone. `order`: one zone after another, as "
         "listed. `cost`: the lowest expected spot price per hour of training. `availability`: the longest expected "
         "training. `cost` and `availability` consider the launches and interruptions that the run controller has "
-        "observed, and try the next zone as soon as AWS refuses a launch. With at least three instance types, they "
+        "observed, and try the next zone as soon as AWS rejects a launch. With at least three instance types, they "
         "also consider AWS's placement scores, for which the run controller needs another permission. `cost` also "
         "moves running nodes to a cheaper zone when the expected saving exceeds the cost of two restarts, at most once "
         "an hour, if all nodes are Spot Instances of Auto Scaling groups.",

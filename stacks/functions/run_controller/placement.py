@@ -32,7 +32,7 @@ Chosen on a subset of the traces that docs/verification.md describes, and evalua
 """
 
 MIN_STAY_HOURS = 1.0
-"""Time from the start of an attempt before its nodes may move to a cheaper place: a floor against moving to and fro.
+"""Time from the start of an attempt before its nodes may move to a cheaper place, so that nodes do not move too often.
 
 Spot prices change a few times a day, and an instance keeps its price for an instance-hour (see `ledger/machines.py`).
 """
@@ -52,7 +52,7 @@ class Task:
         planned_share: Training time divided by the time to the deadline, at the start of the run: 0 to 1.
         restart_hours: Time from a launch to the first step.
         period_hours: Time between two decisions.
-        choose: How places are ranked.
+        choose: The ranking of places.
         stayed_hours: Time since the nodes started in their current place.
     """
 
@@ -279,7 +279,7 @@ def _is_worth_leaving(spot: Estimate, bought: Estimate | None, task: Task) -> bo
 def _better_place(
     task: Task, spot: Sequence[Estimate], current: Place, now_unix_seconds: float
 ) -> tuple[Place, float] | None:
-    """Return a place to which a move is worth its restart, even if the first request there fails, and the saving.
+    """Return a place that is worth the restart of a move, even if the first request there fails, and the saving.
 
     The hysteresis: the saving must exceed another restart, and the nodes have stayed for `MIN_STAY_HOURS`.
     """

@@ -37,7 +37,7 @@ def mix(
 
 
 def needs_mix(fleet: FleetState, outlook: Outlook) -> bool:
-    """Return True if the nodes on demand differ from those that the deadline needs, or are being replaced."""
+    """Return True if the On-Demand nodes differ from those that the deadline needs, or are being replaced."""
     wanted = outlook.on_demand_nodes
     if outlook.is_leaving or wanted != fleet.on_demand:
         return True

@@ -160,10 +160,11 @@ class ControllerState:
     nodes; it is empty if there are enough. `problem` is the message from which the cause was derived. `spending` is the
     cost of the run so far, or None before the ledger has been read. If the controller ranks the candidate subnets,
     `places` contains the record of each one, `in_place` is True while a gang is in service, and `choice` contains the
-    numbers of the latest ranking. With a deadline, `started_unix_seconds` is the time of the run's first request for
-    nodes, from which the deadline counts, and `outlook` contains the numbers behind the number of nodes on demand.
-    `scores` contains the placement scores of the candidate subnets, and `scored_unix_seconds` the time of the question.
-    `placed_unix_seconds` is the start of the latest attempt. `moving_to` is the subnet to which running nodes move.
+    estimates of the latest ranking. With a deadline, `started_unix_seconds` is the time of the run's first request for
+    nodes, from which the deadline counts, and `outlook` contains the estimates that determine the number of On-Demand
+    nodes. `scores` contains the placement scores of the candidate subnets, and `scored_unix_seconds` the time of the
+    request for them. `placed_unix_seconds` is the start of the latest attempt. `moving_to` is the subnet to which
+    running nodes move.
     """
 
     run_digest: str = ""

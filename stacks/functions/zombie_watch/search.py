@@ -34,7 +34,7 @@ _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 Clients = Callable[[str], Any]
 """Returns the boto3 client of a service, for one account and region."""
 Heartbeats = Callable[[str], Mapping[str, float] | None]
-"""Returns the times of the heartbeats of a deployment's instances in Unix seconds. None: not known to the caller.
+"""Returns the heartbeat times of a deployment's instances in Unix seconds, or None if the caller does not know them.
 
 Raises NotExamined if the heartbeats exist but cannot be read.
 """
@@ -227,7 +227,7 @@ def heartbeats(s3: Any, bucket: str, control_prefix: str) -> Mapping[str, float]
 
 
 def _instances(seen: Search) -> Iterator[Zombie | Gap]:
-    """Instances whose TrainingStack does not exist, and instances whose supervisor has ended or never started."""
+    """Instances whose TrainingStack does not exist, and instances whose supervisor has exited or never started."""
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}, _tagged(DEPLOYMENT_TAG)]
     heard: dict[str, Mapping[str, float] | None] = {}
     for group in seen.pages("describe_instances", "Reservations", Filters=live):

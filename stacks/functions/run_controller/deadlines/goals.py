@@ -20,7 +20,7 @@ is based assume the same 12 minutes."""
 MAX_DEADLINE_HOURS = 8760.0
 """Longest deadline: one year."""
 FRESH_SECONDS = 120.0
-"""Age up to which a report proves that the run trains. The first member writes it every 10 s."""
+"""Maximum age of a report that proves that the run is training. The first member writes a report every 10 s."""
 LOOK_BACK_SECONDS = 120.0
 """Age above which a report means that the run is not training. The controller detects a restart after this delay."""
 

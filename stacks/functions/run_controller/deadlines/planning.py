@@ -183,11 +183,11 @@ def _with(state: ControllerState, *, on_demand_nodes: int, reason: str = "") -> 
 
 
 def _leave(situation: Situation, state: ControllerState, seen: _Seen, place: Place, target: int) -> ControllerState:
-    """Request spot capacity for all nodes. The nodes on demand train until a full gang is in service there."""
+    """Request spot capacity for all nodes. The On-Demand nodes train until a full gang is in service there."""
     fleet, settings = situation.fleet, situation.settings
     missing = max(0, target - len(seen.spot))
     if len(set(seen.serving) & set(seen.spot)) >= target:  # an earlier step failed before it released the others
-        return _with(state, on_demand_nodes=0, reason="spot capacity replaces the nodes on demand")
+        return _with(state, on_demand_nodes=0, reason="spot capacity replaces the On-Demand nodes")
     subnet = zone_choice.subnet_of(settings, place)
     if seen.spot and subnet not in state.subnets:
         return _with(state, on_demand_nodes=missing, reason="the other nodes run in another zone")

@@ -1,1 +1,1 @@
-"""What AWS asks for capacity, how likely it grants it, and when nodes move to a cheaper place."""
+"""The price and availability of spot capacity, according to AWS, and moves of nodes to a cheaper place."""
