@@ -34,6 +34,7 @@ from training.observe.metrics import MetricsFile
 from training.process.distributed import ControlFlags, Gang
 from training.process.execution import choose_attention
 from training.process.precision import Precision, choose_precision
+from training.process.reform.buffer_history import BufferHistory
 from training.process.reform.ledger import StepLedger
 from training.process.replication import Replica
 from training.tuning.micro_batch_size import Trial, find_micro_batch
@@ -133,6 +134,7 @@ def build_run(job: Job, gang: Gang, interruption: Interruption, metrics: Metrics
         resumed_from_step=None if resumed is None else resumed.manifest.step,
         validation=None if resumed is None else resumed.manifest.validation,
         ledger=ledger,
+        buffers=None if ledger is None else BufferHistory(state.model),
         compiled_sizes={micro_batch_size, share % micro_batch_size} - {0},
     )
 

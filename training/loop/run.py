@@ -25,6 +25,7 @@ from training.loop.loss_watch import LossWatch
 from training.observe.metrics import MetricsFile
 from training.process.distributed import Gang
 from training.process.precision import Precision
+from training.process.reform.buffer_history import BufferHistory
 from training.process.reform.ledger import StepLedger
 from training.process.replication import Replica
 
@@ -44,6 +45,7 @@ class Run:
         resumed_from_step: step of the checkpoint that the run resumed from; None for a new run.
         validation: newest validation with a finite loss.
         ledger: the complete steps; None unless the gang can be re-formed (`parallel.reform`).
+        buffers: the model's buffers before the last steps; None unless the gang can be re-formed.
         is_updating: True inside an optimizer step.
         compiled_sizes: sizes of micro-batches for which the model has been compiled.
     """
@@ -75,6 +77,7 @@ class Run:
     resumed_from_step: int | None
     validation: ValidationRecord | None = None
     ledger: StepLedger | None = None
+    buffers: BufferHistory | None = None
     is_updating: bool = False
     compiled_sizes: set[int] = field(default_factory=set)
 

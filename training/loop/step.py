@@ -16,6 +16,8 @@ def take_step(run: Run, rate: float) -> StepResult:
     """Take one optimizer step. If a gradient is not finite, no rank updates its weights."""
     config, state, gang = run.config, run.state, run.gang
     laps = run.replica.laps = Laps(gang.device)
+    if run.buffers is not None and run.is_gated:
+        run.buffers.keep(state.step)
     share = gang.share_of(config.global_batch_size)
     micro_steps = math.ceil(len(share) / run.micro_batch_size)
     terms = run.train_batches.loss_terms(state.position)

@@ -67,6 +67,8 @@ class StateInMemory:
         # A step that was aborted has not changed a weight, although the host has counted it.
         run.state.step = run.ledger.step
         run.state.position -= behind * run.config.global_batch_size
+        if run.buffers is not None:
+            run.buffers.restore(run.state.step)
         self._is_whole &= not run.is_updating
 
     def claim(self) -> Claim:
