@@ -213,7 +213,7 @@ class Gang:
         rank's connection.
 
         Args:
-            is_held: True if unreachable objects, such as those of a traceback, still refer to the model's wrapper.
+            is_held: True if unreachable objects may refer to the groups, to the model's wrapper or to broken work.
             meeting: connections to the next generation's store that are already open.
         """
         self.break_connections()

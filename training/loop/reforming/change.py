@@ -160,7 +160,7 @@ class Reforming:
         assert self._watch is not None
         self._watch.follow(handover.generation, is_changing=True)
         try:
-            self._disband(handover)
+            self._disband(handover, cause)
             phases.end("disband")
             self._meet(handover, deadline)
             phases.end("meet")
@@ -179,7 +179,7 @@ class Reforming:
         self._finish(handover, cause, phases, moved, verdict)
         return None
 
-    def _disband(self, handover: Handover) -> None:
+    def _disband(self, handover: Handover, cause: Cause) -> None:
         """Destroy the old process groups, and release the writer."""
         gang, replica = self._run.gang, self._run.replica
         problems = self._run.config.problems_at(handover.nodes * gang.local_world_size)
@@ -187,7 +187,8 @@ class Reforming:
             raise NotReformedError("; ".join(problems))
         is_held = replica.disband()
         self._run.writer.release()
-        gang.disband(is_held=is_held, meeting=self._place.connections)
+        # After a loss, garbage refers to the broken work, and destroying the groups would wait for it.
+        gang.disband(is_held=is_held or cause == "loss", meeting=self._place.connections)
 
     def _meet(self, handover: Handover, deadline: float) -> None:
         """Form process groups with the ranks of the handover."""
