@@ -49,7 +49,7 @@ node_modules/.installed: package-lock.json $(VENV)/.installed
 CHAOS_MINUTES ?= 8
 SEED ?= 1
 
-.PHONY: spot-economics chaos-in-place lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-operating bench-prewarm bench-staging parity perf-gate
+.PHONY: bench-image image-tools spot-economics chaos-in-place lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-operating bench-prewarm bench-staging parity perf-gate
 .PHONY: help install demo test truth mutate test-kubernetes test-slow test-flow test-deploy test-root test-slurm chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
 
 install: node_modules/.installed ## install all dependencies into .venv and node_modules
@@ -140,6 +140,16 @@ build/kubernetes-venv/.installed: policy/requirements-kubernetes.lock
 	build/kubernetes-venv/bin/python -m $(PIP) --requirement $<
 	touch $@
 
+build/image-venv/.installed: policy/requirements-image.lock
+	test -x build/image-venv/bin/python || $(PYTHON) -m venv build/image-venv
+	build/image-venv/bin/python -m $(PIP) --requirement $<
+	touch $@
+
+image-tools: build/image-venv/.installed ## install cyclonedx-py and hadolint, which `trainstack image` calls, into build/image-venv
+
+bench-image: install build/image-venv/.installed ## build images cold and after edits, compare digests, and train in the root file system: build/bench/image.json (needs root, buildah and debootstrap)
+	python -m benchmarks.image
+
 test-kubernetes: install build/kubernetes-venv/.installed ## validate manifests against the schemas of three Kubernetes versions, JobSet and Kubeflow Trainer, and run pods
 	python -m pytest -n 2 -m "slow or not slow" tests/kubernetes
 
@@ -200,7 +210,7 @@ LOCK := build/lock-venv/bin/uv pip compile --quiet --universal --generate-hashes
 
 lock: build/lock-venv/.installed ## write the hashes of requirements*.txt for all platforms: *.lock
 	$(LOCK) --python-version 3.11 $(foreach name,$(shell sed -n 's/==.*//p' requirements-cuda.txt),--no-emit-package $(name)) requirements.txt --output-file requirements.lock
-	for name in requirements-cuda policy/requirements-checkov policy/requirements-kubernetes policy/requirements-parity; do \
+	for name in requirements-cuda policy/requirements-checkov policy/requirements-image policy/requirements-kubernetes policy/requirements-parity; do \
 	    $(LOCK) --python-version 3.11.5 --no-deps $$name.txt --output-file $$name.lock || exit 1; \
 	done
 

@@ -22,6 +22,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainstack import account, dispatch, models
 from trainstack.costs import command as cost_command
+from trainstack.image import command as image_command
 from trainstack.kubernetes import command as kubernetes_command
 from trainstack.observe import metrics, node_events, status, tensorboard
 from trainstack.observe.current import observing, status_of
@@ -175,6 +176,7 @@ verbs.add(app)
 cost_command.add(app)
 metrics.add(app)
 models.add(app)
+image_command.add(app)
 kubernetes_command.add(app)
 slurm_command.add(app)
 tensorboard.add(app)

@@ -13,6 +13,7 @@ from pydantic import Field
 from bootstrap.documents.desired_state import desired_parameter
 from stacks.config.capacity import CapacityConfig
 from stacks.config.delivery import DeliveryConfig
+from stacks.config.image import ImageConfig
 from stacks.config.kubernetes import KubernetesConfig
 from stacks.config.limits import LimitsConfig
 from stacks.config.network import NetworkConfig
@@ -62,6 +63,11 @@ class DeploymentConfig(Section):
     kubernetes: KubernetesConfig | None = section(
         "The pods in a Kubernetes cluster; requires `engine: kubernetes`, and has no effect with other engines.",
         edit="applies to new pods",
+    )
+    image: ImageConfig | None = section(
+        "The container image that `trainstack image build` makes for Slurm and Kubernetes (docs/container-images.md). "
+        "The nodes of a fleet do not run containers.",
+        edit="requires a new image",
     )
     network: NetworkConfig = NetworkConfig()
     storage: StorageConfig = StorageConfig()

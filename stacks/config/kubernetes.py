@@ -36,9 +36,11 @@ class TolerationConfig(Section):
 class KubernetesConfig(Section):
     """The run's pods in a Kubernetes cluster. Required by `engine: kubernetes`."""
 
-    image: str = setting(
-        "Image of the pods, with Python, torch, boto3 and s5cmd (docs/kubernetes.md).",
+    image: str | None = setting(
+        "Image of the pods, with Python, torch, boto3 and s5cmd (docs/kubernetes.md); `null`: the image of the `image` "
+        "section.",
         edit=EDIT,
+        default=None,
         pattern=r"^[a-z0-9][A-Za-z0-9._:/@-]{0,300}$",
     )
     bucket: str = setting(

@@ -39,6 +39,7 @@ value |
 | changes the delivery | changes the pipeline or the workflows' roles; does not affect training |
 | applies to new jobs | `engine: slurm` only: applies to jobs that the next `trainstack up` submits |
 | applies to new pods | `engine: kubernetes` only: the next `trainstack up` replaces the pods, which save first |
+| requires a new image | `trainstack image lock` and `build` make another image, which new jobs and pods run |
 | nothing | - |
 """
 

@@ -19,6 +19,7 @@ Edit = Literal[
     "changes the delivery",
     "applies to new jobs",
     "applies to new pods",
+    "requires a new image",
 ]
 ZoneLetter = Annotated[str, Field(pattern=r"^[a-z]$")]
 MountPoint = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]{1,100}$")]

@@ -20,10 +20,11 @@ GRES = r"^gpu(:[A-Za-z][A-Za-z0-9_.-]*)?:[1-9][0-9]{0,2}$"
 class ContainerConfig(Section):
     """The container that the trainers run in."""
 
-    image: str = setting(
+    image: str | None = setting(
         "Image of the container: `REGISTRY#NAME:TAG` or a squashfs file for `pyxis`, `docker://NAME:TAG` or a SIF file "
-        "for `apptainer`.",
+        "for `apptainer`; `null`: the image of the `image` section.",
         edit="applies to new jobs",
+        default=None,
         pattern=r"^[A-Za-z0-9_./:#@+-]{1,300}$",
     )
     runtime: Literal["pyxis", "apptainer"] = setting(

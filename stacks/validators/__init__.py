@@ -11,6 +11,7 @@ from stacks.validators import (
     capacity,
     deadline,
     delivery,
+    image,
     kubernetes,
     market,
     network,
@@ -24,15 +25,15 @@ from stacks.validators import (
 FLEET_RULES = (
     *(*capacity.RULES, *market.RULES, *network.RULES, *storage.RULES),
     *(*node.RULES, *run.RULES, *observability.RULES, *deadline.RULES, *delivery.RULES, *slurm.FLEET_RULES),
-    *kubernetes.OTHER_ENGINES_RULES,
+    *(*kubernetes.OTHER_ENGINES_RULES, *image.FLEET_RULES),
 )
-_COMMON_RULES = (capacity.one_gpu_model, capacity.gang, *run.RULES)
+_COMMON_RULES = (capacity.one_gpu_model, capacity.gang, *run.RULES, *image.RULES)
 _RULES_OF = {
     "fleet": FLEET_RULES,
     "slurm": (*_COMMON_RULES, *slurm.RULES, *kubernetes.OTHER_ENGINES_RULES),
     "kubernetes": (*_COMMON_RULES, *kubernetes.RULES),
 }
-RULES = (*FLEET_RULES, *slurm.RULES, *kubernetes.RULES)
+RULES = (*FLEET_RULES, *slurm.RULES, *kubernetes.RULES, *image.RULES)
 
 
 def problems(config: DeploymentConfig) -> list[Problem]:

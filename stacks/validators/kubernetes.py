@@ -11,10 +11,11 @@ from stacks.capacity.saving import REPORT_SECONDS, grace_seconds, save_seconds
 from stacks.config import DeploymentConfig
 from stacks.config.kubernetes import KubernetesConfig
 from stacks.errors import Problem
+from stacks.validators.image import uses_image
 from stacks.validators.unused import unused_keys
 
 USED = (
-    *("name", "engine", "kubernetes", "training", "region", "limits.run_hours"),
+    *("name", "engine", "kubernetes", "image", "training", "region", "limits.run_hours"),
     *("capacity.nodes", "capacity.min_nodes", "capacity.instance_types", "capacity.auto", "capacity.market"),
     *("capacity.gang_timeout_seconds", "node.python.interpreter", "node.python.packages", "node.fabric"),
     *("node.supervise", "node.boot_timeout_seconds"),
@@ -59,7 +60,7 @@ def has_section(config: DeploymentConfig) -> Iterator[Problem]:
     """The engine needs its section."""
     if config.engine == "kubernetes" and config.kubernetes is None:
         rule = "is missing, but engine is kubernetes"
-        yield Problem("kubernetes", None, rule, "set kubernetes.image and kubernetes.bucket, or engine: fleet")
+        yield Problem("kubernetes", None, rule, "set kubernetes.bucket and an image, or engine: fleet")
 
 
 def types_are_known(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Problem]:
@@ -229,10 +230,13 @@ def limits(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Problem]:
 def dependencies(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Problem]:
     """Packages are part of the image."""
     listed = config.training.dependencies
-    if isinstance(listed, list) and listed:
+    if isinstance(listed, list) and listed and not uses_image(config):
         rule = "are not installed with engine: kubernetes"
         yield Problem(
-            "training.dependencies", ", ".join(listed), rule, "install them in kubernetes.image, and remove this key"
+            "training.dependencies",
+            ", ".join(listed),
+            rule,
+            "install them in kubernetes.image, or add the section image",
         )
 
 

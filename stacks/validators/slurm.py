@@ -10,10 +10,11 @@ from stacks.config import DeploymentConfig
 from stacks.config.slurm import SlurmConfig
 from stacks.config.sweep import SweepError, members
 from stacks.errors import Problem
+from stacks.validators.image import uses_image
 from stacks.validators.unused import unused_keys
 
 USED = (
-    *("name", "engine", "slurm", "training", "region"),
+    *("name", "engine", "slurm", "image", "training", "region"),
     *("capacity.nodes", "capacity.min_nodes", "capacity.instance_types", "capacity.auto"),
     *("node.python.interpreter", "node.fabric"),
 )
@@ -116,7 +117,7 @@ def data_on_nodes(config: DeploymentConfig) -> Iterator[Problem]:
         remedy = "run `python -m training prepare` in a job, set slurm.datasets to its target, and remove the section"
         yield Problem("training.prepare", "set", rule, remedy)
     listed = config.training.dependencies
-    if isinstance(listed, list) and listed:
+    if isinstance(listed, list) and listed and not uses_image(config):
         rule = "are not installed with engine: slurm"
         remedy = "install them in the environment of node.python.interpreter or in the container"
         yield Problem("training.dependencies", ", ".join(listed), rule, remedy, "warning")

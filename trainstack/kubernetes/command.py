@@ -50,6 +50,7 @@ def read_plan(file: Path, config: DeploymentConfig | None = None) -> Plan:
     Raises:
         CommandError: The file is invalid, or has another engine.
     """
+    from trainstack.image.reference import with_image
     from trainstack.kubernetes.plan import plan_of
 
-    return plan_for(file, "kubernetes", plan_of, config)
+    return plan_for(file, "kubernetes", lambda valid: plan_of(with_image(valid, file)), config)

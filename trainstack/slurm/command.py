@@ -64,6 +64,7 @@ def read_plan(file: Path, config: DeploymentConfig | None = None) -> Plan:
     Raises:
         CommandError: The file is invalid, or has another engine.
     """
+    from trainstack.image.reference import with_image
     from trainstack.slurm.plan import plan_of
 
-    return plan_for(file, "slurm", plan_of, config)
+    return plan_for(file, "slurm", lambda valid: plan_of(with_image(valid, file)), config)

@@ -155,6 +155,7 @@ def _srun_options(plan: Plan) -> Iterator[str]:
     if slurm.cpus_per_node is not None:  # since 22.05, srun does not inherit it
         yield f"--cpus-per-task={max(1, slurm.cpus_per_node // (document.processes_per_node if by_process else 1))}"
     container = slurm.container
+    assert container is None or container.image is not None, "trainstack.image.reference.with_image"
     if container is not None and container.runtime == "pyxis":
         yield f"--container-image={container.image}"
         yield f"--container-mounts={','.join(_mounts(plan))}"
@@ -163,6 +164,7 @@ def _srun_options(plan: Plan) -> Iterator[str]:
 def _program(plan: Plan) -> Iterator[str]:
     container = plan.slurm.container
     if container is not None and container.runtime == "apptainer":
+        assert container.image is not None, "trainstack.image.reference.with_image"
         yield from ("apptainer", "exec")
         if plan.gres is not None:
             yield "--nv"

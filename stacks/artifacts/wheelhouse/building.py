@@ -29,12 +29,8 @@ def build(wheels: Wheels, image: list[str], directory: Path, progress: Callable[
         WheelhouseError: A wheel cannot be downloaded, or does not match the lock.
     """
     cache = directory / "wheels"
-    cache.mkdir(parents=True, exist_ok=True)
     for python, of_one in wheels.items():
-        missing = {name: one for name, one in of_one.items() if not _is_cached(cache, one)}
-        if missing:
-            progress(f"Python {python}: downloading {len(missing)} of {len(of_one)} wheels")
-            _download(missing, python, cache)
+        fetch(of_one, python, cache, progress)
     content: dict[str, bytes | Path] = {
         f"wheels/{one.file}": cache / one.sha256 / one.file for of_one in wheels.values() for one in of_one.values()
     }
@@ -43,6 +39,19 @@ def build(wheels: Wheels, image: list[str], directory: Path, progress: Callable[
     }
     content["image-requirements.txt"] = "".join(f"{line}\n" for line in sorted(image)).encode()
     return write_archive(sorted(content.items()), directory)
+
+
+def fetch(wheels: Mapping[str, Wheel], python: str, cache: Path, progress: Callable[[str], None]) -> None:
+    """Download the wheels that are missing in a cache, where each is CACHE/SHA256/FILE.
+
+    Raises:
+        WheelhouseError: A wheel cannot be downloaded, or does not match its hash.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    missing = {name: one for name, one in wheels.items() if not _is_cached(cache, one)}
+    if missing:
+        progress(f"Python {python}: downloading {len(missing)} of {len(wheels)} wheels")
+        _download(missing, python, cache)
 
 
 def _requirements(wheels: Mapping[str, Wheel]) -> str:

@@ -18,11 +18,11 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def pinned_versions(path: Path = REQUIREMENTS) -> dict[str, str]:
-    """Return the version of each distribution that a requirements file pins with ==."""
+    """Return the version of each distribution that a requirements file or lock pins with ==."""
     found: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            requirement = Requirement(line.partition("#")[0].strip())
+            requirement = Requirement(line.partition("#")[0].partition(" --hash")[0].strip())
         except InvalidRequirement:  # an empty line or a pip option
             continue
         exact = [one.version for one in requirement.specifier if one.operator == "=="]

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,13 +54,19 @@ def run_pip(arguments: Sequence[str], failure: str) -> None:
         raise WheelhouseError(f"{failure}:\n  " + "\n  ".join(errors))
 
 
-def resolve(requirements: Sequence[str], python: str, constraints: Sequence[str]) -> dict[str, Wheel]:
+def resolve(
+    requirements: Sequence[str],
+    python: str,
+    constraints: Sequence[str],
+    omits: Callable[[str], bool] = is_of_image,
+) -> dict[str, Wheel]:
     """Return the wheels that satisfy requirements on a node, with all dependencies except the image's packages.
 
     Args:
         requirements: Requirements in the format of a requirements file.
         python: The node's Python version, such as "3.12".
         constraints: Versions to use for distributions if they are needed, such as "boto3==1.44.8".
+        omits: Whether the image provides a distribution.
 
     Raises:
         WheelhouseError: No such set of wheels exists, or the index is not reachable.
@@ -68,7 +74,7 @@ def resolve(requirements: Sequence[str], python: str, constraints: Sequence[str]
     wanted = [Requirement(text) for text in requirements]
     for _ in range(ROUNDS):
         found = _ask_pip([str(one) for one in wanted], python, constraints)
-        needed, missing = _closure([Requirement(text) for text in requirements], found, python)
+        needed, missing = _closure([Requirement(text) for text in requirements], found, python, omits)
         if not missing:
             return {name: found[name].wheel for name in sorted(needed)}
         # pip evaluates markers for the Python version that runs it, not for --python-version, so it misses some
@@ -100,7 +106,7 @@ def _ask_pip(requirements: Sequence[str], python: str, constraints: Sequence[str
 
 
 def _closure(
-    roots: Iterable[Requirement], found: Mapping[str, _Found], python: str
+    roots: Iterable[Requirement], found: Mapping[str, _Found], python: str, omits: Callable[[str], bool]
 ) -> tuple[set[str], list[Requirement]]:
     """Return the names that the root requirements need, except the image's packages, and the missing requirements."""
     environment = {
@@ -120,7 +126,7 @@ def _closure(
     while waiting:
         requirement = waiting.pop()
         name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
-        if is_of_image(name) or (name, extras) in seen:
+        if omits(name) or (name, extras) in seen:
             continue
         seen.add((name, extras))
         if name not in found:

@@ -1,0 +1,1 @@
+"""Builds of container images, cold and after edits: `python -m benchmarks.image`."""
