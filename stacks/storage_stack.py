@@ -15,6 +15,7 @@ from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.constructs.nodes.service_linked_roles import create_linked_roles, grant_key_to_linked_roles
 from stacks.constructs.storage.bucket import BucketOptions, access_log_bucket, archive_rules, data_bucket
+from stacks.constructs.storage.images import image_repository
 from stacks.constructs.storage.lustre import LustreFileSystem
 from stacks.constructs.storage.snapshot_schedule import SnapshotSchedule
 from stacks.constructs.storage.volumes import CheckpointVolume, SharedVolume, dataset_device, dataset_volume
@@ -57,6 +58,7 @@ class StorageStack(Stack):
         )
         create_linked_roles(self, config)
         self._buckets()
+        self._image_repository()
         self.block_devices: list[ec2.CfnLaunchTemplate.BlockDeviceMappingProperty] = []
         """The launch template's devices, except the root volume."""
         self.volumes: list[Volume] = []
@@ -124,6 +126,13 @@ class StorageStack(Stack):
             CfnOutput(
                 self, "DatasetUploadEndpoint", value=f"https://{self.datasets.bucket_name}.s3-accelerate.amazonaws.com"
             )
+
+    def _image_repository(self) -> None:
+        image = self._config.image
+        if image is None or image.repository is not None:
+            return
+        repository = image_repository(self, "Images", config=image, key=self.key, removal=self._removal)
+        CfnOutput(self, "ImageRepository", value=repository.repository_uri)
 
     def _dataset_volume(self) -> None:
         volume = self._config.storage.dataset_volume

@@ -70,6 +70,7 @@ KEYS_BY_PATH: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("storage.archive_after_days", "storage.noncurrent_version_days"),
     ),
     ("StorageStack/Control*/LifecycleConfiguration*", ("storage.node_report_days",)),
+    ("StorageStack/Images*", ("image",)),
     ("StorageStack/CheckpointVolume*", ("storage.checkpoint_volume",)),
     ("StorageStack/Snapshots*", ("storage.checkpoint_volume",)),
     ("StorageStack/SharedVolume*", ("storage.shared_volume",)),

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 
 from bootstrap.documents import COPY_TAG, SNAPSHOTS_TAG
 from stacks.changes.effects.fixed_costs import (
+    ECR_USD_PER_GB_MONTH,
     KEY_USD_PER_MONTH,
     S3_USD_PER_GIB_MONTH,
     SNAPSHOT_USD_PER_GIB_MONTH,
@@ -95,6 +96,13 @@ def _file_system(session: boto3.Session, file_system: str) -> tuple[str, float]:
     return f"{described['StorageCapacity']} GiB, Lustre, {described['Lifecycle']}", lustre_usd_per_month(described)
 
 
+def _repository(session: boto3.Session, repository: str) -> tuple[str, float]:
+    pages = session.client("ecr").get_paginator("describe_images").paginate(repositoryName=repository)
+    sizes = [one["imageSizeInBytes"] for page in pages for one in page["imageDetails"]]
+    gb = sum(sizes) / 10**9
+    return f"{len(sizes)} images, {gb:.1f} GB, at most; images share layers", gb * ECR_USD_PER_GB_MONTH
+
+
 def _snapshots(ec2: Any, deployment: str) -> Iterator[Remaining]:
     filters = [{"Name": f"tag:{SNAPSHOTS_TAG}", "Values": [deployment]}]
     for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=filters):
@@ -118,5 +126,6 @@ _PRICED: Mapping[str, tuple[str, Callable[[boto3.Session, str], tuple[str, float
     "AWS::KMS::Key": ("key", _key),
     "AWS::EC2::Volume": ("volume", _volume),
     "AWS::FSx::FileSystem": ("file system", _file_system),
+    "AWS::ECR::Repository": ("images", _repository),
 }
 """The billed resource types in StorageStack: the name, and a function that returns the description and the price."""

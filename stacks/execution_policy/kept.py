@@ -13,6 +13,7 @@ _NODES = "a node edit with running instances: instance refresh and lifecycle hoo
 _RESERVED = "reservations and fleets in examples whose deploys were not recorded"
 _LUSTRE = "updating a Lustre file system, and its network interfaces"
 _QUEUE = "the run controller's event queue, which the demo deploys; the deploys were recorded before it was added"
+_IMAGES = "image repositories, which the recorded deploys precede"
 _KEY = "volumes, log groups and parameters that use the deployment's key: AWS calls KMS on behalf of the caller"
 
 KEPT: tuple[tuple[str, str], ...] = (
@@ -26,6 +27,7 @@ KEPT: tuple[tuple[str, str], ...] = (
     ("*:*DeleteTags", _TAGS),
     ("ssm:*Tags*", _TAGS),
     ("kms:ListResourceTags", _TAGS),
+    ("ecr:*", _IMAGES),
     ("fsx:*", _LUSTRE),
     ("ec2:CreateNetworkInterface", _LUSTRE),
     ("ec2:GetSecurityGroupsForVpc", _LUSTRE),
@@ -43,6 +45,7 @@ KEPT: tuple[tuple[str, str], ...] = (
     ("kms:PutKeyPolicy", "a release that allows another service or role to use the key"),
     ("kms:UpdateKeyDescription", "a new key description"),
     ("kms:CreateGrant", _KEY),
+    ("kms:RetireGrant", _IMAGES),
     ("kms:*crypt*", _KEY),
     ("kms:GenerateDataKey*", _KEY),
     ("logs:*KmsKey", "a new or changed log group key"),

@@ -13,7 +13,7 @@ TYPES = (
     *(each.resource_type for each in BACK_ENDS.values()),
     *("AWS::Budgets::Budget", "AWS::CloudWatch::Alarm"),
     *("AWS::CloudWatch::Dashboard", "AWS::CodeBuild::Project", "AWS::CodePipeline::Pipeline"),
-    *("AWS::DLM::LifecyclePolicy", "AWS::EC2::CapacityReservation"),
+    *("AWS::DLM::LifecyclePolicy", "AWS::EC2::CapacityReservation", "AWS::ECR::Repository"),
     *("AWS::EC2::EIP", "AWS::EC2::FlowLog", "AWS::EC2::InternetGateway", "AWS::EC2::LaunchTemplate"),
     *("AWS::EC2::NatGateway", "AWS::EC2::PlacementGroup", "AWS::EC2::Route", "AWS::EC2::RouteTable"),
     *("AWS::EC2::SecurityGroup", "AWS::EC2::SecurityGroupEgress", "AWS::EC2::SecurityGroupIngress"),

@@ -83,6 +83,7 @@ SCOPES: tuple[Scope, ...] = (
             "lambda:*:*:event-source-mapping:*",
         ),
     ),
+    Scope("Repositories", ("ecr:*",), ("ecr:*:*:repository/{name}-*",)),
     Scope("Queues", ("sqs:*",), ("sqs:*:*:{name}-*",)),
     Scope("Lists", ("logs:Describe*", "cloudwatch:DescribeAlarms", "autoscaling:Describe*"), ("*",), "region"),
     Scope(

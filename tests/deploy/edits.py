@@ -30,6 +30,8 @@ IN_PLACE: dict[str, Any] = {
     "storage.lustre.capacity_gib": 4800,
     "storage.lustre.throughput_mib_per_second_per_tib": 500,
     "storage.lustre.compression": "NONE",
+    "image.keep_images": 5,
+    "image.pull_roles": None,  # the roles must exist
     "capacity.boot_failure_limit": 5,
     "capacity.choose": "cost",
     "capacity.maintenance.max_lifetime_days": 30,
@@ -96,6 +98,8 @@ def _applies(config: Mapping[str, Any], path: str) -> bool:
         uses_one_zone = capacity.get("placement") == "cluster" or capacity.get("zone_policy") == "one_at_a_time"
         has_zone = {"checkpoint_volume", "shared_volume", "lustre"} & set(storage) or "reservation" in capacity
         return uses_one_zone and not has_zone and capacity.get("market", "spot") == "spot"
+    if path.startswith("image."):
+        return "image" in config
     for optional in OPTIONAL:
         if path.startswith(optional + "."):
             first, second = optional.split(".")

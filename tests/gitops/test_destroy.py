@@ -72,7 +72,9 @@ class Account:
                 elif name == "describe_volumes":
                     yield {"Volumes": account.answers.get("copies", [])}
                 else:
-                    key = {"list_object_versions": "Versions", "describe_snapshots": "Snapshots"}[name]
+                    key = {"list_object_versions": "Versions", "describe_snapshots": "Snapshots"}.get(
+                        name, "imageDetails"
+                    )
                     found = account.answers.get(name, [])
                     if isinstance(found, ClientError):
                         raise found
@@ -122,7 +124,8 @@ def test_failed_create_with_resources_is_refused_with_both_commands() -> None:
 
 
 # Prices (2026-11): https://aws.amazon.com/s3/pricing/, https://aws.amazon.com/kms/pricing/,
-# https://aws.amazon.com/ebs/pricing/ and https://aws.amazon.com/fsx/lustre/pricing/ (us-east-1).
+# https://aws.amazon.com/ebs/pricing/, https://aws.amazon.com/fsx/lustre/pricing/ and https://aws.amazon.com/ecr/pricing/
+# (us-east-1).
 VOLUME = {"VolumeId": "vol-1", "Size": 100, "VolumeType": "gp3", "State": "available", "Iops": 4000, "Throughput": 225}
 FILE_SYSTEM = {
     "StorageCapacity": 1200,
@@ -134,6 +137,7 @@ DATA = [
     resource("Key", "AWS::KMS::Key"),
     resource("Volume", "AWS::EC2::Volume"),
     resource("Lustre", "AWS::FSx::FileSystem"),
+    resource("Images", "AWS::ECR::Repository"),
     resource("Old", "AWS::EC2::Volume", "DELETE_COMPLETE"),
     resource("Policy", "AWS::S3::BucketPolicy"),
 ]
@@ -147,6 +151,7 @@ def test_each_remaining_resource_has_its_monthly_price() -> None:
         volume=VOLUME,
         copies=[{**VOLUME, "VolumeId": "vol-2", "Iops": 3000, "Throughput": 125}],
         file_system=FILE_SYSTEM,
+        describe_images=[{"imageSizeInBytes": 4 * 10**9}, {"imageSizeInBytes": 10**9}],
     )
     found = [(one.kind, one.id, round(one.usd_per_month or 0.0, 3)) for one in remaining(account, "minimal")]
     assert found == [
@@ -154,6 +159,7 @@ def test_each_remaining_resource_has_its_monthly_price() -> None:
         ("key", "key-id", 1.0),
         ("volume", "volume-id", 17.0),
         ("file system", "lustre-id", 252.0),
+        ("images", "images-id", 0.5),
         ("snapshot", "snap-1", 5.0),
         ("volume copy", "vol-2", 8.0),
     ]

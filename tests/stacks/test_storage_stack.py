@@ -275,3 +275,34 @@ def test_volume_copies_are_optional_and_limited_by_tag(full: Assembly, synthesis
     assert statements["ReadSnapshots"]["Condition"] == {"StringEquals": name}
     taken = {**name, "aws:ResourceTag/trainstack:taken-by": "supervisor"}
     assert statements["DeleteOwnSnapshots"]["Condition"] == {"StringEquals": taken}
+
+
+def test_image_repository(synthesis: Synthesis) -> None:
+    """Sources (2026-11): https://docs.aws.amazon.com/AmazonECR/latest/userguide/LifecyclePolicies.html and
+    https://docs.aws.amazon.com/AmazonECR/latest/userguide/repository-policy-examples.html"""
+    role = "arn:aws:iam::111122223333:role/cluster-nodes"
+    base = {"base": "debian:bookworm-slim", "keep_images": 7, "pull_roles": [role]}
+    made = synthesis.variant("images", {"image": base})
+    repository = made.one(STACK, "AWS::ECR::Repository")
+    assert (repository["DeletionPolicy"], repository["UpdateReplacePolicy"]) == KEPT
+    properties = repository["Properties"]
+    assert properties["ImageTagMutability"] == "IMMUTABLE"
+    assert properties["ImageScanningConfiguration"] == {"ScanOnPush": True}
+    assert properties["EncryptionConfiguration"]["EncryptionType"] == "KMS"
+    (key,) = made.of_type(STACK, "AWS::KMS::Key")
+    assert properties["EncryptionConfiguration"]["KmsKey"] == {"Fn::GetAtt": [key, "Arn"]}
+    (rule,) = json.loads(properties["LifecyclePolicy"]["LifecyclePolicyText"])["rules"]
+    assert rule["selection"] == {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": 7}
+    assert rule["action"] == {"type": "expire"}
+    (statement,) = properties["RepositoryPolicyText"]["Statement"]
+    assert statement["Principal"] == {"AWS": role} and statement["Effect"] == "Allow"
+    pulls = {"ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"}
+    assert set(statement["Action"]) == pulls
+
+
+def test_only_a_file_with_an_image_has_a_repository(synthesis: Synthesis, demo: Assembly) -> None:
+    elsewhere = {"base": "debian:bookworm-slim", "repository": "registry.example.com/trainer"}
+    other = synthesis.variant("images-elsewhere", {"image": elsewhere})
+    private = synthesis.variant("images-private", {"image": {"base": "debian:bookworm-slim"}})
+    assert not demo.of_type(STACK, "AWS::ECR::Repository") and not other.of_type(STACK, "AWS::ECR::Repository")
+    assert "RepositoryPolicyText" not in private.one(STACK, "AWS::ECR::Repository")["Properties"]

@@ -39,6 +39,19 @@ STORAGE: Mapping[str, Known] = {
         added="passes",
         removed="passes",
     ),
+    # A changed life cycle can delete images, and a changed policy can publish them: both need approval.
+    "AWS::ECR::Repository": Known(
+        {
+            **TAGS,
+            "ImageTagMutability": any_of("IMMUTABLE"),
+            "ImageScanningConfiguration/ScanOnPush": any_of(True),
+            "EmptyOnDelete": any_of(False),
+            "EncryptionConfiguration/EncryptionType": in_new_resources(any_of("KMS")),
+            "EncryptionConfiguration/KmsKey": in_new_resources(own(KEY)),
+            "LifecyclePolicy/LifecyclePolicyText": in_new_resources(passes),
+        },
+        added="passes",
+    ),
     "AWS::KMS::Key": Known(
         {
             **TAGS,

@@ -18,6 +18,7 @@ STATEFUL: Mapping[str, str] = {
     "AWS::KMS::Key": "encryption key",
     "AWS::EC2::Volume": "volume",
     "AWS::FSx::FileSystem": "file system",
+    "AWS::ECR::Repository": "image repository",
     "AWS::Logs::LogGroup": "log group",
 }
 """Resource types whose data cannot be recreated, and their names in the review."""

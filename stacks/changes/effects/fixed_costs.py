@@ -38,6 +38,7 @@ IO2_TIERS = ((32_000, 0.065), (32_000, 0.0455), (float("inf"), 0.03185))
 """Size of each provisioned IOPS tier, and its price in USD per IOPS-month."""
 SNAPSHOT_USD_PER_GIB_MONTH = 0.05
 S3_USD_PER_GIB_MONTH = 0.023
+ECR_USD_PER_GB_MONTH = 0.10
 LUSTRE_USD_PER_GIB_MONTH: Mapping[int | None, float] = {None: 0.14, 125: 0.145, 250: 0.21, 500: 0.34, 1000: 0.60}
 """Prices by throughput in MiB/s per TiB. The key None means a scratch file system."""
 
