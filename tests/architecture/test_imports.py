@@ -97,6 +97,14 @@ def test_lambda_function_imports_from_its_asset(function: str, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
 
 
+def test_trainer_imports_only_packages_of_every_node() -> None:
+    """Packages of optional parts are on a node only if the deployment file selects the part."""
+    optional = ("safetensors", "tokenizers", "tiktoken", "pyarrow", "tensorboard", "yaml", "typer", "rich")
+    script = f"import sys; sys.modules.update(dict.fromkeys({optional})); import training.loop.trainer, training.train"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_training_config_does_not_import_torch() -> None:
     """`stacks check` and synthesis import the training configuration, and importing torch would add seconds."""
     import training.config

@@ -157,6 +157,18 @@ def test_torch_is_the_tested_build_unless_the_base_contains_it(write: Write) -> 
     assert not [text for text in (*requirements, *versions) if text.startswith(("torch", "numpy"))]
 
 
+def test_readers_of_a_model_folder_are_installed_if_a_run_starts_from_one(write: Write) -> None:
+    def listed(**keys: Any) -> list[str]:
+        config = {"steps": 10, "global_batch_size": 8, **keys}
+        found = load(write(lock=False, **PODS, training={"dataset": "text", "config": config}))
+        assert found.image is not None
+        return [text.partition("==")[0] for text in requirements_of(found, found.image)[0]]
+
+    readers = {"safetensors", "tokenizers"}
+    assert readers <= set(listed(initial_weights="s3://my-bucket/models/gpt2"))
+    assert not readers & set(listed())
+
+
 def test_jobs_and_pods_run_the_environment(write: Write, tmp_path: Path) -> None:
     file = write()
     name = recipe_of(load(file), file).reference("environment")
@@ -193,9 +205,12 @@ def test_a_pod_uses_the_node_program_of_its_image(tmp_path: Path) -> None:
 
 def test_commands_of_the_builders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    build = Build(tmp_path, "run", f"{REPOSITORY}:run-1", Path("pip.conf"), push=True)
-    built, pushed = Builder("buildah").commands(build)
+    build = Build(tmp_path, f"{REPOSITORY}:environment-1", f"{REPOSITORY}:run-1", Path("pip.conf"), push=True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    built, run, pushed = Builder("buildah").commands(build)
     assert built[:2] == ["buildah", "build"] and built[-1] == str(tmp_path)
+    assert built[built.index("--target") + 1] == "environment" and run[-2] == str(tmp_path / "Dockerfile.run")
+    assert "--secret" not in run and run[run.index("--tag") + 1] == f"{REPOSITORY}:run-1"
     assert built[built.index("--timestamp") + 1] == "315532800"
     assert built[built.index("--secret") + 1] == "id=pip,src=pip.conf"
     assert pushed == ["buildah", "push", f"{REPOSITORY}:run-1", f"docker://{REPOSITORY}:run-1"]
@@ -204,6 +219,25 @@ def test_commands_of_the_builders(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert command[:3] == ["docker", "buildx", "build"] and "SOURCE_DATE_EPOCH=1700000000" in command
     output = command[command.index("--output") + 1]
     assert output == f"type=image,name={REPOSITORY}:run-1,push=true,rewrite-timestamp=true"
+
+
+def test_an_existing_environment_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "buildah").write_text('#!/bin/sh\n[ "$4" = a:environment-1 ]\n')
+    (tmp_path / "buildah").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    known, unknown = (Build(tmp_path, f"a:environment-{number}", "a:run-1") for number in (1, 2))
+    assert [command[-2] for command in Builder("buildah").commands(known)] == [str(tmp_path / "Dockerfile.run")]
+    assert len(Builder("buildah").commands(unknown)) == 2
+
+
+def test_source_date_epoch_is_a_number(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write()
+    before = recipe_of(load(file), file).tag("environment")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert recipe_of(load(file), file).tag("environment") != before
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "today")
+    with pytest.raises(CommandError, match="must be Unix seconds"):
+        recipe_of(load(file), file)
 
 
 def test_without_a_builder_the_error_names_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -219,7 +253,7 @@ def test_build_passes_the_context_to_the_builder(
     programs.mkdir()
     script = 'if [ "$1" = inspect ]; then echo \'{"FromImageID": "ab"}\'; else echo "$@" > "$LOG"; for c; do :; done; '
     for name, text in {
-        "buildah": script + 'cp "$c/Dockerfile" "$LOG.Dockerfile"; fi',
+        "buildah": script + 'cp "$c/Dockerfile" "$LOG.Dockerfile"; cp "$c/Dockerfile.run" "$LOG.run"; fi',
         "cyclonedx-py": 'echo "{}"',
     }.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -236,7 +270,10 @@ def test_build_passes_the_context_to_the_builder(
     assert ended.value.code == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["image_id"] == "sha256:ab" and answer["reference"] in (tmp_path / "log").read_text()
-    assert (tmp_path / "log.Dockerfile").read_text() == recipe_of(load(file), file).dockerfile
+    recipe = recipe_of(load(file), file)
+    assert (tmp_path / "log.Dockerfile").read_text() == recipe.dockerfile
+    base = f"FROM {recipe.reference('environment')} AS run"
+    assert (tmp_path / "log.run").read_text().splitlines()[1] == base
 
 
 @pytest.mark.parametrize(

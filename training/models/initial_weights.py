@@ -14,9 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from training.checkpoint.address import Address
@@ -68,6 +65,9 @@ class ModelFolder:
         Raises:
             ConfigurationError: The tensors do not match the model's, or a file is damaged; nothing was changed.
         """
+        from safetensors import SafetensorError  # nodes have it only if initial_weights is set
+        from safetensors.torch import load
+
         given: dict[str, Tensor] = {}
         for name in self._files():
             try:
@@ -145,6 +145,8 @@ def tokenizer_hashes(content: bytes, place: str) -> set[str]:
     Raises:
         ConfigurationError: The content is not a tokenizer.
     """
+    from tokenizers import Tokenizer  # nodes have it only if initial_weights is set
+
     try:
         written = Tokenizer.from_str(content.decode()).to_str(pretty=True).encode()
     # The library raises plain exceptions.

@@ -8,7 +8,6 @@ https://github.com/containers/buildah/blob/main/docs/buildah-build.1.md (--times
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trainstack.image.lock import EPOCH_SECONDS
+from trainstack.image.lock import epoch_seconds
 from trainstack.session import FAILED, CommandError
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
@@ -29,16 +28,22 @@ class Build:
 
     Attributes:
         context: Folder with the Dockerfile and its files.
-        reference: Name of the image, REPOSITORY:TAG.
+        environment: Name of the image of the target `environment`, REPOSITORY:TAG.
+        run: Name of the image of the target `run`; None: only the environment is built.
         pip_config: File with pip's configuration, which may contain credentials: a secret of the build.
         push: Push the image to its repository after the build.
     """
 
     context: Path
-    target: str
-    reference: str
+    environment: str
+    run: str | None = None
     pip_config: Path | None = None
     push: bool = False
+
+    @property
+    def reference(self) -> str:
+        """Name of the image to build."""
+        return self.run or self.environment
 
 
 class Builder:
@@ -49,10 +54,11 @@ class Builder:
 
     def commands(self, build: Build) -> list[list[str]]:
         """Return the commands of a build."""
-        epoch = os.environ.get("SOURCE_DATE_EPOCH", str(EPOCH_SECONDS))
+        epoch = str(epoch_seconds())
         secret = [] if build.pip_config is None else ["--secret", f"id=pip,src={build.pip_config}"]
-        common = ["--file", str(build.context / "Dockerfile"), "--target", build.target, *secret]
         if self.kind == "docker":
+            target = "environment" if build.run is None else "run"
+            common = ["--file", str(build.context / "Dockerfile"), "--target", target, *secret]
             # Only pushes and archives keep the rewritten times: the classic image store does not.
             output = (
                 f"type=image,name={build.reference},push=true" if build.push else f"type=docker,name={build.reference}"
@@ -62,13 +68,20 @@ class Builder:
                 ["docker", "buildx", "build", *options, "--output", f"{output},rewrite-timestamp=true", *common]
                 + [str(build.context)]
             ]  # fmt: skip
-        commands = [
-            ["buildah", "build", "--layers", "--timestamp", epoch, "--pull=never", "--tag", build.reference, *common]
-            + [str(build.context)]
-        ]
+        options = ["buildah", "build", "--layers", "--timestamp", epoch, "--pull=never"]
+        commands = []
+        if not self._exists(build.environment):  # the tag follows from the contents
+            file = ["--file", str(build.context / "Dockerfile"), "--target", "environment", *secret]
+            commands.append([*options, "--tag", build.environment, *file, str(build.context)])
+        if build.run is not None:
+            file = ["--file", str(build.context / "Dockerfile.run")]
+            commands.append([*options, "--tag", build.run, *file, str(build.context)])
         if build.push:
             commands.append(["buildah", "push", build.reference, f"docker://{build.reference}"])
         return commands
+
+    def _exists(self, reference: str) -> bool:
+        return shutil.which("buildah") is not None and _succeeds(["buildah", "inspect", "--type", "image", reference])
 
     def run(self, build: Build) -> str:
         """Build a target. Return the digest of its configuration, which identifies its layers.

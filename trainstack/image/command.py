@@ -76,7 +76,8 @@ def build(
         raise CommandError(INVALID, f"{file}: image.repository: None: --push needs a repository; set it")
     _refuse_secrets(recipe, file)
     folder = FOLDER / config.name
-    made = Build(folder, target, recipe.reference(target), pip_config, push)
+    run = recipe.reference("run") if target == "run" else None
+    made = Build(folder, recipe.reference("environment"), run, pip_config, push)
     if dry_run:
         try:
             builder = find_builder()

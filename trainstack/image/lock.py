@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,17 @@ PINS = {"cuda": ("requirements.txt", "requirements-cuda.txt"), "cpu": ("requirem
 TORCH = ("numpy", "torch")
 EPOCH_SECONDS = 315532800
 """Default of SOURCE_DATE_EPOCH: 1980-01-01, the time of the files in bundles."""
+
+
+def epoch_seconds() -> int:
+    """Return SOURCE_DATE_EPOCH, the time of all files of an image, in Unix seconds. Raises CommandError.
+
+    Source (2026-11): https://reproducible-builds.org/docs/source-date-epoch/
+    """
+    text = os.environ.get("SOURCE_DATE_EPOCH", str(EPOCH_SECONDS))
+    if not text.isdecimal():
+        raise CommandError(INVALID, f"SOURCE_DATE_EPOCH: {text!r}: must be Unix seconds; correct it, or unset it")
+    return int(text)
 
 
 @dataclass(frozen=True)

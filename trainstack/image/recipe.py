@@ -13,13 +13,13 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from stacks.artifacts.bundles import code_bundle, node_bundle
 from stacks.config import DeploymentConfig
 from stacks.errors import BundleError
-from trainstack.image.lock import EPOCH_SECONDS, ImageLock, read_lock, section_of
+from trainstack.image.lock import EPOCH_SECONDS, ImageLock, epoch_seconds, read_lock, section_of
 from trainstack.session import INVALID, CommandError
 
 USER = 10001
@@ -28,7 +28,7 @@ PROGRAM = PurePosixPath("/usr/lib/trainstack")
 """Folder of the node program, `node/SHA256`, and of the code, `code`, in the image."""
 TARGETS = ("environment", "run")
 
-DOCKERFILE = """\
+ENVIRONMENT_STAGES = """\
 # The image of {name}. `trainstack image build FILE` has written this file; edit the deployment file instead.
 ARG BASE={base}
 
@@ -55,9 +55,11 @@ COPY sbom.cdx.json {program}/sbom.cdx.json
 COPY node/ {program}/node/
 ENV PATH={prefix}/bin:$PATH
 USER {user}:{user}
+"""
+RUN_STAGE = """\
 
 # The layer that changes with the code.
-FROM environment AS run
+FROM {environment} AS run
 COPY code/ {program}/code/
 ENV PYTHONPATH={program}/code
 ENTRYPOINT ["{interpreter}", "-m", "training"]
@@ -70,6 +72,9 @@ class Recipe:
     """Everything that determines an image.
 
     Attributes:
+        dockerfile: All stages.
+        run_stage: The last stage alone, on the name of the image with the others. buildah calculates the hash of a
+            copied environment at each build, which takes longer than all other steps of a build after a code edit.
         files: Contents of the build context by path.
         pip: Name of the wheel of pip, which the build context needs at `environment/`.
     """
@@ -77,18 +82,15 @@ class Recipe:
     name: str
     repository: str
     dockerfile: str
+    run_stage: str
     files: Mapping[str, bytes]
     lock: ImageLock
     pip: str
 
     def tag(self, target: str) -> str:
         """Return the tag of a target, TARGET-DIGEST: equal inputs have the same tag."""
-        digest = hashlib.sha256(self.dockerfile.encode())
-        for path, content in sorted(self.files.items()):
-            if target == "run" or not path.startswith("code/"):
-                digest.update(f"\0{path}\0{len(content)}\0".encode())
-                digest.update(content)
-        return f"{target}-{digest.hexdigest()[:12]}"
+        files = {path: each for path, each in self.files.items() if target == "run" or not path.startswith("code/")}
+        return f"{target}-{_digest(self.dockerfile, files)}"
 
     def reference(self, target: str) -> str:
         """Return the name of a target, REPOSITORY:TAG."""
@@ -105,21 +107,32 @@ def recipe_of(config: DeploymentConfig, file: Path) -> Recipe:
     interpreter = PurePosixPath(config.node.python.interpreter)
     base_name, _, base_digest = lock.base.partition("@")
     pip = lock.wheels["pip"].file
-    text = DOCKERFILE.format(
-        name=config.name,
-        base=lock.base,
-        base_name=base_name,
-        base_digest=base_digest,
-        interpreter=interpreter,
-        prefix=interpreter.parent.parent,
-        host=section.interpreter,
-        packages="--system-site-packages " if section.torch == "base" else "",
-        pip=pip,
-        program=PROGRAM,
-        user=USER,
-    )
+    values = {
+        "name": config.name,
+        "base": lock.base,
+        "base_name": base_name,
+        "base_digest": base_digest,
+        "interpreter": interpreter,
+        "prefix": interpreter.parent.parent,
+        "host": section.interpreter,
+        "packages": "--system-site-packages " if section.torch == "base" else "",
+        "pip": pip,
+        "program": PROGRAM,
+        "user": USER,
+    }
+    text = ENVIRONMENT_STAGES.format(**values) + RUN_STAGE.format(environment="environment", **values)
     files = {"environment/requirements.txt": lock.requirements().encode(), **_code(config)}
-    return Recipe(config.name, section.repository or f"localhost/trainstack/{config.name}", text, files, lock, pip)
+    repository = section.repository or f"localhost/trainstack/{config.name}"
+    recipe = Recipe(config.name, repository, text, "", files, lock, pip)
+    return replace(recipe, run_stage=RUN_STAGE.format(environment=recipe.reference("environment"), **values).lstrip())
+
+
+def _digest(dockerfile: str, files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256(f"{epoch_seconds()}\0{dockerfile}".encode())
+    for path, content in sorted(files.items()):
+        digest.update(f"\0{path}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:12]
 
 
 def _code(config: DeploymentConfig) -> dict[str, bytes]:
@@ -143,6 +156,7 @@ def write_context(recipe: Recipe, folder: Path, sbom: bytes, pip_wheel: Path) ->
     shutil.rmtree(folder, ignore_errors=True)
     wheel = {f"environment/{recipe.pip}": pip_wheel.read_bytes()}
     contents = {**recipe.files, **wheel, "sbom.cdx.json": sbom, "Dockerfile": recipe.dockerfile.encode()}
+    contents["Dockerfile.run"] = recipe.run_stage.encode()
     for path, content in sorted(contents.items()):
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)

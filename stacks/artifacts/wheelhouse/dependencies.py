@@ -20,6 +20,9 @@ KEY = "training.dependencies"
 TOKENIZING = ("pyarrow", "tiktoken", "tokenizers")
 """Modules that the trainer's data preparation functions import."""
 
+MODEL_FOLDERS = ("safetensors", "tokenizers")
+"""Modules with which the trainer reads a model folder in Hugging Face's layout."""
+
 
 @dataclass
 class Dependencies:
@@ -52,6 +55,8 @@ def dependencies_of(config: DeploymentConfig) -> Dependencies:
             result.problems.append(Problem("training.code", config.training.code, "is not a folder", remedy))
     if config.training.config.observation.tensorboard:
         _add_tested(result, ["tensorboard"], "training.config.observation.tensorboard")
+    if config.training.config.initial_weights is not None:
+        _add_tested(result, MODEL_FOLDERS, "training.config.initial_weights")
     prepare = config.training.prepare
     if prepare is not None and prepare.function.startswith("training."):
         _add_tested(result, TOKENIZING, "training.prepare.function")
