@@ -12,6 +12,7 @@ from training.data.text.bpe import ENDS_OF_TEXT
 from training.errors import ConfigurationError
 from training.inference.trained import open_tokenizer, open_trained
 from training.models.gpt import GPT
+from training.models.key_value_cache import KeyValueCache
 from training.models.llama import Llama
 
 
@@ -61,10 +62,13 @@ def generate(
     top_k: int | None = None,
     seed: int = 0,
     ends: frozenset[int] = frozenset(),
+    uses_cache: bool = True,
 ) -> list[int]:
     """Return new token ids after a prompt. Each token is computed from the last ``sequence_length`` tokens.
 
-    The result depends only on the arguments and the scores: random numbers come from the CPU.
+    The result depends only on the arguments and the scores: random numbers come from the CPU. With a cache, the model
+    computes only the newest token at each step. Once the text is longer than ``sequence_length``, the positions of all
+    tokens change at each step, so that the model computes all of them.
 
     Args:
         model: model in evaluation mode.
@@ -74,13 +78,18 @@ def generate(
         top_k: number of most probable tokens to sample from; None: all tokens.
         seed: random seed for sampling.
         ends: token ids that end the text; they are not part of the result.
+        uses_cache: False to compute all tokens at each step, which is slower and has the same result up to rounding.
     """
     random = torch.Generator().manual_seed(seed)
-    device = model.token_embedding.weight.device
+    device, longest = model.token_embedding.weight.device, model.shape.sequence_length
     tokens = list(prompt)
+    cache = KeyValueCache(model.shape.num_hidden_layers, longest) if uses_cache else None
     for _ in range(max_new_tokens):
-        context = torch.tensor([tokens[-model.shape.sequence_length :]], device=device)
-        token = _choose(model.logits(context)[0, -1].float().cpu(), temperature, top_k, random)
+        if len(tokens) > longest:
+            cache = None
+        context = tokens[-longest:] if cache is None else tokens[cache.length :]
+        scores = model.logits(torch.tensor([context], device=device), cache)
+        token = _choose(scores[0, -1].float().cpu(), temperature, top_k, random)
         if token in ends:
             break
         tokens.append(token)

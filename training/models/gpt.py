@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from training.config import ModelShape
+from training.models.key_value_cache import KeyValueCache, LayerCache
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of the initial weights, as in Radford et al. 2019."""
@@ -27,13 +28,16 @@ class Attention(nn.Module):
         self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
         self.out_dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Attend from each position to itself and earlier ones. Shapes: x and result [batch, sequence, embedding]."""
         batch, sequence, embedding = x.shape
         qkv = self.qkv(x).view(batch, sequence, 3, self.heads, embedding // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        is_causal = True
+        if cache is not None:
+            key, value, is_causal = cache.extend(key, value)
         mixed = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, dropout_p=self.dropout if self.training else 0.0
+            query, key, value, is_causal=is_causal, dropout_p=self.dropout if self.training else 0.0
         )
         mixed = mixed.transpose(1, 2).reshape(batch, sequence, embedding)
         return cast(Tensor, self.out_dropout(self.out(mixed)))
@@ -51,9 +55,9 @@ class Block(nn.Module):
         self.contract = nn.Linear(4 * shape.hidden_size, shape.hidden_size)
         self.feed_forward_dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Apply the block. Shapes: x and result [batch, sequence, embedding]."""
-        x = x + self.attention(self.attention_norm(x))
+        x = x + self.attention(self.attention_norm(x), cache)
         hidden = functional.gelu(self.expand(self.feed_forward_norm(x)), approximate="tanh")
         return cast(Tensor, x + self.feed_forward_dropout(self.contract(hidden)))
 
@@ -105,17 +109,25 @@ class GPT(nn.Module):
         """
         return functional.cross_entropy(self.logits(tokens).float().flatten(0, 1), targets.flatten())
 
-    def logits(self, tokens: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """Return each position's scores for the next token.
 
+        Args:
+            tokens: tokens of the text or, with a cache, those that it does not have yet.
+            cache: keys and values of the tokens before ``tokens``, to which this call adds its own.
+
         Shapes:
-            tokens: [batch, sequence] int64, with sequence at most ``shape.sequence_length``. Result: [batch, sequence,
-            vocabulary_size].
+            tokens: [batch, sequence] int64, with at most ``shape.sequence_length`` tokens of the text. Result: [batch,
+            sequence, vocabulary_size].
         """
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        first = 0 if cache is None else cache.length
+        positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
         x = self.embedding_dropout(self.token_embedding(tokens) + self.position_embedding(positions))
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self._recomputes and self.training else block(x)
+        for number, block in enumerate(self.blocks):
+            if cache is not None:
+                x = block(x, cache.layers[number])
+            else:
+                x = checkpoint(block, x, use_reentrant=False) if self._recomputes and self.training else block(x)
         return cast(Tensor, self.head(self.final_norm(x)))
 
     def parameter_count(self) -> int:

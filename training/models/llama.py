@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from training.config import ModelShape
+from training.models.key_value_cache import KeyValueCache, LayerCache
 
 INITIAL_DEVIATION = 0.02
 ROTARY_BASE = 10000.0
@@ -54,18 +55,20 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(shape.hidden_size, 2 * num_key_value_heads * channels, bias=False)
         self.out = nn.Linear(shape.num_attention_heads * channels, shape.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Attend from each position to itself and earlier ones. Shapes: x and result [batch, sequence, embedding]."""
         batch, sequence, _ = x.shape
         query = self.query(x).view(batch, sequence, self.heads, self.channels).transpose(1, 2)
         both = self.key_value(x).view(batch, sequence, 2, self.num_key_value_heads, self.channels)
         both = both.permute(2, 0, 3, 1, 4)
-        query, key = rotate(query, cosine, sine), rotate(both[0], cosine, sine)
+        query, key, value, is_causal = rotate(query, cosine, sine), rotate(both[0], cosine, sine), both[1], True
+        if cache is not None:
+            key, value, is_causal = cache.extend(key, value)
         shared = self.heads // self.num_key_value_heads
         # Repeating keys and values works with every kernel, and needs little memory compared with the feed-forward
         # network.
-        key, value = key.repeat_interleave(shared, dim=1), both[1].repeat_interleave(shared, dim=1)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
         return cast(Tensor, self.out(mixed.transpose(1, 2).reshape(batch, sequence, -1)))
 
 
@@ -81,9 +84,9 @@ class Block(nn.Module):
         self.gate_and_expand = nn.Linear(shape.hidden_size, 2 * width, bias=False)
         self.contract = nn.Linear(width, shape.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Apply the block. Shapes: x and result [batch, sequence, embedding]."""
-        x = x + self.attention(self.attention_norm(x), cosine, sine)
+        x = x + self.attention(self.attention_norm(x), cosine, sine, cache)
         gate, hidden = self.gate_and_expand(self.feed_forward_norm(x)).chunk(2, dim=-1)
         return cast(Tensor, x + self.contract(functional.silu(gate) * hidden))
 
@@ -135,17 +138,24 @@ class Llama(nn.Module):
         """
         return functional.cross_entropy(self.logits(tokens).float().flatten(0, 1), targets.flatten())
 
-    def logits(self, tokens: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """Return each position's scores for the next token.
 
+        Args:
+            tokens: tokens of the text or, with a cache, those that it does not have yet.
+            cache: keys and values of the tokens before ``tokens``, to which this call adds its own.
+
         Shapes:
-            tokens: [batch, sequence] int64, with sequence at most ``shape.sequence_length``. Result: [batch, sequence,
-            vocabulary_size].
+            tokens: [batch, sequence] int64, with at most ``shape.sequence_length`` tokens of the text. Result: [batch,
+            sequence, vocabulary_size].
         """
         x = self.token_embedding(tokens)
-        cosine, sine = self.cosine[: tokens.shape[1]], self.sine[: tokens.shape[1]]
-        for block in self.blocks:
-            if self._recomputes and self.training:
+        first = 0 if cache is None else cache.length
+        cosine, sine = (each[first : first + tokens.shape[1]] for each in (self.cosine, self.sine))
+        for number, block in enumerate(self.blocks):
+            if cache is not None:
+                x = block(x, cosine, sine, cache.layers[number])
+            elif self._recomputes and self.training:
                 x = checkpoint(block, x, cosine, sine, use_reentrant=False)
             else:
                 x = block(x, cosine, sine)

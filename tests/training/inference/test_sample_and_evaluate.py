@@ -16,6 +16,7 @@ from tests.training.inference.conftest import Store
 from training.__main__ import main
 from training.data.dataset import open_dataset
 from training.inference.sample import generate
+from training.models.key_value_cache import KeyValueCache
 
 
 @pytest.mark.parametrize("kind", ["gpt", "llama"])
@@ -30,6 +31,39 @@ def test_the_seed_determines_the_text(store: Store, kind: str) -> None:
     token = int(model.logits(torch.tensor([prompt]))[0, -1].argmax())
     assert greedy[0] == token
     assert generate(model, prompt, 60, temperature=0, ends=frozenset({token})) == []
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+@pytest.mark.parametrize("length", [1, 3, 31, 32, 40])
+def test_the_cache_does_not_change_the_text(store: Store, kind: str, length: int) -> None:
+    _, model = store(kind)  # a sequence has 32 tokens: all texts become longer than that
+    prompt = [(7 * number) % 290 for number in range(length)]
+    for options in ({"temperature": 0.0}, {"seed": 4, "top_k": 20}):
+        cached = generate(model, prompt, 50, **options)
+        assert cached == generate(model, prompt, 50, uses_cache=False, **options)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+def test_the_cache_has_the_scores_of_the_complete_text(store: Store, kind: str) -> None:
+    _, model = store(kind)
+    tokens = torch.arange(64).reshape(2, 32) * 11 % 290
+    cache = KeyValueCache(2, 32)
+    with torch.no_grad():
+        parts = [
+            model.logits(tokens[:, :20], cache),
+            *(model.logits(tokens[:, n : n + 1], cache) for n in range(20, 32)),
+        ]
+        torch.testing.assert_close(torch.cat(parts, dim=1), model.logits(tokens), rtol=1e-5, atol=1e-5)
+    assert cache.length == 32
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+def test_a_cached_step_computes_one_token(store: Store, kind: str) -> None:
+    _, model = store(kind)
+    widths: list[int] = []
+    model.token_embedding.register_forward_hook(lambda module, arguments, result: widths.append(result.shape[1]))
+    generate(model, [1, 2, 3], 33)
+    assert widths == [3] + [1] * 29 + [32] * 3  # from the 33rd token on, the positions of all tokens change
 
 
 def test_top_k_limits_the_choice(store: Store) -> None:
