@@ -28,6 +28,7 @@ from trainstack.observe import metrics, node_events, status, tensorboard
 from trainstack.observe.current import observing, status_of
 from trainstack.operate import deploying, verbs
 from trainstack.reader_policy import model_statements, operator_policy, reader_policy
+from trainstack.report import command as report_command
 from trainstack.session import EXIT_CODES, FAILED, MISSING, Account, CommandError, Json, Name, Region, span_seconds
 from trainstack.slurm import command as slurm_command
 from trainstack.zombies import command as zombies_command
@@ -113,7 +114,7 @@ def print_reader_policy(
         bool, typer.Option("--operate", help="Add the permissions for stop, resume, restart and retry.")
     ] = False,
     models: Annotated[
-        bool, typer.Option("--models", help="Add the permissions for weights, sample and evaluate.")
+        bool, typer.Option("--models", help="Add the permissions for weights, sample, evaluate and report.")
     ] = False,
 ) -> None:
     """Print the IAM policy for the read-only commands, except `ssh`, on one deployment."""
@@ -177,6 +178,7 @@ cost_command.add(app)
 metrics.add(app)
 models.add(app)
 image_command.add(app)
+report_command.add(app)
 kubernetes_command.add(app)
 slurm_command.add(app)
 tensorboard.add(app)

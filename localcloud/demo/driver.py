@@ -22,8 +22,6 @@ import yaml
 
 from localcloud.cloudformation.resource_types import ACCEPTED_TYPES
 from localcloud.demo.commands import Command
-from localcloud.demo.report import build_report
-from localcloud.demo.report_html import render_html
 from localcloud.demo.watch import EventLog, Fault, follow
 from localcloud.state import MARKER, mark_of
 
@@ -32,8 +30,17 @@ DATASET_INDEX = "dataset.json"
 DATASET_BYTES = 12_000_000
 VOCABULARY_SIZE = 4096
 FAULT_AT_SHARE = 0.45
+PROMPT = "def "
+"""Start of the report's text sample after training on Python code."""
 STALL_SECONDS = 150.0
-TIMEOUTS_SECONDS = {"up": 300.0, "synth": 180.0, "bootstrap": 180.0, "deploy": 300.0, "tokenize": 300.0}
+TIMEOUTS_SECONDS = {
+    "up": 300.0,
+    "synth": 180.0,
+    "bootstrap": 180.0,
+    "deploy": 300.0,
+    "tokenize": 300.0,
+    "report": 300.0,
+}
 
 
 @dataclass
@@ -81,8 +88,8 @@ class Demo:
             self._upload(environment, self._outputs())
         finally:
             tokenize.kill()
-        log = self._train(environment)
-        return self._report(log, environment)
+        self._train(environment)
+        return self._report(environment)
 
     def _check_inputs(self) -> None:
         """Check the deployment file before starting anything."""
@@ -133,17 +140,19 @@ class Demo:
     def _dataset(self) -> str:
         return str(self._settings()["training"]["dataset"])
 
+    def _name(self) -> str:
+        return str(self._settings()["name"])
+
     def _settings(self) -> dict[str, Any]:
         loaded: dict[str, Any] = yaml.safe_load(self.config.read_text())
         return loaded
 
-    def _train(self, environment: Mapping[str, str]) -> EventLog:
+    def _train(self, environment: Mapping[str, str]) -> None:
         logs = self._client("logs", environment)
         log = EventLog(logs, self._outputs()["LogGroup"])
         fault = Fault(self.fault, FAULT_AT_SHARE, interrupt=self._interrupt)
         self.log(time.time(), "fleet", "waiting for the run controller to launch the nodes")
         follow(log, fault, report=self.log, running_instances=self._running_instances, stall_seconds=STALL_SECONDS)
-        return log
 
     def _running_instances(self) -> int:
         kinds = [str(record["kind"]) for record in self._records()]
@@ -157,12 +166,16 @@ class Demo:
         notice = ["--no-notice"] if notice_seconds is None else ["--notice-seconds", str(notice_seconds)]
         self._command("interrupt", [*self._localcloud("interrupt"), instance_id, *notice], {})
 
-    def _report(self, log: EventLog, environment: Mapping[str, str]) -> dict[str, Any]:
-        list(log.poll())
-        prices = json.loads(self._command("prices", [sys.executable, "-m", "stacks", "catalogue", "--json"], {}))
-        report = build_report(log.events, self._records(), self._deployment(environment), prices)
-        (self.build / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-        (self.build / "report.html").write_text(render_html(report), encoding="utf-8")
+    def _report(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        """Write the report as a user does, and add what only the embedded cloud records."""
+        records = self.build / "cloud-records.json"
+        known = {"records": self._records(), "deployment": self._deployment(environment)}
+        records.write_text(json.dumps(known) + "\n", encoding="utf-8")
+        target = self.build / "report.json"
+        arguments = ["--output", str(self.build / "report.html"), "--json", str(target)]
+        arguments += ["--cloud-records", str(records), "--prompt", PROMPT if self.data is None else "The"]
+        self._command("report", [sys.executable, "-m", "trainstack", "report", self._name(), *arguments], environment)
+        report: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
         return report
 
     def _deployment(self, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def estimates(client: Clients, name: str, buckets: Sequence[str], now_unix_secon
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
     """
-    found = fixed_usd_per_month(_templates(client, name))
+    found = fixed_usd_per_month(templates(client, name))
     result = [Estimate(label, usd, f"templates at {ESTIMATE_SOURCE}") for label, usd in sorted(found.items())]
     gib = 0
     owned: dict[str, Any] = {"OwnerIds": ["self"], "Filters": [{"Name": f"tag:{SNAPSHOTS_TAG}", "Values": [name]}]}
@@ -151,7 +151,8 @@ def estimates(client: Clients, name: str, buckets: Sequence[str], now_unix_secon
     return result
 
 
-def _templates(client: Clients, name: str) -> dict[str, StackTemplate]:
+def templates(client: Clients, name: str) -> dict[str, StackTemplate]:
+    """Return the templates of the deployment's stacks that exist. Raises ClientError if AWS rejects a call."""
     found = {}
     for stack in STACKS:
         try:

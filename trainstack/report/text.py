@@ -1,4 +1,4 @@
-"""Formats numbers, amounts and times for display."""
+"""Formats numbers, amounts and times for a report."""
 
 from __future__ import annotations
 
@@ -61,3 +61,33 @@ def plural(number: int, noun: str) -> str:
 def short_id(instance_id: str) -> str:
     """Return the start of an instance ID, which is enough to distinguish a few instances."""
     return instance_id if len(instance_id) <= 12 else f"{instance_id[:10]}\u2026"
+
+
+def size(num_bytes: float | None) -> str:
+    """Return a size such as 12.3 MB."""
+    if num_bytes is None:
+        return MISSING
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.1f} TB"
+
+
+def duration_ticks(seconds: float, wanted: int = 6) -> list[float]:
+    """Return at most `wanted` + 1 ticks in round units, such as every 10 s, 5 min or 2 h, from 0 to `seconds`."""
+    steps = [1, 2, 5, 10, 15, 30, *(60 * n for n in (1, 2, 5, 10, 15, 30)), *(3600 * n for n in (1, 2, 3, 6, 12, 24))]
+    days = 1
+    while steps[-1] * wanted < seconds:
+        days *= 2
+        steps.append(86400 * days)
+    step = next(each for each in steps if each * wanted >= seconds)
+    return [float(number * step) for number in range(int(seconds / step + 1e-9) + 1)]
+
+
+def tick(seconds: float) -> str:
+    """Return a tick's label in its largest round unit, such as 30 s, 5 min or 2 h."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from localcloud.demo.report_training import Training
+from trainstack.report.training import Training
 
 Record = Mapping[str, Any]
 
@@ -19,6 +19,70 @@ MARKS = {
     "clock_jumped": "clock jumped",
     "boot_failed": "boot failed",
 }
+
+
+def records_of(events: Sequence[Record], live: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield the launches, ends and interruptions of instances, as far as their events show them.
+
+    An instance starts with its first event, and ends with its last one unless its id is in `live`.
+
+    Args:
+        events: The nodes' events, sorted by time.
+        live: Ids of the instances that exist.
+    """
+    own: dict[str, list[Record]] = {}
+    for event in events:
+        own.setdefault(str(event.get("instance_id")), []).append(event)
+    for instance_id, found in own.items():
+        started = next((event for event in found if event.get("event") == "supervisor_started"), {})
+        yield {
+            "kind": "instance_launched",
+            "unix_seconds": found[0]["unix_seconds"],
+            "instance_id": instance_id,
+            "instance_type": started.get("instance_type", "unknown type"),
+            "market": started.get("market"),
+            "zone": started.get("availability_zone"),
+        }
+        for event in found:
+            if event.get("event") == "interruption_notice":
+                seconds, reclaim = event["unix_seconds"], event.get("reclaim_unix_seconds")
+                notice = round(reclaim - seconds) if isinstance(reclaim, (int, float)) else None
+                yield {
+                    "kind": "interruption",
+                    "unix_seconds": seconds,
+                    "instance_id": instance_id,
+                    "notice_seconds": notice,
+                }
+        if instance_id not in live:
+            leaving = [event.get("reason") for event in found if event.get("event") == "node_leaving"]
+            reason = leaving[-1] if leaving else None
+            last = found[-1]["unix_seconds"]
+            yield {"kind": "instance_ended", "unix_seconds": last, "instance_id": instance_id, "reason": reason}
+
+
+def events_of_run(events: Sequence[Record], run: str) -> list[Record]:
+    """Return the events of one run, from the sorted events of a deployment.
+
+    A node can train several runs after each other. Its events before its first generation, such as those of its boot,
+    belong to the run of that generation. The events of nodes that never joined a generation belong to the run if they
+    are between its first and its last generation.
+    """
+    generations = [event for event in events if event.get("event") == "generation_started"]
+    times = [float(event["unix_seconds"]) for event in generations if event.get("run") == run]
+    runs: dict[str, str] = {}
+    for event in reversed(generations):
+        runs[str(event.get("instance_id"))] = str(event.get("run"))
+    kept = []
+    for event in events:
+        instance_id = str(event.get("instance_id"))
+        if event.get("event") == "generation_started":
+            runs[instance_id] = str(event.get("run"))
+        if instance_id in runs:
+            if runs[instance_id] == run:
+                kept.append(event)
+        elif not times or min(times) <= float(event["unix_seconds"]) <= max(times):
+            kept.append(event)
+    return kept
 
 
 def instances_of(records: Sequence[Record]) -> list[dict[str, Any]]:

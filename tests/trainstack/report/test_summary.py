@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.demo.report import build_report
+from trainstack.report.summary import Inputs, build_report
 
 REQUIRED = (
     "deployed_stacks resources_by_type unsupported_resources instances interruptions steps_total steps_lost "
@@ -18,7 +18,7 @@ REQUIRED = (
 
 
 def test_run_with_notice_loses_no_steps(with_notice: Any, deployment: Any, prices: Any) -> None:
-    report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
+    report = build_report(Inputs(with_notice["events"], with_notice["records"], deployment, prices))
     assert set(REQUIRED.split()) <= report.keys()
     assert json.loads(json.dumps(report)) == report
     assert report["problems"] == [] and report["succeeded"] is True
@@ -34,7 +34,7 @@ def test_run_with_notice_loses_no_steps(with_notice: Any, deployment: Any, price
 
 
 def test_instances_have_their_lifetime(with_notice: Any, deployment: Any, prices: Any) -> None:
-    report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
+    report = build_report(Inputs(with_notice["events"], with_notice["records"], deployment, prices))
     lost = report["instances"][1]
     assert set(lost) == {"id", "type", "market", "zone", "launched", "ended", "reason"}
     assert (lost["market"], lost["zone"], lost["type"]) == ("spot", "us-east-1a", "c7i.xlarge")
@@ -42,7 +42,7 @@ def test_instances_have_their_lifetime(with_notice: Any, deployment: Any, prices
 
 
 def test_run_without_notice_counts_lost_steps(without_notice: Any, deployment: Any, prices: Any) -> None:
-    report = build_report(without_notice["events"], without_notice["records"], deployment, prices)
+    report = build_report(Inputs(without_notice["events"], without_notice["records"], deployment, prices))
     assert (report["steps_lost"], report["resumed_from_step"]) == (20, 120)
     assert report["resumes"][0]["highest_step_before"] == 140
     assert report["problems"] == []
@@ -52,7 +52,7 @@ def test_run_without_notice_counts_lost_steps(without_notice: Any, deployment: A
 
 def test_steps_after_the_last_step_record_count(with_notice: Any, deployment: Any, prices: Any) -> None:
     events = [e for e in with_notice["events"] if not is_late(e)]
-    report = build_report(events, with_notice["records"], deployment, prices)
+    report = build_report(Inputs(events, with_notice["records"], deployment, prices))
     assert report["resumes"][0]["highest_step_before"] == 140  # from generation_ended
     assert report["steps_lost"] == 0
 
@@ -62,13 +62,13 @@ def test_start_from_scratch_loses_all_steps(with_notice: Any, deployment: Any, p
     for event in events:
         if event.get("record", {}).get("resumed_from_step") == 140:
             event["record"] = {**event["record"], "resumed_from_step": None}
-    report = build_report(events, with_notice["records"], deployment, prices)
+    report = build_report(Inputs(events, with_notice["records"], deployment, prices))
     assert report["steps_lost"] == 140
     assert "140 steps lost even though every interruption had a notice" in report["problems"]
 
 
 def test_costs_are_lifetimes_times_prices(with_notice: Any, deployment: Any, prices: Any) -> None:
-    report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
+    report = build_report(Inputs(with_notice["events"], with_notice["records"], deployment, prices))
     spot = demand = 0.0
     for instance in report["instances"]:
         hours = max(60.0, instance["ended"] - instance["launched"]) / 3600
@@ -84,19 +84,19 @@ def test_costs_are_lifetimes_times_prices(with_notice: Any, deployment: Any, pri
 
 def test_on_demand_instance_has_its_on_demand_price(with_notice: Any, deployment: Any, prices: Any) -> None:
     records = [{**r, "market": "on-demand"} if r["kind"] == "instance_launched" else r for r in with_notice["records"]]
-    report = build_report(with_notice["events"], records, deployment, prices)
+    report = build_report(Inputs(with_notice["events"], records, deployment, prices))
     assert report["cost_spot_usd"] == report["cost_on_demand_usd"] > 0
     assert report["costs"]["saved_usd"] == 0
 
 
 def test_boot_steps_are_medians_in_start_order(with_notice: Any, deployment: Any, prices: Any) -> None:
-    report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
+    report = build_report(Inputs(with_notice["events"], with_notice["records"], deployment, prices))
     assert report["boot_steps_seconds"]["python_env"] == 5.2
     assert list(report["boot_steps_seconds"])[:2] == ["identity", "instance_checks"]
 
 
 def test_timeline_has_boot_steps_generations_and_marks(with_notice: Any, deployment: Any, prices: Any) -> None:
-    report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
+    report = build_report(Inputs(with_notice["events"], with_notice["records"], deployment, prices))
     first, lost, replacement = report["timeline"]
     generations = [[s["generation"] for s in row["spans"] if s["kind"] == "generation"] for row in report["timeline"]]
     assert generations == [[1, 2], [1], [2]]
@@ -107,13 +107,13 @@ def test_timeline_has_boot_steps_generations_and_marks(with_notice: Any, deploym
 
 
 def test_aborted_generation_ends_with_its_instance(without_notice: Any, deployment: Any, prices: Any) -> None:
-    report = build_report(without_notice["events"], without_notice["records"], deployment, prices)
+    report = build_report(Inputs(without_notice["events"], without_notice["records"], deployment, prices))
     lost = report["timeline"][1]
     assert lost["spans"][-1]["outcome"] is None and lost["spans"][-1]["ended"] == lost["ended"]
 
 
 def test_report_without_input_has_problems(deployment: Any) -> None:
-    report = build_report([], [], {}, {})
+    report = build_report(Inputs([], [], {}, {}))
     assert set(REQUIRED.split()) <= report.keys()
     assert report["succeeded"] is False and report["verdict"] == "No training steps were recorded."
     assert report["cost_spot_usd"] is None and report["train_loss_first"] is None
@@ -173,7 +173,7 @@ def test_each_problem_is_reported(with_notice: Any, deployment: Any, prices: Any
     deployment = json.loads(json.dumps(deployment))
     prices = json.loads(json.dumps(prices))
     change(with_notice, deployment, prices)
-    report = build_report(with_notice["events"], with_notice["records"], deployment, prices)
+    report = build_report(Inputs(with_notice["events"], with_notice["records"], deployment, prices))
     assert text in "\n".join(report["problems"])
     assert report["succeeded"] is False
 

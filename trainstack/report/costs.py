@@ -1,14 +1,17 @@
-"""Computes the cost of the instances at spot and on-demand prices.
+"""Costs of a run's instances: from the ledger or, without one, from their lifetimes and the catalogue's prices.
 
 Linux instances are billed per second with a minimum of 60 s: https://aws.amazon.com/ec2/pricing/on-demand/ (read
-2026-11). AWS does not charge for a spot instance that it reclaims within the first hour. This module ignores that rule.
+2026-11). AWS does not charge for a spot instance that it reclaims within the first hour. The ledger applies that rule,
+and lifetimes ignore it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from stacks.functions.run_controller.ledger.documents import Entry
 
 MIN_SECONDS = 60.0
 
@@ -24,6 +27,9 @@ class Costs:
     price_source: str | None
     currency: str
     problems: list[str]
+    prices: list[dict[str, Any]] = field(default_factory=list)
+    """The catalogue's price per hour of each instance type, on demand and at spot; None: unknown."""
+    source: str = "lifetimes of the instances"
 
     @property
     def saved_usd(self) -> float | None:
@@ -41,6 +47,8 @@ class Costs:
         """Return the report's cost details, without the two totals."""
         return {
             "lines": self.lines,
+            "prices": self.prices,
+            "source": self.source,
             "saved_usd": self.saved_usd,
             "saved_share": self.saved_share,
             "price_date": self.price_date,
@@ -83,7 +91,50 @@ def bill(instances: Sequence[Mapping[str, Any]], prices: Mapping[str, Any], last
         prices.get("source"),
         str(prices.get("currency", "USD")),
         list(problems),
+        _price_rows(lines, hourly),
     )
+
+
+def ledger_bill(entries: Sequence[Entry], prices: Mapping[str, Any]) -> Costs:
+    """Return the cost of the instances from the ledger's entries for one run."""
+    by_instance: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_instance.setdefault(entry.instance_id, []).append(entry)
+    lines = []
+    for instance_id, found in by_instance.items():
+        seconds, usd, full = (
+            sum(getattr(entry.charge, name) for entry in found) for name in ("seconds", "usd", "on_demand_usd")
+        )
+        lines.append(
+            {
+                "instance_id": instance_id,
+                "type": found[0].instance_type or "unknown type",
+                "market": found[0].market or None,
+                "seconds": round(seconds, 3),
+                "hourly_usd": usd / (seconds / 3600) if seconds else None,
+                "hourly_on_demand_usd": full / (seconds / 3600) if seconds else None,
+                "cost_usd": round(usd, 6),
+                "cost_on_demand_usd": round(full, 6),
+            }
+        )
+    return Costs(
+        lines,
+        _total(lines, "cost_usd"),
+        _total(lines, "cost_on_demand_usd"),
+        prices.get("date"),
+        prices.get("source"),
+        str(prices.get("currency", "USD")),
+        [],
+        _price_rows(lines, prices.get("hourly", {})),
+        "ledger of the run controller",
+    )
+
+
+def _price_rows(lines: Sequence[Mapping[str, Any]], hourly: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"type": name, **{market: hourly.get(name, {}).get(market) for market in ("on_demand", "spot")}}
+        for name in sorted({str(line["type"]) for line in lines})
+    ]
 
 
 def _price(hourly: Mapping[str, Any], instance_type: str, market: str, problems: dict[str, None]) -> float | None:

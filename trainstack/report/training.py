@@ -81,6 +81,8 @@ def training_of(events: Sequence[Record]) -> Training:
         segment = segments[-1]
         if kind in ("step", "checkpoint", "validation", "end", "generation_ended"):
             segment.note_step(record.get("step"))
+        if kind in ("step", "checkpoint", "validation") and not isinstance(record.get("step"), int):
+            continue  # a user's own record
         if kind == "start":
             _note_start(training, record)
         elif kind == "step":
@@ -116,18 +118,29 @@ def _records_of(events: Sequence[Record]) -> Iterator[tuple[str, Record]]:
 
 
 def _note_start(training: Training, record: Record) -> None:
-    names = ("world_size", "parameters", "precision", "device", "bytes_per_token", "config_digest")
+    names = ("world_size", "parameters", "precision", "attention", "device", "bytes_per_token", "config_digest")
     training.facts = {name: record[name] for name in names if name in record}
     if isinstance(record.get("steps_total"), int):
         training.steps_total = record["steps_total"]
 
 
 def _train_point(record: Record, segment: int) -> dict[str, Any]:
-    return _point(record, "step", "loss", "learning_rate", "tokens_per_second", segment=segment)
+    if "tokens_per_second" not in record:  # the dataset has samples without tokens
+        record = {**record, "tokens_per_second": record.get("samples_per_second")}
+    return _point(record, "step", "loss", "learning_rate", "tokens_per_second", "mfu", segment=segment)
 
 
 def _point(record: Record, *names: str, **more: Any) -> dict[str, Any]:
-    return {**{name: record.get(name) for name in names}, "unix_seconds": float(record["unix_seconds"]), **more}
+    values = {name: _plain(record.get(name)) for name in names}
+    return {**values, "unix_seconds": float(record["unix_seconds"]), **more}
+
+
+def _plain(value: object) -> float | str | None:
+    """Return a number or a text. A user's code can write any record, so other values become None."""
+    if isinstance(value, str):
+        return value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+    return value if is_number else None  # type: ignore[return-value]  # the comparison is false for NaN
 
 
 def _resumes(segments: Sequence[_Segment]) -> Iterator[Resume]:

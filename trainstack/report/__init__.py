@@ -1,0 +1,1 @@
+"""Writes one HTML page about a run."""
