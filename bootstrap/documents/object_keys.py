@@ -34,6 +34,17 @@ def is_event_file(name: str) -> bool:
     return "tfevents" in name.rpartition("/")[2]
 
 
+def is_tracking_file(path: str) -> bool:
+    """Return True for the path in a run directory of a file that grows with the run, for TensorBoard or a tracker.
+
+    `wandb sync` reads only the file `*.wandb` of an offline run. MLflow's file store has a file for each metric.
+    Sources (2026-11): https://docs.wandb.ai/models/support/run_wandb_offline and `FileStore` in
+    https://github.com/mlflow/mlflow/blob/master/mlflow/store/tracking/file_store.py
+    """
+    folder = path.partition("/")[0]
+    return is_event_file(path) or folder == "mlruns" or (folder == "wandb" and path.endswith(".wandb"))
+
+
 def user_id(role_id: str, instance_id: str) -> str:
     """Return the value of `aws:userid` in an instance's calls."""
     return f"{role_id}:{instance_id}"

@@ -84,6 +84,9 @@ def _wheelhouse(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig,
     python = config.node.python
     if python.wheelhouse != "auto" or not path.with_name(LOCK_NAME).exists():
         return config, []
+    code = config.training.code
+    if code is not None and not Path(code).is_dir():  # a validator reports it
+        return config, []
     from stacks.artifacts.wheelhouse.lock import locked_wheelhouse  # a slow import that few files need
 
     try:
@@ -94,5 +97,14 @@ def _wheelhouse(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig,
     return config.model_copy(update={"node": node}), problems
 
 
-_STEPS = (_zones, _instance_types, _image, _wheelhouse)
+def _trackers(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig, list[Problem]]:
+    observation = config.training.config.observation
+    if not (observation.wandb or observation.mlflow):
+        return config, []
+    from stacks.artifacts.wheelhouse.dependencies import tracker_problems  # a slow import that few files need
+
+    return config, tracker_problems(config)
+
+
+_STEPS = (_zones, _instance_types, _image, _trackers, _wheelhouse)
 """The steps for a fleet. Other engines do not launch instances."""

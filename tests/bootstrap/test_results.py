@@ -116,6 +116,19 @@ def test_event_files_are_uploaded_while_a_generation_trains(account: Account, tm
     assert uploaded(account)[EVENT_FILE] == b"first second", "the generation has ended"
 
 
+def test_files_of_trackers_are_uploaded_while_a_generation_trains(account: Account, tmp_path: Path) -> None:
+    context = real(account, tmp_path)
+    directory = write_results(context)
+    wanted = ("wandb/offline-run-1/run-1.wandb", "mlruns/1/meta.yaml", "mlruns/1/2/metrics/step/loss")
+    for name in (*wanted, "wandb/debug.log", "wandb/offline-run-1/files/requirements.txt", "own/mlruns"):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(b"x")
+    work = Results(context)
+    work.follow("first", 2, 1)
+    work.upload_event_files()
+    assert uploaded(account) == dict.fromkeys(wanted, b"x")
+
+
 def test_a_large_event_file_is_uploaded_at_the_end_only(
     account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

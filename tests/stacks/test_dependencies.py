@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from stacks.__main__ import main
-from stacks.artifacts.wheelhouse.dependencies import Dependencies, dependencies_of
+from stacks.artifacts.wheelhouse.dependencies import Dependencies, dependencies_of, tracker_problems
 from stacks.artifacts.wheelhouse.imports import distribution_of, imports_of
+from stacks.config import DeploymentConfig
 from stacks.loading import read
 
 CODE = """
@@ -52,11 +53,15 @@ def code(tmp_path: Path) -> Path:
     return folder
 
 
-def dependencies(folder: Path, configured: Any = "auto", prepare: Any = None, **config: Any) -> Dependencies:
+def deployment(folder: Path, configured: Any = "auto", prepare: Any = None, **config: Any) -> DeploymentConfig:
     file = folder.parent / "x.yaml"
     training = {"dataset": "d", "code": str(folder), "dependencies": configured, "config": config, "prepare": prepare}
     file.write_text(yaml.safe_dump({"name": "x", "capacity": {"instance_types": ["g6.xlarge"]}, "training": training}))
-    return dependencies_of(read(file))
+    return read(file)
+
+
+def dependencies(folder: Path, configured: Any = "auto", prepare: Any = None, **config: Any) -> Dependencies:
+    return dependencies_of(deployment(folder, configured, prepare, **config))
 
 
 def test_third_party_imports_have_place_and_optional_flag(code: Path) -> None:
@@ -125,6 +130,28 @@ def test_tensorboard_is_installed_if_configured(code: Path) -> None:
     assert found.requirements[0].startswith("tensorboard==")
     assert found.explanation[0][0] == "training.config.observation.tensorboard"
     assert dependencies(code, ["tensorboard>=2"], observation={"tensorboard": True}).requirements == ["tensorboard>=2"]
+
+
+@pytest.mark.parametrize(
+    ("configured", "packages", "wheelhouse", "missing"),
+    [
+        (["einops"], [], "auto", ["wandb", "mlflow"]),
+        (["wandb>=0.20", "mlflow"], [], "auto", []),
+        (["wandb", "mlflow-skinny==3"], [], "auto", []),
+        (["wandb"], ["mlflow"], "auto", []),
+        (["wandb", "mlflow"], [], "off", ["wandb", "mlflow"]),
+        ("off", ["wandb", "mlflow"], "off", []),
+    ],
+)
+def test_trackers_need_their_packages(
+    code: Path, configured: Any, packages: list[str], wheelhouse: str, missing: list[str]
+) -> None:
+    config = deployment(code, configured, observation={"wandb": True, "mlflow": True})
+    python = config.node.python.model_copy(
+        update={"packages": [*config.node.python.packages, *packages], "wheelhouse": wheelhouse}
+    )
+    config = config.model_copy(update={"node": config.node.model_copy(update={"python": python})})
+    assert [each.path.rpartition(".")[2] for each in tracker_problems(config)] == missing
 
 
 def test_tokenizing_packages_are_installed_for_the_trainers_prepare_function(code: Path) -> None:

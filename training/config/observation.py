@@ -38,6 +38,16 @@ class ObservationConfig(Section):
         description="Also write TensorBoard metrics to tensorboard/ in the run directory; requires the tensorboard "
         "package.",
     )
+    wandb: bool = Field(
+        default=False,
+        description="Also write an offline run of Weights & Biases to wandb/ in the run directory, for `wandb sync`; "
+        "requires the wandb package.",
+    )
+    mlflow: bool = Field(
+        default=False,
+        description="Also write to a file store of MLflow, mlruns/ in the run directory; requires the package "
+        "mlflow-skinny or mlflow.",
+    )
     embedded_metrics: bool = Field(
         default=False,
         description="Print metrics in CloudWatch's embedded metric format. For trainers that run outside these "

@@ -1,4 +1,4 @@
-"""Additional sinks for metric records: TensorBoard, and CloudWatch through standard output."""
+"""Additional sinks for metric records: TensorBoard, CloudWatch through standard output, and experiment trackers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from training.config.observation import ObservationConfig
 from training.errors import ConfigurationError
+from training.observe.numbers import Record, numbers_of
+from training.observe.trackers import MLflow, WeightsAndBiases
 
-Record = dict[str, Any]
-SHOWN = {"step", "validation", "checkpoint", "ranks"}
-"""Record kinds that are plotted."""
-NOT_PLOTTED = {"step", "unix_seconds", "schema_version"}
+PACKAGES = ("tensorboard", "wandb", "mlflow")
+"""Modules of the sinks, which are also the names of their settings."""
 UNITS = {"_seconds": "Seconds", "_bytes": "Bytes", "_percent": "Percent", "_per_second": "Count/Second"}
 NAMESPACE = "Trainstack"
 FLUSH_SECONDS = 15
@@ -39,13 +39,15 @@ def open_sinks(settings: ObservationConfig, run_directory: Path, rank: int) -> l
     """Open the configured sinks on rank 0.
 
     Raises:
-        ConfigurationError: TensorBoard is enabled but not installed. Raised on every rank.
+        ConfigurationError: The package of an enabled sink is not installed. Raised on every rank.
     """
-    if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
+    missing = [name for name in PACKAGES if getattr(settings, name) and importlib.util.find_spec(name) is None]
+    if missing:
         raise ConfigurationError(
             [
-                "observation.tensorboard: true: the package tensorboard is not installed; install it, or set false: "
+                f"observation.{name}: true: the package {name} is not installed; install it, or set false: "
                 "metrics.jsonl has the same numbers"
+                for name in missing
             ]
         )
     if rank != 0:
@@ -55,18 +57,11 @@ def open_sinks(settings: ObservationConfig, run_directory: Path, rank: int) -> l
         sinks.append(TensorBoard(run_directory / "tensorboard"))
     if settings.embedded_metrics:
         sinks.append(EmbeddedMetrics(sys.stdout, run_directory.name))
+    if settings.wandb:
+        sinks.append(WeightsAndBiases(run_directory))
+    if settings.mlflow:
+        sinks.append(MLflow(run_directory))
     return sinks
-
-
-def numbers_of(record: Record) -> dict[str, float]:
-    """Return a record's numbers for plotting, without the step, the time and unknown values."""
-    if record["record"] not in SHOWN:
-        return {}
-    return {
-        name: float(value)
-        for name, value in record.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and name not in NOT_PLOTTED
-    }
 
 
 class TensorBoard:

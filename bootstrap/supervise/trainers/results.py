@@ -2,7 +2,7 @@
 
 After a generation ends with any outcome, its run directory (the trainers' working directory) is uploaded to
 `runs/<fleet>/<run>/results/`. The smallest files are uploaded first, up to a limit, while the next generation starts.
-TensorBoard's event files are also uploaded while the generation trains.
+The files of TensorBoard, Weights & Biases and MLflow are also uploaded while the generation trains.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from boto3.exceptions import Boto3Error
 
 from bootstrap.aws import AWS_ERRORS
 from bootstrap.context import Context
-from bootstrap.documents.object_keys import is_event_file, results_prefix
+from bootstrap.documents.object_keys import is_tracking_file, results_prefix
 from bootstrap.errors import BootstrapError
 from bootstrap.events.schema import ResultsUploaded
 
@@ -59,7 +59,7 @@ class Results:
         self._training = _Part(run, generation, rank)
 
     def upload_event_files(self) -> None:
-        """Upload the event files of the current generation that have changed since the last call.
+        """Upload the event and tracking files of the current generation that have changed since the last call.
 
         Raises:
             BootstrapError: S3 rejected an upload.
@@ -72,7 +72,8 @@ class Results:
             changed: dict[Path, tuple[int, int]] = {}
             for path, status in _files(directory):
                 version = (status.st_size, status.st_mtime_ns)
-                is_wanted = is_event_file(path.name) and 0 < status.st_size <= EVENT_FILE_LIMIT_BYTES
+                is_growing = is_tracking_file(path.relative_to(directory).as_posix())
+                is_wanted = is_growing and 0 < status.st_size <= EVENT_FILE_LIMIT_BYTES
                 if is_wanted and self._sent.get(path) != version:
                     changed[path] = version
             if not changed:

@@ -19,6 +19,8 @@ REQUIREMENTS = "requirements.txt"
 KEY = "training.dependencies"
 TOKENIZING = ("pyarrow", "tiktoken", "tokenizers")
 """Modules that the trainer's data preparation functions import."""
+TRACKERS = {"wandb": ("wandb",), "mlflow": ("mlflow-skinny", "mlflow")}
+"""Modules of experiment trackers, which are also the names of their settings, and the distributions that have them."""
 
 MODEL_FOLDERS = ("safetensors", "tokenizers")
 """Modules with which the trainer reads a model folder in Hugging Face's layout."""
@@ -63,6 +65,26 @@ def dependencies_of(config: DeploymentConfig) -> Dependencies:
     result.requirements.sort()
     result.image.sort()
     return result
+
+
+def tracker_problems(config: DeploymentConfig) -> list[Problem]:
+    """Return a problem for each experiment tracker whose package nodes would not have."""
+    observation, python = config.training.config.observation, config.node.python
+    wanted = [name for name in TRACKERS if getattr(observation, name) and name not in python.packages]
+    if not wanted:
+        return []
+    listed = set() if python.wheelhouse == "off" else set(_names(dependencies_of(config).requirements))
+    remedy = "add {0} to training.dependencies, or {1} to node.python.packages if the image contains it"
+    return [
+        Problem(
+            f"training.config.observation.{name}",
+            "true",
+            f"requires the package {TRACKERS[name][0]}, which nodes do not install",
+            remedy.format(TRACKERS[name][0], name),
+        )
+        for name in wanted
+        if not listed & set(TRACKERS[name])
+    ]
 
 
 def _add_tested(result: Dependencies, names: Sequence[str], source: str) -> None:
