@@ -60,7 +60,7 @@ demo: install ## deploy to the embedded cloud, train, lose a node, resume and wr
 test: install ## run the tests
 	python -m pytest -n 4 --dist loadgroup -m "not root and not flow and not deploy and not slow"
 
-test-slow: install build/parity-venv/.installed build/kubernetes-venv/.installed ## run the slow tests, which cover the same ground as demo, test-flow and chaos
+test-slow: install build/parity-venv/.installed build/kubernetes-venv/.installed build/trackers-venv/.installed ## run the slow tests, which cover the same ground as demo, test-flow and chaos
 	python -m pytest -n 2 --dist loadgroup -m "slow and not root and not flow and not deploy"
 
 test-flow: install ## test a deployment from diff through an interruption to destroy, and check that every permission is used (needs an idle machine)
@@ -133,6 +133,12 @@ build/parity-venv/.installed: policy/requirements-parity.lock $(VENV)/.installed
 	@# The environment uses the project's torch, so that all trainers run the same kernels.
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(build/parity-venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
 	build/parity-venv/bin/python -m $(PIP) --requirement $<
+	touch $@
+
+build/trackers-venv/.installed: policy/requirements-trackers.lock $(VENV)/.installed
+	test -x build/trackers-venv/bin/python || $(PYTHON) -m venv build/trackers-venv
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(build/trackers-venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	build/trackers-venv/bin/python -m $(PIP) --requirement $<
 	touch $@
 
 build/kubernetes-venv/.installed: policy/requirements-kubernetes.lock
@@ -210,7 +216,7 @@ LOCK := build/lock-venv/bin/uv pip compile --quiet --universal --generate-hashes
 
 lock: build/lock-venv/.installed ## write the hashes of requirements*.txt for all platforms: *.lock
 	$(LOCK) --python-version 3.11 $(foreach name,$(shell sed -n 's/==.*//p' requirements-cuda.txt),--no-emit-package $(name)) requirements.txt --output-file requirements.lock
-	for name in requirements-cuda policy/requirements-checkov policy/requirements-image policy/requirements-kubernetes policy/requirements-parity; do \
+	for name in requirements-cuda policy/requirements-checkov policy/requirements-image policy/requirements-kubernetes policy/requirements-parity policy/requirements-trackers; do \
 	    $(LOCK) --python-version 3.11.5 --no-deps $$name.txt --output-file $$name.lock || exit 1; \
 	done
 
@@ -219,7 +225,7 @@ bundle: install ## lock and build the wheels that nodes install [CONFIG=config/x
 
 synth: install ## synthesize the templates [CONFIG=config/x.yaml]
 	python -m stacks bundle $(CONFIG) --locked
-	$(CDK) synth $(STACKS) --quiet -c config=$(CONFIG)
+	$(CDK) synth $(filter-out --all,$(STACKS)) --quiet -c config=$(CONFIG)
 
 diff: install ## explain the effects of a deploy [CONFIG=...] [AGAINST=deployed|REVISION|FOLDER]
 	python -m stacks bundle $(CONFIG) --locked
@@ -228,7 +234,7 @@ diff: install ## explain the effects of a deploy [CONFIG=...] [AGAINST=deployed|
 
 cdk-diff: install ## show the CDK's raw template diff [CONFIG=...] [STACKS=TrainingStack]
 	python -m stacks bundle $(CONFIG) --locked
-	$(CDK) diff $(STACKS) -c config=$(CONFIG)
+	$(CDK) diff $(filter-out --all,$(STACKS)) -c config=$(CONFIG)
 
 deploy: install ## review, then deploy to the AWS account that your credentials belong to [CONFIG=...] [STACKS=TrainingStack] [APPROVED=20|30|40: do not prompt]
 	python -m trainstack up $(CONFIG) $(filter-out --all,$(STACKS)) $(if $(APPROVED),--approved $(APPROVED)) --no-follow

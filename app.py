@@ -9,10 +9,15 @@ from __future__ import annotations
 import os
 import sys
 
-import aws_cdk as cdk
+# With traces, the CDK's command line prints a place in its own program above each warning. The program that evaluates
+# the constructs starts with the import. Source (2026-11):
+# https://github.com/aws/aws-cdk/blob/main/packages/aws-cdk-lib/core/lib/annotations.ts
+os.environ.setdefault("CDK_DISABLE_STACK_TRACE", "1")
 
-from stacks.deployment import synthesise
-from stacks.errors import BundleError, ConfigError
+import aws_cdk as cdk  # noqa: E402
+
+from stacks.deployment import synthesise  # noqa: E402
+from stacks.errors import BundleError, ConfigError  # noqa: E402
 
 if __name__ == "__main__":
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 from stacks.config import DeploymentConfig
@@ -21,6 +22,7 @@ from stacks.validators import (
     slurm,
     storage,
 )
+from stacks.validators.rehearsal import rehearsal
 
 FLEET_RULES = (
     *(*capacity.RULES, *market.RULES, *network.RULES, *storage.RULES),
@@ -47,5 +49,6 @@ def problems(config: DeploymentConfig) -> list[Problem]:
 
 
 def warnings(config: DeploymentConfig) -> list[Problem]:
-    """Return the warnings for a valid deployment."""
-    return [problem for problem in problems(config) if problem.severity == "warning"]
+    """Return the warnings for a valid deployment. They depend on whether calls go to an embedded cloud."""
+    found = [problem for problem in problems(config) if problem.severity == "warning"]
+    return [*found, *rehearsal(config, os.environ)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import date
 from pathlib import Path
 
@@ -116,3 +117,41 @@ def test_each_example_refers_to_the_schema(name: str) -> None:
 def test_check_names_the_checkpoint_interval(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(ROOT / "config" / "minimal.yaml")]) == 0
     assert "checkpoints: every 15 minutes or every 500 of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sections", "paths"),
+    [
+        ("", "", []),
+        ("https://ec2.us-east-1.amazonaws.com", "", []),
+        (
+            "http://127.0.0.1:4566",
+            "",
+            ["node.python.interpreter", "node.python.wheelhouse", "capacity.instance_types", "network.cidr"],
+        ),
+        (
+            "http://localhost:4566",
+            "node: {python: {interpreter: sh, wheelhouse: 'off'}}",
+            ["capacity.instance_types", "network.cidr"],
+        ),
+        (
+            "http://127.0.0.1:4566",
+            "network: {cidr: 127.64.0.0/16}\nnode: {python: {interpreter: /bin/sh, wheelhouse: 'off'}}",
+            ["capacity.instance_types"],
+        ),
+    ],
+)
+def test_a_rehearsal_names_what_its_file_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, sections: str, paths: list[str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    real = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "nvidia-smi" else real(name))
+    file = tmp_path / "x.yaml"
+    file.write_text(f"name: x\ncapacity: {{{TWO}}}\ntraining: {{dataset: d}}\n{sections}\n")
+    assert [one.path for one in warnings(load(file)) if "rehearsal" in one.remedy] == paths
+
+
+def test_the_demo_is_a_rehearsal_without_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
+    assert [one for one in warnings(load(ROOT / "config" / "demo.yaml")) if "rehearsal" in one.remedy] == []
