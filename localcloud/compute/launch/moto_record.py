@@ -74,6 +74,8 @@ class MotoRecord:
         instance._state.code = STATE_CODES[state]
         instance.state_reason.code = reason_code
         instance.state_reason.message = reason_message
+        if reason_code and state == "terminated" and instance._reason:
+            return  # the reason keeps the time at which the instance began to shut down
         if reason_code:
             stamp = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%d %H:%M:%S GMT")
             text = "User initiated" if reason_code.startswith("Client.User") else reason_code

@@ -16,7 +16,7 @@ from typing import Any
 from bootstrap.documents import Bundle, RunDocument
 from bootstrap.documents.object_keys import control_prefix
 from stacks.functions.run_controller.environment import Environment
-from stacks.functions.run_controller.events import INTERRUPTION
+from stacks.functions.run_controller.events import INTERRUPTION, STATE_CHANGE
 from stacks.functions.run_controller.fleet_clients import connect
 from stacks.functions.run_controller.handler import Controller
 from stacks.functions.run_controller.ledger.keeper import Keeper
@@ -38,6 +38,7 @@ class Plan:
         work_hours: Training time with all nodes.
         boot_seconds: Time from an instance's launch to its readiness.
         save_seconds: Training time between two saves.
+        limit_usd: The run's limit of costs.
     """
 
     nodes: int = 2
@@ -46,19 +47,28 @@ class Plan:
     boot_seconds: float = 300.0
     save_seconds: float = 600.0
     tick_seconds: float = 60.0
+    limit_usd: float | None = None
 
 
 class Bus:
-    """Adds the cloud's time to each event that the embedded cloud publishes."""
+    """Adds the cloud's time to each event that the embedded cloud publishes.
+
+    Attributes:
+        ended: The time at which each instance began to shut down. AWS does not bill an instance in this state. Source
+            (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.ended: dict[str, float] = {}
         self._events: list[dict[str, Any]] = []
 
     def publish(
         self, source: str, detail_type: str, detail: Mapping[str, Any], resources: list[str] | None = None
     ) -> None:
         """Keep an event until the controller's next step."""
+        if detail_type == STATE_CHANGE and detail["state"] == "shutting-down":
+            self.ended.setdefault(detail["instance-id"], self._clock())
         self._events.append(event(detail_type, dict(detail), self._clock()))
 
     def take(self) -> list[dict[str, Any]]:
@@ -88,6 +98,7 @@ class ControlledRun:
         self.prices: dict[str, list[tuple[float, float]]] = {zone: [] for zone in self.zones}
         self.lines: list[dict[str, Any]] = []
         self._noticed: dict[str, float] = {}
+        self.was_noticed: set[str] = set()
         self._seen: dict[str, Any] = {}
         self._trained_by: tuple[str, ...] = ()
         self._subnets = {zone: cloud.subnets[number] for number, zone in enumerate(self.zones)}
@@ -143,7 +154,7 @@ class ControlledRun:
                 "BOOT_TIMEOUT_SECONDS": "1800",
                 "CHOOSE": "cost",
                 "PLACES": json.dumps({"region": region, "instance_types": [KIND], "zones": self.zones}),
-                "LIMIT_USD": "",
+                "LIMIT_USD": "" if self.plan.limit_usd is None else str(self.plan.limit_usd),
                 "LIMIT_RUN_HOURS": "",
                 "DEADLINE_HOURS": "" if deadline is None else str(deadline),
                 "ON_DEADLINE_MISS": "on_demand",
@@ -152,29 +163,25 @@ class ControlledRun:
             }
         )
 
-    def controller(self, s3: Any = None) -> Controller:
-        """Return a new controller, as a new invocation of the function creates it."""
-        environment, client = self.environment, self.cloud.client
+    def controller(self, client: Callable[[str], Any] | None = None) -> Controller:
+        """Return a new controller, as a new invocation of the function creates it. `client`: its boto3 clients."""
+        environment, client = self.environment, client or self.cloud.client
+        ledger = Keeper(
+            self.name,
+            environment.fleet,
+            environment.on_demand_prices,
+            s3=client("s3"),
+            bucket=self.bucket,
+            client=client,
+        )
         return Controller(
             environment,
             fleet=connect(environment.fleet, client),
             ssm=client("ssm"),
-            s3=s3 or self.s3,
-            ledger=self.keeper(s3),
+            s3=client("s3"),
+            ledger=ledger,
             prices=SpotPrices(environment.settings, client),
             scores=PlacementScores(environment.settings, client),
-        )
-
-    def keeper(self, s3: Any = None) -> Keeper:
-        """Return the keeper of the ledger."""
-        environment = self.environment
-        return Keeper(
-            self.name,
-            environment.fleet,
-            environment.on_demand_prices,
-            s3=s3 or self.s3,
-            bucket=self.bucket,
-            client=self.cloud.client,
         )
 
     @property
@@ -200,6 +207,7 @@ class ControlledRun:
         if instance_id not in self._noticed:
             now = self.cloud.now()
             self._noticed[instance_id] = now
+            self.was_noticed.add(instance_id)
             self.bus._events.append(event(INTERRUPTION, {"instance-id": instance_id}, now))
 
     def kill(self, instance_id: str) -> None:
@@ -217,8 +225,8 @@ class ControlledRun:
                 self._seen[one.id] = one
         return list(self._seen.values())
 
-    def tick(self, step: Callable[[list[dict[str, Any]]], dict[str, Any]] | None) -> None:
-        """Advance the time, let EC2 and the trainers act, and take a control step, unless the controller is down."""
+    def tick(self, step: Callable[[list[dict[str, Any]]], dict[str, Any] | None]) -> None:
+        """Advance the time, let EC2 and the trainers act, and take a control step, which may return no line."""
         self.cloud.advance(self.plan.tick_seconds)
         now = self.cloud.now()
         for instance_id, noticed in list(self._noticed.items()):
@@ -228,9 +236,10 @@ class ControlledRun:
                     self.kill(instance_id)
         self._settle()
         self._train(now)
-        if step is not None:
-            self.lines.append(step(self.bus.take()))
-            self._settle()
+        line = step(self.bus.take())
+        if line is not None:
+            self.lines.append(line)
+        self._settle()
 
     def _settle(self) -> None:
         """Wait until each group has its desired size, or waits to repeat a rejected launch."""
@@ -282,9 +291,14 @@ class ControlledRun:
         }  # fmt: skip
         self.s3.put_object(Bucket=self.bucket, Key=f"{prefix}status.json", Body=json.dumps(status).encode())
         if self.trained >= STEPS_TOTAL:
-            self.finished_at = now
-            outcome = {"run": "run-1", "run_digest": self.digest, "outcome": "finished", "step": STEPS_TOTAL}
-            self.s3.put_object(Bucket=self.bucket, Key=f"{prefix}outcome.json", Body=json.dumps(outcome).encode())
+            self.end()
+
+    def end(self) -> None:
+        """Record the end of the run, as its nodes do."""
+        self.finished_at = self.cloud.now()
+        outcome = {"run": "run-1", "run_digest": self.digest, "outcome": "finished", "step": STEPS_TOTAL}
+        key = f"{control_prefix(self.name, 'run-1')}outcome.json"
+        self.s3.put_object(Bucket=self.bucket, Key=key, Body=json.dumps(outcome).encode())
 
     def bill(self) -> float:
         """Return AWS's charge for all instances, according to its rules: see `ledger/machines.py` for their sources."""
@@ -292,6 +306,7 @@ class ControlledRun:
 
     def _bill(self, one: Any) -> float:
         end = self.cloud.now() if one.ended_unix_seconds is None else one.ended_unix_seconds
+        end = min(end, self.bus.ended.get(one.id, end))
         start, left, usd = one.launched_unix_seconds, max(end - one.launched_unix_seconds, 60.0), 0.0
         if one.market == "spot" and self._is_reclaimed(one) and end - start < HOUR:
             return 0.0
