@@ -159,7 +159,7 @@ def deploy(cloud: LocalCloud) -> None:
 
 
 def count_calls(cloud: LocalCloud) -> int:
-    """Return the number of API calls that one status makes."""
+    """Return the number of API calls that one `status` command makes."""
     calls: list[str] = []
 
     @cache

@@ -47,7 +47,7 @@ class Limit:
             yield number
 
     def seconds_of(self, work: Callable[[], object]) -> list[float]:
-        """Return the seconds of each round, except the first."""
+        """Return the duration of each round except the first, in seconds."""
         return [_timed(work) for _ in self.numbers()][1:]
 
 

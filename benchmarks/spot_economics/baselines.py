@@ -25,7 +25,7 @@ class _Base:
         self.lost: Place | None = None
 
     def interrupted(self, place: Place, hours: float) -> None:
-        """Record the place of the latest interruption."""
+        """Record where the latest interruption occurred."""
         self.lost = place
 
     def is_critical(self, view: View) -> bool:

@@ -44,8 +44,8 @@ class SuperviseTimings:
     def doubt_seconds(self) -> float:
         """Return the time without a heartbeat after which a peer that does not respond to pings is lost.
 
-        The time is three tenths of the timeout, but long enough for a heartbeat that is a quarter of its interval late,
-        and for a short stall. Both signals, which use different paths, must be missing for this time.
+        This is three tenths of the timeout, or longer if needed to allow for a short stall, and for a heartbeat that
+        arrives late by a quarter of its interval. Both signals, which use different paths, must be missing for this time.
         """
         doubt_seconds = max(0.3 * self.heartbeat_timeout_seconds, 1.25 * self.heartbeat_seconds, SHORTEST_DOUBT_SECONDS)
         return min(doubt_seconds, self.heartbeat_timeout_seconds)

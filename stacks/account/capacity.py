@@ -1,4 +1,4 @@
-"""Capacity checks for an account: quotas, offerings, reservation and spot placement score."""
+"""Capacity checks for an account: quotas, offerings, reservations and spot placement scores."""
 
 from __future__ import annotations
 

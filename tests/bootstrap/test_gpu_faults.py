@@ -1,4 +1,4 @@
-"""A GPU that fails during training, detected from the kernel log or from nvidia-smi alone."""
+"""A GPU that fails during training, detected from the kernel log, or only from nvidia-smi."""
 
 from __future__ import annotations
 

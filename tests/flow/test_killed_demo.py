@@ -69,7 +69,7 @@ def _titles(pid: int) -> set[str]:
 
 
 def _command_lines(pid: int) -> list[str]:
-    """Return the command lines of the live children. A child can exit while its command line is read."""
+    """Return the command lines of the live children. A child can exit while its command line is being read."""
     lines = []
     for child in psutil.Process(pid).children():
         with contextlib.suppress(psutil.Error):

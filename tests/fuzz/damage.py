@@ -1,4 +1,4 @@
-"""Damages valid input: bytes, JSON values, and lines of YAML."""
+"""Corrupts valid input: bytes, JSON values, and lines of YAML."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_sigterm_loses_no_step_and_the_replacement_continues(cluster: Cluster) -
 
 
 def test_sigkill_loses_the_steps_since_the_last_checkpoint(cluster: Cluster) -> None:
-    cluster.run(training={"steps": 200, "step_seconds": 0.02, "save_every": 10})
+    cluster.run(training={"steps": 600, "step_seconds": 0.02, "save_every": 10})
     kubelet = cluster.kubelet
     survivor, killed = kubelet.start(0), kubelet.start(1)
     kubelet.wait(lambda: cluster.steps_done() > 25, "steps")

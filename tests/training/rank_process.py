@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -82,13 +83,17 @@ def run_rank_that_dies(arguments: list[str], environment: dict[str, str], stderr
 
 
 def run_rank_that_dies_priming(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
-    """Run a trainer process that dies while the ranks that it joins prime."""
+    """Run a trainer process that primes when it starts, and dies while the ranks that it joins prime."""
     from training.process.replication import Replica
 
-    def prime(*values: Any) -> None:
-        os._exit(9)
+    prime, calls = Replica.prime, itertools.count()
 
-    setattr(Replica, "prime", prime)  # noqa: B010
+    def prime_once(*values: Any) -> Any:
+        if next(calls):
+            os._exit(9)
+        return prime(*values)
+
+    setattr(Replica, "prime", prime_once)  # noqa: B010
     run_rank(arguments, environment, stderr)
 
 

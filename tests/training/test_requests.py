@@ -1,4 +1,4 @@
-"""Stop and save requests, and all outcomes, with real processes."""
+"""Requests to stop and to save, and all outcomes, with real processes."""
 
 from __future__ import annotations
 

@@ -59,6 +59,7 @@ def run_of(gang: Gang, dataset: Path, micro_batch_size: int) -> Any:
         replica=Replica(model, gang, config.parallel),
         micro_batch_size=micro_batch_size,
         is_gated=False,
+        buffers=None,
         precision=Precision("fp32", "cpu"),
         train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, CPU, 8),
     )

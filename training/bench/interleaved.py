@@ -30,7 +30,7 @@ NEVER_STEPS = 1_000_000_000
 
 @contextmanager
 def open_loop(config: TrainingConfig, vocabulary_size: int, folder: Path) -> Iterator[Loop]:
-    """Open a single-process training loop on synthetic tokens, with every component of a real run.
+    """Set up a single-process training loop on synthetic tokens, with every component of a real run.
 
     Args:
         config: training config; its intervals determine whether the run saves and validates.

@@ -168,7 +168,7 @@ def has_failed(situation: Situation, since_unix_seconds: float) -> bool:
 
 
 def abandoned(situation: Situation, state: ControllerState) -> ControllerState:
-    """Return the state with a refusal of the current place if the abandoned attempt used spot capacity."""
+    """If the abandoned attempt used spot capacity, record in the state that the current place has refused it."""
     return state if situation.fleet.on_demand else refused(situation, state)
 
 

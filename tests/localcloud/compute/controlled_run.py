@@ -51,7 +51,7 @@ class Plan:
 
 
 class Bus:
-    """Adds the cloud's time to each event that the embedded cloud publishes.
+    """Adds a timestamp from the embedded cloud's clock to each event that it publishes.
 
     Attributes:
         ended: The time at which each instance began to shut down. AWS does not bill an instance in this state. Source

@@ -47,7 +47,7 @@ def events(run_name: str = RUN.run) -> list[dict[str, Any]]:
             event["record"]["unix_seconds"] += shift
         if event["event"] == "interruption_notice":
             event["reclaim_unix_seconds"] += shift
-    started = {"event": "supervisor_started", "schema_version": 2, "market": "spot", "instance_type": "c7i.xlarge"}
+    started = {"event": "supervisor_started", "schema_version": 2, "market": "spot", "instance_type": "c7i.2xlarge"}
     first = {event["instance_id"]: event["unix_seconds"] for event in reversed(found)}
     found += [
         {**started, "unix_seconds": at + 1.0, "instance_id": name, "availability_zone": "us-east-1a"}

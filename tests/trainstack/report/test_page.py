@@ -1,4 +1,4 @@
-"""The HTML page: a single well-formed file with all figures, and the data of its charts."""
+"""The HTML page: a single well-formed file that contains all figures and the chart data."""
 
 from __future__ import annotations
 
