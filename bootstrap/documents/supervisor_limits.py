@@ -45,7 +45,8 @@ class SuperviseTimings:
         """Return the time without a heartbeat after which a peer that does not respond to pings is lost.
 
         This is three tenths of the timeout, or longer if needed to allow for a short stall, and for a heartbeat that
-        arrives late by a quarter of its interval. Both signals, which use different paths, must be missing for this time.
+        arrives late by a quarter of its interval. Both signals, which use different paths, must be missing for this
+        time.
         """
         doubt_seconds = max(0.3 * self.heartbeat_timeout_seconds, 1.25 * self.heartbeat_seconds, SHORTEST_DOUBT_SECONDS)
         return min(doubt_seconds, self.heartbeat_timeout_seconds)

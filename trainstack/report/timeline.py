@@ -63,9 +63,9 @@ def records_of(events: Sequence[Record], live: Collection[str]) -> Iterator[dict
 def events_of_run(events: Sequence[Record], run: str) -> list[Record]:
     """Return the events of one run, from the sorted events of a deployment.
 
-    A node can train several runs after each other. Events that precede its first generation,
-    such as boot events, belong to the same run as that generation. The events of nodes that never joined a generation belong to the run if they
-    are between its first and its last generation.
+    A node can train several runs after each other. Events that precede its first generation, such as boot events,
+    belong to the same run as that generation. The events of nodes that never joined a generation belong to the run if
+    they are between its first and its last generation.
     """
     generations = [event for event in events if event.get("event") == "generation_started"]
     times = [float(event["unix_seconds"]) for event in generations if event.get("run") == run]
