@@ -24,7 +24,7 @@ from benchmarks.chaos.metrics import read_records
 from training.process.children import STOP_SIGNALS
 
 if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerProcess
+    from multiprocessing.context import ForkServerContext, ForkServerProcess
     from multiprocessing.sharedctypes import Synchronized
 
 PRELOADED = [
@@ -151,20 +151,28 @@ class Gang:
             process.join()
 
 
+def start_forkserver() -> ForkServerContext:
+    """Start the process that imports the modules, and from which ranks are forked; return its context.
+
+    Keep signals blocked until a rank has installed its handlers, which unblocks them. An early signal would kill the
+    rank, and there is no supervisor to terminate the others.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    resource_tracker.ensure_running()  # otherwise the next call starts it and unblocks the signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return context
+
+
 class WarmParent:
     """Forks gangs from a process with preloaded modules."""
 
     def __init__(self, root: Path, dataset: Path) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOADED)
-        # Keep signals blocked until a rank has installed its handlers, which unblocks them. An early signal would kill
-        # the rank, and there is no supervisor to terminate the others.
-        resource_tracker.ensure_running()  # otherwise the next call starts it and unblocks the signals
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._context = start_forkserver()
         self._root = root
         self._dataset = dataset
         self._gangs: list[Gang] = []

@@ -71,6 +71,7 @@ class WarmStarts:
         kind = _kind(run)
         if not self._standby.needs(kind):
             return
+        # The standby's environment does not depend on its generation, which has not been elected yet.
         placeholder = GenerationRecord(
             0, run.digest(), (), self._identity.private_address, 0, self._identity.instance_id
         )

@@ -14,6 +14,7 @@ from stacks.capacity.efa_layouts import PLAIN, Layout, efa_layout
 from stacks.config import DeploymentConfig
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS, SPOT_ROLE, LinkedRole
 from stacks.functions.run_controller.fleet_clients.auto_scaling_group import ON_DEMAND_SUFFIX
+from stacks.functions.run_controller.market.moving import may_move
 
 RESERVED_MARKETS = ("reserved", "capacity_block", "interruptible_reservation")
 """Markets whose instances all run in the capacity reservation that `capacity.reservation` names."""
@@ -93,13 +94,8 @@ def one_zone_at_a_time(config: DeploymentConfig) -> bool:
 
 
 def moves_nodes(config: DeploymentConfig) -> bool:
-    """Return True if the run controller may move running nodes to a cheaper zone.
-
-    Auto Scaling groups have a terminating hook, which gives the nodes the time to save. A node on demand would pay for
-    a restart without a saving.
-    """
-    capacity = config.capacity
-    return capacity.choose == "cost" and capacity.backend == "auto_scaling_group" and on_demand_base(config) == 0
+    """Return True if the run controller may move running nodes to a cheaper zone."""
+    return may_move(config.capacity.choose, config.capacity.backend, on_demand_base(config))
 
 
 def group_names(config: DeploymentConfig) -> list[str]:

@@ -94,7 +94,7 @@ class UserProject:
         while not (value := found()):
             why = f"waited {DEADLINE_SECONDS} s for {what}"
             assert time.monotonic() < deadline, f"{why}: {self.call('why', self.name)}"
-            time.sleep(1.0)
+            time.sleep(1.0)  # polling: each look is a command of the user
         return value
 
     def bootstrap(self) -> None:

@@ -32,7 +32,7 @@ class Slow(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:  # noqa: N802
         self.calls.append(self.path)
-        time.sleep(ANSWER_SECONDS)
+        time.sleep(ANSWER_SECONDS)  # the slow service that the commands wait for
         self.send_response(403)
         self.send_header("Content-Length", str(len(REFUSAL)))
         self.end_headers()

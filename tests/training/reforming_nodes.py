@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from bootstrap.supervise.membership.records import GenerationRecord, Member
+from bootstrap.supervise.trainers.trainer import handover_text
 from tests.training.conftest import TINY, Gangs, Trained, free_port
 from tests.training.rank_process import RANKS
 from tests.training.test_bit_equal_resume import assert_same_end
@@ -76,20 +78,13 @@ class Nodes:
     ) -> int:
         """Hand a generation to these nodes; return the port of its store."""
         port = port or free_port()
+        nodes = tuple(Member(name, "127.0.0.1") for name in members)
+        survivors = len(members) if survivors is None else survivors
+        record = GenerationRecord(generation, "", nodes, "127.0.0.1", port, members[0], survivors, planned)
         for name in to:
-            document = {
-                "schema_version": 1,
-                "generation": generation,
-                "nodes": len(members),
-                "node_rank": members.index(name) if name in members else None,
-                "survivors": len(members) if survivors is None else survivors,
-                "planned": planned,
-                "master_address": "127.0.0.1",
-                "master_port": port,
-            }
             path = self.root / name / "generation.json.new"
             path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(document))
+            path.write_text(handover_text(record, record.rank_of(name)))
             path.rename(self.root / name / "generation.json")
         return port
 

@@ -7,18 +7,15 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from tests.training.fake_run import SHAPE, fake_run
 from training.checkpoint.state.generators import seed_random_state
 from training.checkpoint.state.training_state import TrainingState
 from training.config import ModelShape, TrainingConfig
-from training.data.batches import TrainBatches
-from training.data.dataset import open_dataset
-from training.data.samples import Windows
 from training.errors import ConfigurationError
 from training.loop.interruption import Interruption
 from training.loop.lr_schedule import learning_rate
@@ -29,10 +26,8 @@ from training.models.gpt import GPT
 from training.observe.metrics import MetricsFile
 from training.process.distributed import Gang, join_gang
 from training.process.precision import Precision, choose_precision
-from training.process.replication import Replica
 from training.process.stopwatch import PHASES, Laps
 
-SHAPE = ModelShape(num_hidden_layers=2, num_attention_heads=2, hidden_size=32, sequence_length=32)
 CPU = torch.device("cpu")
 
 
@@ -45,24 +40,9 @@ def alone() -> Iterator[Gang]:
 
 def run_of(gang: Gang, dataset: Path, micro_batch_size: int) -> Any:
     torch.manual_seed(0)
-    config = TrainingConfig.model_validate(
-        {"global_batch_size": 8, "micro_batch_size": micro_batch_size, "model": SHAPE._asdict()}
-    )
     model = GPT(SHAPE, 300)
-    state = TrainingState(model, build_optimizer(model, config.optimizer), Precision("fp32", "cpu").scaler())
-    return SimpleNamespace(
-        config=config,
-        gang=gang,
-        state=state,
-        model=model,
-        parameters=list(model.parameters()),
-        replica=Replica(model, gang, config.parallel),
-        micro_batch_size=micro_batch_size,
-        is_gated=False,
-        buffers=None,
-        precision=Precision("fp32", "cpu"),
-        train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, CPU, 8),
-    )
+    optimizer = build_optimizer(model, TrainingConfig().optimizer)
+    return fake_run(gang, dataset, TrainingState(model, optimizer, Precision("fp32", "cpu").scaler()), micro_batch_size)
 
 
 def test_accumulation_changes_only_the_order_of_additions(alone: Gang, tiny_dataset: Path) -> None:

@@ -39,7 +39,7 @@ def wait_for_file(sink: Sink, folder: Path, common: dict[str, Any]) -> int:
     deadline = time.monotonic() + WAIT_SECONDS
     while (written := tracking_bytes(folder)) < 1000 and time.monotonic() < deadline:
         sink.take({"record": "ranks", "step": 3, "slowest_over_median": 1.5, **common})
-        time.sleep(0.01)
+        time.sleep(0.01)  # polling: the library's process writes the files
     return written
 
 

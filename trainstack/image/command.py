@@ -64,6 +64,7 @@ def build(
 ) -> None:
     """Build the locked image with docker buildx or buildah. Equal inputs make an image with an equal digest."""
     from trainstack.image.builder import Build, Builder, find_builder
+    from trainstack.image.lock import section_of
     from trainstack.image.recipe import TARGETS, recipe_of
 
     if target not in TARGETS:
@@ -71,8 +72,8 @@ def build(
     if pip_config is not None and not pip_config.is_file():
         raise CommandError(INVALID, f"--pip-config: {str(pip_config)!r}: does not exist; correct it")
     config = load(file, warn=False)
-    recipe = recipe_of(config, file)
-    if push and (config.image is None or config.image.repository is None):
+    section, recipe = section_of(config, file), recipe_of(config, file)
+    if push and section.repository is None:
         raise CommandError(INVALID, f"{file}: image.repository: None: --push needs a repository; set it")
     _refuse_secrets(recipe, file)
     folder = FOLDER / config.name
@@ -88,7 +89,7 @@ def build(
         print("\n".join(f"# {shlex.join(command)}" for command in builder.commands(made)))
         return
     builder = find_builder()
-    _prepare(recipe, folder, config.image.python if config.image is not None else "")
+    _prepare(recipe, folder, section.python)
     image_id = builder.run(made)
     answer = {"reference": made.reference, "image_id": image_id, "sbom": str(folder / "sbom.cdx.json")}
     print(json.dumps(answer) if as_json else f"{made.reference}: built{' and pushed' if push else ''}  {image_id}")

@@ -43,10 +43,10 @@ def _settings(about: Record) -> str:
         if name in MAIN_SETTINGS or any(name.startswith(prefix) for prefix in MAIN_SECTIONS)
     }
     rows = [(name, code(_value(value))) for name, value in main.items()]
-    nodes = f"{plural(about['nodes'], 'node')}, {plural(about['processes_per_node'], 'process')} each"
+    nodes = f"{plural(about['nodes'], 'node')}, {plural(about['processes_per_node'], 'process', 'es')} each"
     others = [(name, code(_value(value))) for name, value in given.items() if name not in main]
     more = details(f"{len(others)} other settings", facts(others)) if others else ""
-    return section("Hyperparameters", nodes.replace("processs", "processes") + ".", facts(rows) + more)
+    return section("Hyperparameters", f"{nodes}.", facts(rows) + more)
 
 
 def _origin(about: Record) -> str:

@@ -53,9 +53,9 @@ def percent(share: float | None) -> str:
     return MISSING if share is None else f"{share * 100:.0f}\u2009%"
 
 
-def plural(number: int, noun: str) -> str:
-    """Return a number with its noun, such as 1 interruption or 2 interruptions."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def plural(number: int, noun: str, ending: str = "s") -> str:
+    """Return a number with its noun, such as 1 interruption or 2 interruptions; `ending` makes the plural."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
 
 
 def short_id(instance_id: str) -> str:

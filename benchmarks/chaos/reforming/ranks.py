@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -13,14 +12,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.boot.network import Network, inside
 from benchmarks.chaos.metrics import read_records
-from benchmarks.chaos.ranks import PRELOADED
-from training.process.children import STOP_SIGNALS
+from benchmarks.chaos.ranks import start_forkserver
+from bootstrap.supervise.membership.records import GenerationRecord, Member
+from bootstrap.supervise.trainers.trainer import handover_text
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -129,14 +128,7 @@ class Nodes:
     def __init__(
         self, root: Path, dataset: Path, config: Mapping[str, Any], network: Network | None, places: int
     ) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOADED)
-        resource_tracker.ensure_running()  # otherwise the next call starts it and unblocks the signals
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._context = start_forkserver()
         root.mkdir()
         self._root, self._dataset, self._config, self._network = root, dataset, config, network
         self._free: list[Place] = []
@@ -198,19 +190,12 @@ class Nodes:
         to: Sequence[Rank],
     ) -> None:
         """Write a generation's handover for some ranks."""
+        nodes = tuple(Member(each.name, each.place.address) for each in members)
+        first = nodes[0]
+        record = GenerationRecord(generation, "", nodes, first.address, port, first.instance_id, survivors, planned)
         for rank in to:
-            document = {
-                "schema_version": 1,
-                "generation": generation,
-                "nodes": len(members),
-                "node_rank": members.index(rank) if rank in members else None,
-                "survivors": survivors,
-                "planned": planned,
-                "master_address": members[0].place.address,
-                "master_port": port,
-            }
             path = rank.directory / "generation.json.unfinished"
-            path.write_text(json.dumps(document), encoding="utf-8")
+            path.write_text(handover_text(record, record.rank_of(rank.name)), encoding="utf-8")
             path.replace(rank.directory / "generation.json")
 
     def free_port(self, place: Place | None = None) -> int:

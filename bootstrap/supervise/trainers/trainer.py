@@ -40,6 +40,22 @@ WarmStart = Callable[[Path, Path], "subprocess.Popen[bytes] | None"]
 """Starts the trainers from a standby process, given a directory and a log. Returns their guardian or None."""
 
 
+def handover_text(record: GenerationRecord, rank: int | None) -> str:
+    """Return a handover as JSON (training/process/reform/handover.py). `rank` is None if this node leaves."""
+    return json.dumps(
+        {
+            "schema_version": 1,
+            "generation": record.generation,
+            "nodes": len(record.members),
+            "node_rank": rank,
+            "survivors": record.survivors,
+            "planned": record.planned,
+            "master_address": record.master_address,
+            "master_port": record.master_port,
+        }
+    )
+
+
 class Trainer:
     """One generation's processes on this node. This class is not thread-safe."""
 
@@ -117,21 +133,11 @@ class Trainer:
 
     def hand_over(self, record: GenerationRecord, rank: int | None) -> None:
         """Request that the ranks switch to another generation in place. `rank` is None if this node leaves."""
-        text = {
-            "schema_version": 1,
-            "generation": record.generation,
-            "nodes": len(record.members),
-            "node_rank": rank,
-            "survivors": record.survivors,
-            "planned": record.planned,
-            "master_address": record.master_address,
-            "master_port": record.master_port,
-        }
         if rank is not None:
             count = len(self._ranks)
             self._pending = record.generation, tuple(range(rank * count, (rank + 1) * count))
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._system.write_atomic(self._directory / HANDOVER, json.dumps(text))
+        self._system.write_atomic(self._directory / HANDOVER, handover_text(record, rank))
 
     def formed(self) -> int | None:
         """Return the generation of the ranks, or None if one of them is not in its training loop or cannot switch.

@@ -12,6 +12,7 @@ from .deadlines.goals import Deadline
 from .events import retry_command
 from .fleet_clients import FleetIdentity
 from .ledger.machines import OnDemandPrices
+from .market.moving import may_move
 from .places import Place
 from .spending import Limits
 
@@ -60,17 +61,11 @@ class Environment:
                 places=_places(variables["PLACES"]),
                 deadline=_deadline(variables),
                 limits=Limits(_limit(variables["LIMIT_USD"]), _limit(variables["LIMIT_RUN_HOURS"])),
-                moves=_moves(variables),
+                moves=may_move(variables["CHOOSE"], variables["BACKEND"], int(variables["ON_DEMAND_BASE"])),
             ),
             deployment=variables["DEPLOYMENT"],
             on_demand_prices=OnDemandPrices(json.loads(variables["ON_DEMAND_USD_PER_HOUR"])),
         )
-
-
-def _moves(variables: Mapping[str, Any]) -> bool:
-    """Return True if running nodes may move: see `market.moving`. `stacks.capacity.plan` has the same rule."""
-    is_group, is_spot = variables["BACKEND"] == "auto_scaling_group", int(variables["ON_DEMAND_BASE"]) == 0
-    return variables["CHOOSE"] == "cost" and is_group and is_spot
 
 
 def _deadline(variables: Mapping[str, Any]) -> Deadline | None:

@@ -113,8 +113,7 @@ class Controller:
         stored = self._load_state(run, fleet, now_unix_seconds)
         spending, problem = self._spending(events, run, now_unix_seconds)
         situation = self._situation(events, now_unix_seconds, run, fleet, stored.state, stop)
-        settings = situation.settings
-        needs_prices = not fleet.instances or settings.deadline is not None or settings.moves
+        needs_prices = not fleet.instances or situation.settings.follows_progress
         usd_per_hour, prices_problem = self._prices.now(now_unix_seconds) if needs_prices else ({}, None)
         situation, scores_problem = self._scored(situation)
         decision = policy.decide(dataclasses.replace(situation, spending=spending, usd_per_hour=usd_per_hour))
@@ -192,7 +191,6 @@ class Controller:
         is_short = not is_over and run is not None and len(fleet.in_service()) < run.nodes
         is_leaving = state.outlook is not None and state.outlook.is_leaving
         settings = self._environment.settings
-        needs_progress = settings.deadline is not None or settings.moves
         since = now_unix_seconds - LAUNCH_FAILURE_SECONDS
         return policy.Situation(
             now_unix_seconds=now_unix_seconds,
@@ -208,7 +206,7 @@ class Controller:
             missing_dataset=self._missing_dataset(run) if is_short else "",
             retry_requested=retry_requested,
             stop=stop,
-            progress=self._read(run, "status.json", records.progress_of) if needs_progress else None,
+            progress=self._read(run, "status.json", records.progress_of) if settings.follows_progress else None,
         )
 
     def _parameters(self) -> tuple[policy.Run | None, str]:

@@ -67,6 +67,11 @@ class Settings:
     deadline: Deadline | None = None
     moves: bool = False
 
+    @property
+    def follows_progress(self) -> bool:
+        """True if decisions about running nodes need their reports and the current prices."""
+        return self.deadline is not None or self.moves
+
 
 @dataclass(frozen=True)
 class Run:

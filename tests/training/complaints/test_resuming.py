@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from tests.training.fake_run import SHAPE, fake_run
 from training.checkpoint import Checkpointer
 from training.checkpoint.manifest import Manifest
 from training.checkpoint.state.training_state import TrainingState
-from training.config import ModelShape, TrainingConfig
+from training.config import TrainingConfig
 from training.data.batches import TrainBatches
 from training.data.dataset import open_dataset
 from training.data.samples import Windows
@@ -23,10 +23,7 @@ from training.loop.optimizer import build_optimizer
 from training.loop.step import take_step
 from training.models.gpt import GPT
 from training.process.distributed import Gang
-from training.process.precision import Precision
-from training.process.replication import Replica
 
-SHAPE = ModelShape(num_hidden_layers=2, num_attention_heads=2, hidden_size=32, sequence_length=32)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 
 
@@ -35,24 +32,6 @@ def state_of(device: str = "cpu", scaler: torch.amp.GradScaler | None = None) ->
     model = GPT(SHAPE, 300).to(device)
     optimizer = build_optimizer(model, TrainingConfig().optimizer)
     return TrainingState(model, optimizer, scaler or torch.amp.GradScaler("cpu", enabled=False))
-
-
-def run_of(gang: Gang, dataset: Path, state: TrainingState) -> Any:
-    config = TrainingConfig.model_validate({"global_batch_size": 8, "micro_batch_size": 8, "model": SHAPE._asdict()})
-    return SimpleNamespace(
-        config=config,
-        gang=gang,
-        state=state,
-        model=state.model,
-        parameters=list(state.model.parameters()),
-        replica=Replica(state.model, gang, config.parallel),
-        micro_batch_size=8,
-        is_gated=False,
-        buffers=None,
-        precision=Precision("fp32", "cpu"),
-        writer=SimpleNamespace(before_update=lambda: None),
-        train_batches=TrainBatches(Windows(open_dataset(dataset).split("train"), 32), 1, gang.device, 8),
-    )
 
 
 def test_manifest_restores_the_gradient_scaler() -> None:
@@ -100,7 +79,7 @@ def test_skipped_step_advances_schedule_and_data_but_no_weight(alone: Gang, tiny
     in every repetition, and changes neither the weights nor the optimizer's step count.
     """
     state = state_of(scaler=torch.amp.GradScaler("cpu", init_scale=4.0))
-    run = run_of(alone, tiny_dataset, state)
+    run = fake_run(alone, tiny_dataset, state)
     take_step(run, 1e-3)
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     overflow = state.model.final_norm.weight.register_hook(lambda gradient: gradient * float("inf"))

@@ -40,7 +40,7 @@ def looked(situation: Situation, run: Run, state: ControllerState) -> Controller
         deadline_unix_seconds=deadline,
         work_hours=_work_hours(goal, run, report, before, is_fresh=is_fresh),
         remaining_hours=(deadline - now) / HOUR,
-        step_seconds=_step_seconds(report, before, run),
+        step_seconds=step_seconds(report, before, run),
         restart_hours=goal.restart_hours if before is None else before.restart_hours,
         has_restarted=before is not None and before.has_restarted,
         restart_since_unix_seconds=None if before is None else before.restart_since_unix_seconds,
@@ -82,11 +82,11 @@ def _work_hours(goal: Deadline, run: Run, report: Progress | None, before: Outlo
     if report is None:
         return goal.training_hours
     done = report.step if is_fresh else report.checkpoint_step
-    seconds = _step_seconds(report, before, run) or goal.training_hours * HOUR / report.steps_total
+    seconds = step_seconds(report, before, run) or goal.training_hours * HOUR / report.steps_total
     return max(0, report.steps_total - done) * seconds / HOUR
 
 
-def _step_seconds(report: Progress | None, before: Outlook | None, run: Run) -> float | None:
+def step_seconds(report: Progress | None, before: Outlook | None, run: Run) -> float | None:
     """Return the average time per step with all nodes. A smaller gang is slower in proportion to its size."""
     known = None if before is None else before.step_seconds
     if report is None or report.step_seconds is None:

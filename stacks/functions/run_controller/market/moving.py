@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 from .. import placement, replacement, zone_choice
 from ..deadlines.goals import FRESH_SECONDS, RESTART_HOURS
-from ..deadlines.planning import PERIOD_HOURS, spot_offers
-from ..placement import Estimate, Task
+from ..deadlines.planning import PERIOD_HOURS, spot_offers, step_seconds
+from ..fleet_back_ends import BACK_ENDS, Backend
+from ..placement import Choose, Estimate, Task
 from ..places import HOUR, Place
 from ..situation import Action, ControllerState, Decision, Resize, Run, Situation
 
@@ -28,6 +29,14 @@ class Move:
     subnet: str
     ranking: tuple[Estimate, ...]
     reason: str
+
+
+def may_move(choose: Choose, backend: Backend, on_demand_base: int) -> bool:
+    """Return True if a deployment's running nodes may move to a cheaper zone.
+
+    A terminating hook gives the nodes the time to save. An On-Demand node would pay for a restart without a saving.
+    """
+    return choose == "cost" and BACK_ENDS[backend].has_lifecycle_hooks and on_demand_base == 0
 
 
 def wanted(situation: Situation, run: Run, state: ControllerState) -> Move | None:
@@ -96,7 +105,5 @@ def _work_hours(situation: Situation, run: Run, state: ControllerState) -> float
     if state.outlook is not None:
         return state.outlook.work_hours
     report = situation.progress
-    if report is None or report.step_seconds is None:
-        return 0.0
-    seconds = report.step_seconds * min(1.0, report.members / run.nodes)
-    return max(0, report.steps_total - report.step) * seconds / HOUR
+    seconds = step_seconds(report, None, run)
+    return 0.0 if report is None or seconds is None else max(0, report.steps_total - report.step) * seconds / HOUR
