@@ -168,6 +168,20 @@ def _sns(call: Call) -> list[Access]:
     return [Access(f"sns:{call.operation}", str(topic or "*"), {})]
 
 
+def _ecr(call: Call) -> list[Access]:
+    """Return the accesses to repositories. Creating one with tags also requires TagResource.
+
+    Sources (2026-11): https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonelasticcontainerregistry.html
+    and https://docs.aws.amazon.com/AmazonECR/latest/userguide/ecr-using-tags.html
+    """
+    p = call.parameters
+    prefix = f"arn:aws:ecr:{call.region}:{call.account}:repository/"
+    names = [p["repositoryName"]] if p.get("repositoryName") else p.get("repositoryNames") or []
+    arns = [f"{prefix}{name}" for name in names] or [str(p.get("resourceArn", "*"))]
+    actions = [call.operation, *(["TagResource"] if call.operation == "CreateRepository" and p.get("tags") else [])]
+    return [Access(f"ecr:{action}", arn, {}) for action in actions for arn in arns]
+
+
 def _budgets(call: Call) -> list[Access]:
     p = call.parameters
     if call.operation.endswith(("Resource", "ForResource")):
@@ -265,6 +279,7 @@ BUILDERS: Mapping[str, Callable[[Call], list[Access]]] = {
     "iam": _iam,
     "budgets": _budgets,
     "sns": _sns,
+    "ecr": _ecr,
     "sts": _sts,
     "ec2": ec2_accesses,
     "kms": _kms,

@@ -140,6 +140,21 @@ def call(service: str, operation: str, **parameters: object) -> Call:
         (call("sts", "GetCallerIdentity"), []),
         (call("sts", "AssumeRole", RoleArn="arn:r"), [("sts:AssumeRole", "arn:r")]),
         (call("ecr", "DescribeRegistry"), [("ecr:DescribeRegistry", "*")]),
+        (
+            call("ecr", "CreateRepository", repositoryName="a", tags=[{"Key": "k", "Value": "v"}]),
+            [
+                ("ecr:CreateRepository", "arn:aws:ecr:us-east-1:123456789012:repository/a"),
+                ("ecr:TagResource", "arn:aws:ecr:us-east-1:123456789012:repository/a"),
+            ],
+        ),
+        (
+            call("ecr", "DescribeRepositories", repositoryNames=["a"]),
+            [("ecr:DescribeRepositories", "arn:aws:ecr:us-east-1:123456789012:repository/a")],
+        ),
+        (
+            call("ecr", "UntagResource", resourceArn="arn:r", tagKeys=["k"]),
+            [("ecr:UntagResource", "arn:r")],
+        ),
     ],
 )
 def test_required_accesses(made: Call, expected: list[tuple[str, str]]) -> None:
