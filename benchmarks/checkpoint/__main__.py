@@ -175,8 +175,6 @@ def _measure(folder: Path, options: argparse.Namespace, threads: int, report: _R
     first = OwnWriter(workload, str(folder / "stored"), threads)
     results["peak_extra_bytes"] = measures.peak_memory(first.save)
     results["stored"] = measures.stored_bytes(workload, first)
-    report.begin("restore")
-    results["restore"] = {"own compressed": measures.restore(first, workload, report.limit(0.15))}
     first.close()
     shutil.rmtree(folder / "stored")
     _measure_saves(folder, workload, threads, report)
@@ -202,7 +200,6 @@ def _measure_saves(folder: Path, workload: Workload, threads: int, report: _Repo
     }
     begin(f"saves: {', '.join(methods)}")
     results["saves"] = measures.saves(workload, methods, report.limit(0.45))
-    results["restore"] |= measures.torch_restore(folder / "torch" / "state.pt", workload, report.limit(0.5))
     rivals = {name: methods[name] for name in ("own", "dcp kept stager")}
     begin("training and saving on the same cores")
     results["same cores"] = measures.contention(workload, rivals, report.limit(0.65))
@@ -215,11 +212,20 @@ def _measure_saves(folder: Path, workload: Workload, threads: int, report: _Repo
     torch.set_num_threads(threads)
     for method in rivals.values():
         method.close()
-    begin("restore from an uncompressed store")
-    plain = OwnWriter(workload, str(folder / "plain"), threads, compress=False)
-    plain.save()
-    results["restore"]["own uncompressed"] = measures.restore(plain, workload, report.limit(0.85))
-    plain.close()
+    begin("restores")
+    results["restore"] = _measure_restores(folder, workload, threads, report.limit(0.85))
+
+
+def _measure_restores(folder: Path, workload: Workload, threads: int, limit: measures.Limit) -> measures.Rounds:
+    TorchSave(workload, _created(folder / "restored")).begin()
+    backends = {}
+    for name, compress in (("compressed", True), ("uncompressed", False)):
+        writer = OwnWriter(workload, str(folder / name), threads, compress)
+        writer.save()
+        writer.close()
+        backends[name] = writer.backend
+    os.sync()
+    return measures.restores(backends, folder / "restored" / "state.pt", workload, limit)
 
 
 def _measure_s3(folder: Path, workload: Workload, threads: int, limit: measures.Limit) -> measures.Rounds:

@@ -19,6 +19,7 @@ from benchmarks.checkpoint.methods import Method, OwnWriter, wait_until
 from benchmarks.checkpoint.s3 import plain_download
 from benchmarks.checkpoint.state import Workload
 from training.checkpoint.layout import bytes_of
+from training.checkpoint.storage.backend import Backend
 from training.checkpoint.store import checkpoint_entries, read_manifest, read_tensors
 
 SAMPLE_SECONDS = 0.1
@@ -180,19 +181,16 @@ def stored_bytes(workload: Workload, writer: OwnWriter) -> dict[str, float]:
     return shares
 
 
-def restore(writer: OwnWriter, workload: Workload, limit: Limit) -> list[float]:
-    """Return the seconds to read and verify the newest checkpoint into existing tensors."""
-    manifest = read_manifest(writer.backend, next(checkpoint_entries(writer.backend)))
-    targets = {name: torch.empty_like(tensor) for name, tensor in workload.tensors().items()}
-    memory = {name: bytes_of(tensor).numpy().data for name, tensor in targets.items()}
-    seconds = limit.seconds_of(lambda: read_tensors(writer.backend, manifest.parts[0], memory))
-    if not all(torch.equal(targets[name], tensor) for name, tensor in workload.tensors().items()):
-        raise SystemExit("the restored state differs from the saved one")
-    return seconds
+def restores(stores: Mapping[str, Backend], path: Path, workload: Workload, limit: Limit) -> Rounds:
+    """Return the seconds of each restore of the same state, in interleaved rounds.
 
-
-def torch_restore(path: Path, workload: Workload, limit: Limit) -> Rounds:
-    """Return the seconds for ``torch.load``, and for a memory-mapped load plus a copy into existing tensors."""
+    Args:
+        stores: this project's stores, each with the state in its newest checkpoint.
+        path: the state as ``torch.save`` wrote it. ``torch.load`` allocates tensors; the other methods read, and verify
+            or copy, into existing ones.
+        workload: the state, with which the tensors are compared after the last round.
+        limit: the number of rounds.
+    """
     targets = {name: torch.empty_like(tensor) for name, tensor in workload.tensors().items()}
 
     def mapped() -> None:
@@ -200,10 +198,36 @@ def torch_restore(path: Path, workload: Workload, limit: Limit) -> Rounds:
         for name, tensor in targets.items():
             tensor.copy_(loaded[name])
 
-    return {
-        "torch.load": limit.seconds_of(lambda: torch.load(path, weights_only=True)),
-        "torch.load(mmap) and copy": limit.seconds_of(mapped),
+    into_targets: dict[str, Callable[[], object]] = {
+        **{f"own {name}": _own_restore(store, targets) for name, store in stores.items()},
+        "torch.load(mmap) and copy": mapped,
     }
+    methods = {"torch.load": lambda: torch.load(path, weights_only=True), **into_targets}
+    seconds: Rounds = {name: [] for name in methods}
+    order = random.Random(0)  # noqa: S311 (not a secret)
+    for repeat in limit.numbers():
+        for name, method in order.sample(sorted(methods.items()), len(methods)):
+            took = _timed(method)
+            if repeat:
+                seconds[name].append(took)
+    for method in into_targets.values():
+        for tensor in targets.values():
+            tensor.zero_()
+        method()
+        _check(targets, workload)
+    return seconds
+
+
+def _own_restore(store: Backend, targets: Mapping[str, torch.Tensor]) -> Callable[[], object]:
+    """Return a function that reads and verifies the newest checkpoint into the tensors."""
+    manifest = read_manifest(store, next(checkpoint_entries(store)))
+    memory = {name: bytes_of(tensor).numpy().data for name, tensor in targets.items()}
+    return lambda: read_tensors(store, manifest.parts[0], memory)
+
+
+def _check(targets: Mapping[str, torch.Tensor], workload: Workload) -> None:
+    if not all(torch.equal(targets[name], tensor) for name, tensor in workload.tensors().items()):
+        raise SystemExit("the restored state differs from the saved one")
 
 
 def s3_restore(writer: OwnWriter, workload: Workload, limit: Limit) -> Rounds:
@@ -211,4 +235,7 @@ def s3_restore(writer: OwnWriter, workload: Workload, limit: Limit) -> Rounds:
     manifest = read_manifest(writer.backend, next(checkpoint_entries(writer.backend)))
     keys = [f"run/{chunk.key}" for chunk in manifest.chunks]
     downloads = limit.seconds_of(lambda: plain_download(keys))
-    return {"plain download": downloads, "restore": restore(writer, workload, limit)}
+    targets = {name: torch.empty_like(tensor) for name, tensor in workload.tensors().items()}
+    restored = limit.seconds_of(_own_restore(writer.backend, targets))
+    _check(targets, workload)
+    return {"plain download": downloads, "restore": restored}
