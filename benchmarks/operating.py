@@ -153,7 +153,7 @@ def deploy(cloud: LocalCloud) -> None:
     state = {"run_digest": run.digest(), "phase": "running", "reason": "2 of 2 nodes in service"}
     for key, text in (
         (control_prefix(NAME, run.run) + STATUS_NAME, to_text(status)),
-        (state_key(run.run), json.dumps(state)),
+        (state_key(NAME, run.run), json.dumps(state)),
     ):
         client("s3").put_object(Bucket=bucket, Key=key, Body=text.encode())
 

@@ -10,6 +10,7 @@ from constructs import Construct
 from stacks.artifacts import wheelhouse
 from stacks.artifacts.bundles import BUNDLES
 from stacks.config import DeploymentConfig
+from stacks.config.slots import slots_of
 from stacks.constructs.observability.log_encryption import LogEncryption
 from stacks.constructs.permissions_boundary import PermissionsBoundary, deployment_statements, network_statements
 from stacks.errors import ConfigError, Problem
@@ -61,7 +62,7 @@ def environment(config: DeploymentConfig) -> cdk.Environment:
 
 
 def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool, is_idle: bool = False) -> None:
-    """Add a deployment's four stacks to an app or a stage.
+    """Add a deployment's stacks to an app or a stage.
 
     Args:
         scope: The app or stage.
@@ -87,23 +88,28 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool,
         stack_name=name("StorageStack"),
         termination_protection=not may_destroy and config.storage.deletion == "retain",
     )
-    training = TrainingStack(
-        scope,
-        "TrainingStack",
-        config=config,
-        network=network,
-        storage=storage,
-        bundle_directory=BUNDLES,
-        wheelhouse_directory=wheelhouse.DIRECTORY,
-        env=env,
-        stack_name=name("TrainingStack"),
-    )
+    slots = slots_of(config)
+    trainings = [
+        TrainingStack(
+            scope,
+            slot.stack,
+            config=slot.config,
+            network=network,
+            storage=storage,
+            bundle_directory=BUNDLES,
+            wheelhouse_directory=wheelhouse.DIRECTORY,
+            owns_run_parameter=slot.owns_run_parameter,
+            env=env,
+            stack_name=name(slot.stack),
+        )
+        for slot in slots
+    ]
     observability = ObservabilityStack(
         scope,
         "ObservabilityStack",
         config=config,
         storage=storage,
-        training=training,
+        trainings=trainings,
         bundle_directory=BUNDLES,
         env=env,
         stack_name=name("ObservabilityStack"),
@@ -121,9 +127,9 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool,
         config=config,
         suffix="boundary",
         statements=deployment_statements(storage, config),
-    ).apply(storage, training, observability)
-    LogEncryption(storage.key).apply((storage, training, observability))
+    ).apply(storage, *trainings, observability)
+    LogEncryption(storage.key).apply((storage, *trainings, observability))
     for key, value in config.tags.items():
         cdk.Tags.of(scope).add(key, value)
     for warning in warnings(config):
-        cdk.Annotations.of(training).add_warning_v2(f"trainstack:{warning.path}", str(warning))
+        cdk.Annotations.of(trainings[0]).add_warning_v2(f"trainstack:{warning.path}", str(warning))

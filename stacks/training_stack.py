@@ -68,8 +68,22 @@ class TrainingStack(Stack):
         storage: StorageStack,
         bundle_directory: Path,
         wheelhouse_directory: Path,
+        owns_run_parameter: bool = True,
         **kwargs: Any,
     ) -> None:
+        """Create the stack of a fleet.
+
+        Args:
+            scope: The app or stage.
+            id_: The construct id.
+            config: The fleet's settings; `config.name` is the fleet's name.
+            network: The deployment's network.
+            storage: The deployment's storage.
+            bundle_directory: Folder for the bundles of code.
+            wheelhouse_directory: Folder with the archives of wheels.
+            owns_run_parameter: Whether the template contains the run document. Otherwise, it is written at run time.
+            kwargs: Arguments of `Stack`.
+        """
         super().__init__(scope, id_, **kwargs)
         self._config = config
         user_code = None if config.training.code is None else Path(config.training.code)
@@ -113,9 +127,10 @@ class TrainingStack(Stack):
             node_role_id=role.role.role_id,
             subnet_ids=subnet_ids,
         )
-        run = self._run_parameter(self._bundle("CodeBundle", code_bundle(bundle_directory, user_code)))
-        # The run starts when its document is created, so everything that reacts to the document must already exist.
-        run.node.add_dependency(fleet, controller, role, log_group)
+        if owns_run_parameter:
+            run = self._run_parameter(self._bundle("CodeBundle", code_bundle(bundle_directory, user_code)))
+            # The run starts when its document is created, so everything that reacts to it must already exist.
+            run.node.add_dependency(fleet, controller, role, log_group)
         self._outputs(fleet)
         Tags.of(self).add(DEPLOYMENT_TAG, config.name)
 

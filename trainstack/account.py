@@ -163,7 +163,7 @@ def observe(client: Clients, deployment: Deployment, now_unix_seconds: float) ->
         status: RunStatus | None = None
         if run is not None:
             prefix = control_prefix(deployment.name, run.run)
-            state_key = records.state_key(run.run)
+            state_key = records.state_key(deployment.name, run.run)
             control = pool.submit(_object, client, deployment, state_key)
             reported = pool.submit(_object, client, deployment, prefix + STATUS_NAME)
             content, changed = control.result()

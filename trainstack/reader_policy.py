@@ -49,7 +49,10 @@ def reader_policy(deployment: Deployment, region: str, account_id: str, partitio
             _allow(
                 "ReadRecords",
                 "s3:GetObject",
-                [f"{bucket}/{control_prefix(deployment.name, '*')}{STATUS_NAME}", f"{bucket}/{state_key('*')}"],
+                [
+                    f"{bucket}/{control_prefix(deployment.name, '*')}{STATUS_NAME}",
+                    f"{bucket}/{state_key(deployment.name, '*')}",
+                ],
             ),
             _allow("DistinguishMissing", "s3:ListBucket", bucket),
             _allow("ReadEventFiles", "s3:GetObject", f"{checkpoints}/{results}*tfevents*"),

@@ -11,11 +11,14 @@ from stacks.changes.config_keys import EXCLUSIVE_KEYS_BY_PATH, IDENTITY_KEYS, KE
 from stacks.changes.templates.template_set import PropertyPath
 from stacks.changes.templates.values import RUN_DOCUMENT
 from stacks.changes.updates.resources import Key, ResourceChange
+from stacks.config.slots import TRAINING_STACK
 
 NO_KEY = "not caused by a key in the file"
 CODE_PATHS = ("*/Code/S3*", "*/node document/bundle/*", "*/run document/code/*", "*/UserData/shim")
 """Paths that code changes also affect. A key is reported as their cause only if it is known to differ."""
 MAX_GUESSES = 3
+SLOT_STACKS = f"{TRAINING_STACK}-"
+"""Start of the construct ids of all slots' stacks except the first one's."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,9 @@ class Causes:
 
 def _keys_of(key: Key, path: PropertyPath) -> Iterator[str]:
     """Yield the keys that affect a property."""
+    if key[0].startswith(SLOT_STACKS):
+        yield "capacity.slots"
+        key = (TRAINING_STACK, key[1])
     place = "/".join((*key, *path))
     if RUN_DOCUMENT in path and path[path.index(RUN_DOCUMENT) + 1 :][:1] == ("training",):
         yield ".".join(("training", "config", *path[path.index(RUN_DOCUMENT) + 2 :]))

@@ -1,7 +1,8 @@
 """Maps each template property to the deployment file keys that affect it.
 
 Each path is a shell pattern for STACK/LOGICAL-ID/PROPERTY/..., and each key includes all keys below it. All matching
-patterns contribute their keys. A test compares the table with the stacks.
+patterns contribute their keys. The stacks of all slots match as TrainingStack. A test compares the table with the
+stacks.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ KEYS_BY_PATH: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("NetworkStack/Ec2*", (*NETWORK, *VOLUMES)),
     ("NetworkStack/Flow*", ("network.flow_log_retention_days", "network.existing")),
     ("NetworkStack/PermissionsBoundary*", ("node.permissions_boundary",)),
-    ("StorageStack/PermissionsBoundary*", ("node.permissions_boundary", *VOLUMES, "capacity.backend")),
+    (
+        "StorageStack/PermissionsBoundary*",
+        ("node.permissions_boundary", *VOLUMES, "capacity.backend", "capacity.slots"),
+    ),
     ("StorageStack/Key*", ("capacity.backend", *MARKET, *VOLUMES, "storage.lustre")),
     ("StorageStack/*LinkedRole*", ("capacity.backend", *MARKET, "storage.lustre")),
     ("StorageStack/AccessLogs*/LifecycleConfiguration*", ("storage.access_log_days",)),
@@ -175,14 +179,15 @@ KEYS_BY_PATH: tuple[tuple[str, tuple[str, ...]], ...] = (
     (f"{_RUN}/processes_per_node", ("training.processes_per_node", *TYPES)),
     (f"{_RUN}/training/*", ("training.config",)),
     ("PipelineStack*", ("delivery",)),
-    ("ObservabilityStack/Alarms*", ("observability.alarms",)),
-    ("ObservabilityStack/AlarmsHeartbeatMissing*", ("observability.alarms.heartbeat_missing_minutes",)),
-    ("ObservabilityStack/AlarmsUsd*", ("limits.usd", "limits.warn_at_percent")),
-    ("ObservabilityStack/AlarmsUsdPerHour*", ("observability.alarms.usd_per_hour",)),
-    ("ObservabilityStack/AlarmsTooFewNodes*", ("observability.alarms.too_few_nodes_minutes",)),
-    ("ObservabilityStack/Dashboard*", ("observability.dashboard",)),
+    ("ObservabilityStack/*Alarms*", ("observability.alarms",)),
+    ("ObservabilityStack/*AlarmsHeartbeatMissing*", ("observability.alarms.heartbeat_missing_minutes",)),
+    ("ObservabilityStack/*AlarmsUsd*", ("limits.usd", "limits.warn_at_percent")),
+    ("ObservabilityStack/*AlarmsUsdPerHour*", ("observability.alarms.usd_per_hour",)),
+    ("ObservabilityStack/*AlarmsTooFewNodes*", ("observability.alarms.too_few_nodes_minutes",)),
+    ("ObservabilityStack/Slot*", ("capacity.slots",)),
+    ("ObservabilityStack/Dashboard*", ("observability.dashboard", "capacity.slots")),
     ("ObservabilityStack/Zombies*", ("observability.daily_zombie_search",)),
     ("ObservabilityStack/ZombiesLogs*/RetentionInDays", ("observability.log_retention_days",)),
     ("ObservabilityStack/Topic*", ("observability.emails",)),
-    ("ObservabilityStack/Budget*", ("budget", "observability.emails")),
+    ("ObservabilityStack/Budget*", ("budget", "observability.emails", "capacity.slots")),
 )  # fmt: skip

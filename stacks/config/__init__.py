@@ -21,13 +21,14 @@ from stacks.config.node import AMI_ID, NodeConfig
 from stacks.config.observability import BudgetConfig, ObservabilityConfig
 from stacks.config.run import RunConfig
 from stacks.config.setting import Edit, Section, section, setting
+from stacks.config.slots import TRAINING_STACK, slot_suffixes, stack_of
 from stacks.config.slurm import SlurmConfig
 from stacks.config.storage import StorageConfig
 
 __all__ = ["AMI_ID", "STACKS", "DeploymentConfig", "Edit"]
 
-STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
-"""A deployment's stacks, in creation order."""
+STACKS = ("NetworkStack", "StorageStack", TRAINING_STACK, "ObservabilityStack")
+"""The stacks of a deployment with one slot, in creation order."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 
 
@@ -80,9 +81,15 @@ class DeploymentConfig(Section):
     delivery: DeliveryConfig = DeliveryConfig()
 
     @property
+    def stacks(self) -> tuple[str, ...]:
+        """Construct ids of the stacks, in creation order. Each slot has a TrainingStack."""
+        before, after = STACKS[: STACKS.index(TRAINING_STACK)], STACKS[STACKS.index(TRAINING_STACK) + 1 :]
+        return (*before, *(stack_of(suffix) for suffix in slot_suffixes(self)), *after)
+
+    @property
     def stack_names(self) -> tuple[str, ...]:
         """Names of the stacks in CloudFormation."""
-        return tuple(f"{self.name}-{stack}" for stack in STACKS)
+        return tuple(f"{self.name}-{stack}" for stack in self.stacks)
 
     @property
     def run_parameter(self) -> str:

@@ -150,6 +150,15 @@ class CapacityConfig(Section):
         "Workload requirements for choosing instance types; `null`: use `instance_types`.",
         edit="replaces nodes",
     )
+    slots: int = setting(
+        "Number of fleets, which train different runs side by side. Each has its own nodes, permissions, logs, alarms "
+        "and limits; all share the network and the buckets. The first one trains the run in this file; `trainstack "
+        "run` starts runs on the others. A fleet without a run has no nodes.",
+        edit="in place",
+        default=1,
+        ge=1,
+        le=10,
+    )
     nodes: int = setting("Number of nodes in the run.", edit="restarts the trainer", default=1, ge=1, le=1000)
     min_nodes: int | None = setting(
         "Minimum number of nodes that may train while others are missing; `null`: equal to `nodes`.",

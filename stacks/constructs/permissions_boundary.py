@@ -15,6 +15,7 @@ from constructs import Construct
 
 from stacks.capacity.plan import group_name_patterns
 from stacks.config import DeploymentConfig
+from stacks.config.slots import slot_suffixes
 from stacks.constructs.suppressions import suppress
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
@@ -140,8 +141,14 @@ def network_statements(stack: Stack) -> list[iam.PolicyStatement]:
 
 
 def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.PolicyStatement]:
-    """Return the statements that limit the roles in the other stacks, for the account and region of a stack."""
+    """Return the statements that limit the roles in the other stacks, for the account and region of a stack.
+
+    With several slots, the names of parameters and groups have one pattern for all slots after the first one. A list of
+    the fleets would exceed the maximum size of a managed policy, 6,144 characters. Source (2026-11):
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
+    """
     name = config.name
+    slots = [f"{name}-*"] if len(slot_suffixes(config)) > 1 else []
     here: dict[str, object] = {"StringEquals": {"aws:ResourceAccount": stack.account}}
     own_roles = [f"arn:{stack.partition}:iam::{stack.account}:role/{name}-*"]
 
@@ -165,7 +172,12 @@ def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.Po
             [arn("kms", "key/*")],
             None,
         ),
-        ("Documents", ["ssm:GetParameters"], [arn("ssm", f"parameter/trainstack/{name}/*")], None),
+        (
+            "Documents",
+            ["ssm:GetParameters"],
+            [arn("ssm", f"parameter/trainstack/{one}/*") for one in (name, *slots)],
+            None,
+        ),
         (
             "Logs",
             list(WRITE_LOGS),
@@ -181,7 +193,7 @@ def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.Po
             ],
             [
                 arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{pattern}")
-                for pattern in group_name_patterns(config)
+                for pattern in (*group_name_patterns(config), *(f"trainstack-{one}" for one in slots))
             ],
             None,
         ),

@@ -17,7 +17,7 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.interfaces.aws_events import IRuleRef
 from constructs import Construct
 
-from bootstrap.documents.object_keys import control_prefix
+from bootstrap.documents.object_keys import control_prefix, report_prefix, user_id
 from stacks.artifacts.bundles import BundleFile
 from stacks.capacity.catalogue import catalogue
 from stacks.capacity.plan import moves_nodes, on_demand_base, one_zone_at_a_time, zone_candidates
@@ -30,6 +30,7 @@ from stacks.constructs.suppressions import suppress
 from stacks.functions.run_controller.events import RETRY, SOURCE, STATE_CHANGE
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 from stacks.functions.run_controller.market.scores import MIN_TYPES
+from stacks.functions.run_controller.records import controller_prefix
 
 MAXIMUM_EVENT_AGE = Duration.minutes(10)
 """The maximum event age. Older events are dropped because the schedule has already invoked the function again."""
@@ -86,7 +87,7 @@ class RunController(Construct):
         assert isinstance(resource, logs.CfnLogGroup)
         resource.retention_in_days = config.observability.log_retention_days
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
-        self._grant(role, datasets, control, key, log_group)
+        self._grant(role, datasets, control, key, log_group, node_role_id)
         for statement in fleet.statements:
             role.add_to_policy(statement)
         self.function = lambda_function(
@@ -177,13 +178,13 @@ class RunController(Construct):
                 "The run determines the names of its records in one bucket",
                 r"Resource::.*/runs/.*/\*/control/outcome.json",
             ),
-            ("The run determines the name of its state", r"Resource::.*/controller/\*"),
+            ("The run determines the name of its state", r"Resource::.*/controller/.*/\*"),
             ("The run determines the name of its dataset", r"Resource::.*/datasets/\*/dataset.json"),
             (
                 "An instance has no id before its launch; a condition requires the tag",
                 r"Resource::.*:instance/\*",
             ),
-            ("Reports are named after the failed instance, under one prefix in one bucket", r"Resource::.*/nodes/\*"),
+            ("Reports are named after the failed instance, under one prefix in one bucket", r"Resource::.*/nodes/.*\*"),
             (
                 "The group's name is known before its creation, but its id is not",
                 r"Resource::arn:.*:autoScalingGroup:\*:autoScalingGroupName/.*",
@@ -192,7 +193,13 @@ class RunController(Construct):
             suppress(policy, "AwsSolutions-IAM5", reason, applies_to=[part])
 
     def _grant(
-        self, role: iam.Role, datasets: s3.IBucket, control: s3.IBucket, key: kms.IKey, log_group: logs.LogGroup
+        self,
+        role: iam.Role,
+        datasets: s3.IBucket,
+        control: s3.IBucket,
+        key: kms.IKey,
+        log_group: logs.LogGroup,
+        node_role_id: str,
     ) -> None:
         stack = Stack.of(self)
         here = f"{stack.region}:{stack.account}"
@@ -201,7 +208,8 @@ class RunController(Construct):
             control.arn_for_objects(f"{control_prefix(self._config.name, '*')}{name}.json")
             for name in ("outcome", "status")
         )
-        state = control.arn_for_objects("controller/*")
+        reports = control.arn_for_objects(f"{report_prefix(user_id(node_role_id, '*'))}*")
+        state = control.arn_for_objects(f"{controller_prefix(self._config.name)}*")
         index = datasets.arn_for_objects("datasets/*/dataset.json")
         names = (self._config.run_parameter, self._config.desired_parameter)
         parameters = [f"{arn}ssm:{here}:parameter{name}" for name in names]
@@ -210,7 +218,7 @@ class RunController(Construct):
             ("ReadOutcome", ["s3:GetObject"], [outcome], None),
             ("LiftOutcome", ["s3:DeleteObject"], [outcome], None),
             ("ReadWriteState", ["s3:GetObject", "s3:PutObject"], [state], None),
-            ("ReadFailures", ["s3:GetObject"], [control.arn_for_objects("nodes/*")], None),
+            ("ReadFailures", ["s3:GetObject"], [reports], None),
             # Do not add a condition on the prefix: GetObject does not provide one, so S3 would return 403 instead
             # of 404 for a missing object.
             # Describe calls do not support resource-level permissions. Source (2026-11):

@@ -10,7 +10,7 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 
 from stacks.changes.templates.deployed import other_deployments
-from stacks.config import STACKS, DeploymentConfig
+from stacks.config import DeploymentConfig
 from stacks.delivery.failed_create import end_protection
 from stacks.delivery.sessions import deploy_session
 from stacks.errors import DeployError
@@ -29,7 +29,7 @@ def deploy(config: DeploymentConfig, file: Path, *, cdk: Path = CDK) -> None:
     prepare(config)
     # The PipelineStack is excluded because a deploying role must not change its own permissions.
     options = ["--require-approval", "never", "--concurrency", "2", "--ci", "--progress", "events"]
-    run_cdk(config, file, ["deploy", *STACKS, *options], cdk=cdk, is_interactive=False)
+    run_cdk(config, file, ["deploy", *config.stacks, *options], cdk=cdk, is_interactive=False)
 
 
 def deploy_interactively(

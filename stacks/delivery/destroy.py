@@ -16,14 +16,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from stacks.changes.effects.fixed_costs import PRICES_DATE, PRICES_REGION
 from stacks.config import DeploymentConfig
+from stacks.config.slots import TRAINING_STACK
 from stacks.delivery.deploy import run_cdk
 from stacks.delivery.failed_create import describe, resources
 from stacks.delivery.remaining import Remaining, remaining
 from stacks.delivery.sessions import deploy_session, lookup_session
 from stacks.errors import DeployError
 
-BILLED = ("ObservabilityStack", "TrainingStack", "NetworkStack")
-"""The stacks that are deleted, in this order: each uses exports of the stacks after it."""
 IDLE_NETWORK = "idle-network"
 """The context key that synthesizes NetworkStack without endpoints, NAT gateway and flow logs."""
 POLL_SECONDS = 5.0
@@ -31,7 +30,7 @@ DEADLINE_SECONDS = 3600.0
 
 
 def destroy(config: DeploymentConfig, file: Path, *, is_confirmed: bool) -> None:
-    """Delete the stacks in BILLED and print what remains.
+    """Delete all stacks except StorageStack, and print what remains.
 
     If the data includes a Lustre file system, NetworkStack remains without its billed parts, because the file
     system is connected to it.
@@ -43,8 +42,9 @@ def destroy(config: DeploymentConfig, file: Path, *, is_confirmed: bool) -> None
     try:
         client = deploy_session(config).client("cloudformation")
         has_file_system = _has_file_system(client, f"{config.name}-StorageStack")
-        names = [f"{config.name}-{stack}" for stack in BILLED if not (has_file_system and stack == "NetworkStack")]
-        present = [name for name in names if describe(client, name) is not None]
+        network = [] if has_file_system else [f"{config.name}-NetworkStack"]
+        names = [f"{config.name}-ObservabilityStack", *training_stacks(client, config.name), *network]
+        present = [name for name in names if describe(client, name) is not None]  # each uses exports of later ones
         if present and not is_confirmed:
             _confirm(present)
         for name in present:
@@ -56,6 +56,14 @@ def destroy(config: DeploymentConfig, file: Path, *, is_confirmed: bool) -> None
         print_remaining(lookup_session(config), config.name)
     except (BotoCoreError, ClientError) as error:
         raise DeployError(f"{config.name}: {error}") from error
+
+
+def training_stacks(client: Any, deployment: str) -> list[str]:
+    """Return the names of the stacks of a deployment's slots, including slots that its file no longer contains."""
+    first = f"{deployment}-{TRAINING_STACK}"
+    pages = client.get_paginator("describe_stacks").paginate()
+    names = [stack["StackName"] for page in pages for stack in page["Stacks"]]
+    return sorted(name for name in names if name == first or name.startswith(f"{first}-"))
 
 
 def _has_file_system(client: Any, stack: str) -> bool:

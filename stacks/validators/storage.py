@@ -111,8 +111,8 @@ def shared_volume(config: DeploymentConfig) -> Iterator[Problem]:
     if volume.iops > IO2_IOPS_PER_GIB * volume.gib:
         rule = f"must be at most {IO2_IOPS_PER_GIB} per GiB, and the volume has {volume.gib} GiB"
         yield Problem(f"{path}.iops", volume.iops, rule, "lower it, or raise gib")
-    if config.capacity.nodes > MULTI_ATTACH_INSTANCES:
-        rule = f"at most {MULTI_ATTACH_INSTANCES} instances can attach storage.shared_volume"
+    if config.capacity.nodes * config.capacity.slots > MULTI_ATTACH_INSTANCES:
+        rule = f"at most {MULTI_ATTACH_INSTANCES} instances in all slots can attach storage.shared_volume"
         yield Problem("capacity.nodes", config.capacity.nodes, rule, "use storage.lustre, which has no such limit")
     for one in known_types(config):
         if not one.nitro:

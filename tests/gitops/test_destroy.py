@@ -69,6 +69,8 @@ class Account:
             def paginate(self, **request: Any) -> Iterator[dict[str, Any]]:
                 if name == "list_stack_resources":
                     yield {"StackResourceSummaries": account.stacks[request["StackName"]][1]}
+                elif name == "describe_stacks":
+                    yield {"Stacks": [{"StackName": stack, **found} for stack, (found, _) in account.stacks.items()]}
                 elif name == "describe_volumes":
                     yield {"Volumes": account.answers.get("copies", [])}
                 else:

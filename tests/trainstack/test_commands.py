@@ -72,7 +72,7 @@ def deploy(cloud: LocalCloud, name: str) -> None:
 
 
 def put(cloud: LocalCloud, name: str, record: str, text: str) -> None:
-    key = state_key(RUN.run) if record == "controller.json" else control_prefix(name, RUN.run) + record
+    key = state_key(name, RUN.run) if record == "controller.json" else control_prefix(name, RUN.run) + record
     cloud.clients.client("s3").put_object(Bucket=f"{name}-control", Key=key, Body=text.encode())
 
 

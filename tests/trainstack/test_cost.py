@@ -77,11 +77,11 @@ def deployed() -> Iterator[Any]:
         for hour, rows in ROWS.items():
             s3.put_object(
                 Bucket="control",
-                Key=documents.hour_key(hour),
+                Key=documents.hour_key("x", hour),
                 Body=documents.hour_to_bytes(hour, rows, hour + 3600),
             )
         state = asdict(ControllerState(run_digest=RUN.digest(), phase="running", spending=SPENDING))
-        s3.put_object(Bucket="control", Key=state_key(RUN.run), Body=json.dumps(state).encode())
+        s3.put_object(Bucket="control", Key=state_key("x", RUN.run), Body=json.dumps(state).encode())
         yield s3
 
 
@@ -130,7 +130,7 @@ def test_a_bucket_without_a_reported_size_is_unknown() -> None:
 
 
 def test_a_damaged_hour_is_reported(deployed: Any) -> None:
-    key = documents.hour_key(DAY + 7200)
+    key = documents.hour_key("x", DAY + 7200)
     deployed.put_object(Bucket="control", Key=key, Body=b"[]")
     done = run("x")
     deployed.delete_object(Bucket="control", Key=key)

@@ -48,7 +48,7 @@ class World:
         self.client("s3").put_object(Bucket="control", Key=key, Body=text.encode())
 
     def controller(self, state: ControllerState) -> None:
-        self.put(state_key(RUN.run), json.dumps(asdict(state)))
+        self.put(state_key("demo", RUN.run), json.dumps(asdict(state)))
 
     def report(self, generation: int) -> None:
         report = replace(REPORT, generation=generation, unix_seconds=time.time())

@@ -80,7 +80,7 @@ def entries(client: Clients, deployment: Deployment) -> tuple[list[Entry], list[
         botocore.exceptions.ClientError: AWS rejected a call.
     """
     s3, bucket = client("s3"), deployment.control_bucket
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=documents.HOURS_PREFIX)
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=documents.hours_prefix(deployment.name))
     keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
     problems: list[str] = []
 

@@ -8,6 +8,7 @@ from constructs import Construct
 
 from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.config.slots import slots_of
 
 
 def monthly_budget(scope: Construct, config: DeploymentConfig, topic: sns.ITopic) -> budgets.CfnBudget | None:
@@ -28,7 +29,7 @@ def monthly_budget(scope: Construct, config: DeploymentConfig, topic: sns.ITopic
             budget_type="COST",
             time_unit="MONTHLY",
             budget_limit=budgets.CfnBudget.SpendProperty(amount=monthly_usd, unit="USD"),
-            cost_filters={"TagKeyValue": [f"user:{DEPLOYMENT_TAG}${config.name}"]},
+            cost_filters={"TagKeyValue": [f"user:{DEPLOYMENT_TAG}${slot.config.name}" for slot in slots_of(config)]},
         ),
         notifications_with_subscribers=[
             budgets.CfnBudget.NotificationWithSubscribersProperty(

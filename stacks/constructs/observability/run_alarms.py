@@ -23,13 +23,17 @@ NODES = "FILL(nodes, REPEAT)"
 
 
 class RunAlarms(Construct):
-    """A deployment's alarms. Each alarm notifies the topic when it starts and when it ends."""
+    """A fleet's alarms. Each alarm notifies the topic when it starts and when it ends.
+
+    Descriptions start with the stack's name and `fleet`, which is empty for the first slot of a deployment.
+    """
 
     def __init__(
         self,
         scope: Construct,
         id_: str,
         *,
+        fleet: str,
         config: AlarmsConfig,
         limits: LimitsConfig,
         metrics: RunMetrics,
@@ -37,6 +41,7 @@ class RunAlarms(Construct):
         has_gpus: bool,
     ) -> None:
         super().__init__(scope, id_)
+        self._fleet = f"{fleet}: " if fleet else ""
         self._metrics = metrics
         self._action = actions.SnsAction(topic)
         self.alarms = [
@@ -212,7 +217,7 @@ class RunAlarms(Construct):
             evaluation_periods=minutes,
             comparison_operator=operator,
             treat_missing_data=missing,
-            alarm_description=f"{Stack.of(self).stack_name}: {description}",
+            alarm_description=f"{Stack.of(self).stack_name}: {self._fleet}{description}",
         )
         alarm.add_alarm_action(self._action)
         alarm.add_ok_action(self._action)

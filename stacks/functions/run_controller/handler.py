@@ -245,7 +245,7 @@ class Controller:
         """Return the stored state. An invalid state is set aside, and the next failed boot then stops the fleet."""
         if run is None:
             return StoredState(policy.ControllerState(), None)
-        key = records.state_key(run.name)
+        key = records.state_key(self._environment.deployment, run.name)
         try:
             content, etag = self._content(key)
         except ClientError as error:
@@ -345,12 +345,13 @@ class Controller:
         Source for the errors (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
         """
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        key = records.state_key(self._environment.deployment, run.name)
         body = json.dumps(dataclasses.asdict(state), sort_keys=True).encode()
         try:
-            self._s3.put_object(Bucket=self._bucket, Key=records.state_key(run.name), Body=body, **condition)
+            self._s3.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
         except ClientError as error:
             if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict", *MISSING_OBJECT):
-                raise StateTaken(records.state_key(run.name)) from error
+                raise StateTaken(key) from error
             raise
 
 

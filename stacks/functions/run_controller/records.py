@@ -240,9 +240,14 @@ def control_prefix(fleet: str, run: str) -> str:
     return f"runs/{fleet}/{run}/control/"
 
 
-def state_key(run: str) -> str:
-    """Return the key of a run's stored state in the control bucket, under a prefix that nodes cannot access."""
-    return f"controller/{run}.json"
+def controller_prefix(fleet: str) -> str:
+    """Return the prefix of a fleet's run controller in the control bucket, which nodes cannot access."""
+    return f"controller/{fleet}/"
+
+
+def state_key(fleet: str, run: str) -> str:
+    """Return the key of a run's stored state in the control bucket."""
+    return f"{controller_prefix(fleet)}{run}.json"
 
 
 def text_of(record: Mapping[str, Any], key: str) -> str:

@@ -157,7 +157,7 @@ def disturb(run: ControlledRun, draw: random.Random, available: dict[str, bool],
 
 def by_instance(run: ControlledRun) -> list[str]:
     """Return the instances whose charge in the ledger's hours differs from the bill by more than 1%."""
-    keys = run.s3.list_objects_v2(Bucket=run.bucket, Prefix=documents.HOURS_PREFIX).get("Contents", [])
+    keys = run.s3.list_objects_v2(Bucket=run.bucket, Prefix=documents.hours_prefix(run.name)).get("Contents", [])
     charged: dict[str, float] = {}
     for key in keys:
         body = run.s3.get_object(Bucket=run.bucket, Key=key["Key"])["Body"].read()

@@ -53,7 +53,7 @@ ENVIRONMENT = {
     "ON_DEMAND_USD_PER_HOUR": '{"g5.xlarge": 1.006}',
 }
 INDEX = "datasets/stdlib/dataset.json"
-STATE = "controller/run-1.json"
+STATE = "controller/x/run-1.json"
 STARTED = {"AutoScalingGroupName": "trainstack-x.a", "DesiredCapacity": 2, "HonorCooldown": False}
 DOCUMENT = RunDocument(
     schema_version=2,
@@ -290,7 +290,7 @@ def test_a_rejected_update_of_the_ledger_is_repeated_within_the_step(world: Worl
     """The queue does not deliver the events again, and EC2 does not state when it has interrupted an instance."""
     world.document()
     slow = ClientError({"Error": {"Code": "SlowDown", "Message": "Reduce your request rate."}}, "PutObject")
-    world.ledger.errors = [slow, LedgerTaken("controller/ledger/state.json")]
+    world.ledger.errors = [slow, LedgerTaken("controller/x/ledger/state.json")]
     assert world.step()["ledger"] == "updated"
     world.ledger.errors = [slow, slow, slow]
     failed = world.step(1060.0)

@@ -191,7 +191,7 @@ def keeper(s3: Any, account: Account, backend: Any = "auto_scaling_group") -> Ke
 
 
 def written(s3: Any) -> list[documents.Entry]:
-    listed = s3.list_objects_v2(Bucket=BUCKET, Prefix=documents.HOURS_PREFIX).get("Contents", [])
+    listed = s3.list_objects_v2(Bucket=BUCKET, Prefix=documents.hours_prefix("x")).get("Contents", [])
     return [
         entry
         for item in listed
@@ -242,11 +242,11 @@ def test_two_invocations_cannot_both_write_the_state(s3: Any) -> None:
 
 
 def test_an_invalid_state_is_neither_used_nor_overwritten(s3: Any) -> None:
-    s3.put_object(Bucket=BUCKET, Key=documents.STATE_KEY, Body=b'{"schema_version": 1, "machines": 3}')
+    s3.put_object(Bucket=BUCKET, Key=documents.state_key("x"), Body=b'{"schema_version": 1, "machines": 3}')
     world = World(1, machines=0)
     with pytest.raises(InvalidRecord, match="machines: must be a list"):
         keeper(s3, Account(world, world.start)).look([], "run-1", world.start)
-    assert s3.get_object(Bucket=BUCKET, Key=documents.STATE_KEY)["Body"].read().endswith(b"3}")
+    assert s3.get_object(Bucket=BUCKET, Key=documents.state_key("x"))["Body"].read().endswith(b"3}")
 
 
 def test_a_notice_announces_an_end_that_later_reports_correct() -> None:
@@ -259,7 +259,7 @@ def test_the_state_survives_its_round_trip(s3: Any) -> None:
     world = World(5, days=0.1, machines=6)
     account = Account(world, world.start + 5000)
     keeper(s3, account).look([], "run-1", account.now)
-    content = s3.get_object(Bucket=BUCKET, Key=documents.STATE_KEY)["Body"].read()
+    content = s3.get_object(Bucket=BUCKET, Key=documents.state_key("x"))["Body"].read()
     books = documents.books_from_bytes(content)
     assert books.machines and documents.books_to_bytes(books) == content
     assert {machine.zone for machine in books.machines} <= set(ZONES)

@@ -1,8 +1,8 @@
-"""The ledger's objects in the checkpoint bucket: its state, and one object for each clock hour with an instance.
+"""A fleet's ledger in the control bucket: its state, and one object for each clock hour with an instance.
 
 ```
-controller/ledger/state.json                     the books (`books.Books`), rewritten by each step that changes them
-controller/ledger/hours/<YYYY-MM-DD>T<HH>.json   the rows for an hour, UTC
+controller/<fleet>/ledger/state.json                     the books (`books.Books`), rewritten after changes
+controller/<fleet>/ledger/hours/<YYYY-MM-DD>T<HH>.json   the rows for an hour, UTC
 ```
 
 Nodes cannot access the prefix. An hour's object is derived from the books and can be written any number of times.
@@ -17,23 +17,30 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from ..records import MAX_TEXT_CHARACTERS, InvalidRecord, json_object
+from ..records import MAX_TEXT_CHARACTERS, InvalidRecord, controller_prefix, json_object
 from .books import Books, Row
 from .machines import MARKETS, Charge, Machine
 
 SCHEMA_VERSION = 1
-PREFIX = "controller/ledger/"
-STATE_KEY = f"{PREFIX}state.json"
-HOURS_PREFIX = f"{PREFIX}hours/"
 MAX_BYTES = 16 * 1024 * 1024
 """Maximum object size. It is enough for about 30,000 instances, more than a deployment starts in KEPT_SECONDS."""
 
 T = TypeVar("T")
 
 
-def hour_key(hour: int) -> str:
+def state_key(fleet: str) -> str:
+    """Return the key of a ledger's state."""
+    return f"{controller_prefix(fleet)}ledger/state.json"
+
+
+def hours_prefix(fleet: str) -> str:
+    """Return the prefix of the objects of a ledger's hours."""
+    return f"{controller_prefix(fleet)}ledger/hours/"
+
+
+def hour_key(fleet: str, hour: int) -> str:
     """Return the key of a clock hour's object. Keys sort by time."""
-    return f"{HOURS_PREFIX}{datetime.fromtimestamp(hour, UTC):%Y-%m-%dT%H}.json"
+    return f"{hours_prefix(fleet)}{datetime.fromtimestamp(hour, UTC):%Y-%m-%dT%H}.json"
 
 
 def books_to_bytes(books: Books) -> bytes:

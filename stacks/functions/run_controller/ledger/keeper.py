@@ -40,6 +40,7 @@ class Keeper:
         client: Callable[[str], Any],
     ) -> None:
         self._deployment = deployment
+        self._state_key = documents.state_key(deployment)
         self._fleet = fleet
         self._prices = prices
         self._s3 = s3
@@ -58,7 +59,7 @@ class Keeper:
         after = self._seen(before, events, run, now_unix_seconds)
         for hour, rows in changed_hours(before, after, self._prices, now_unix_seconds):
             body = documents.hour_to_bytes(hour, rows, now_unix_seconds)
-            self._s3.put_object(Bucket=self._bucket, Key=documents.hour_key(hour), Body=body)
+            self._s3.put_object(Bucket=self._bucket, Key=documents.hour_key(self._deployment, hour), Body=body)
         if self._is_worth_writing(before, after):
             self._save(settled(after, self._prices), etag)
         spent = after.totals(self._prices, now_unix_seconds).get(run)
@@ -93,7 +94,7 @@ class Keeper:
 
     def _load(self) -> tuple[Books, str | None]:
         try:
-            response = self._s3.get_object(Bucket=self._bucket, Key=documents.STATE_KEY)
+            response = self._s3.get_object(Bucket=self._bucket, Key=self._state_key)
         except ClientError as error:
             if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
                 return Books(), None
@@ -104,8 +105,8 @@ class Keeper:
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         body = documents.books_to_bytes(books)
         try:
-            self._s3.put_object(Bucket=self._bucket, Key=documents.STATE_KEY, Body=body, **condition)
+            self._s3.put_object(Bucket=self._bucket, Key=self._state_key, Body=body, **condition)
         except ClientError as error:
             if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict"):
-                raise LedgerTaken(documents.STATE_KEY) from error
+                raise LedgerTaken(self._state_key) from error
             raise

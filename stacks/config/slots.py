@@ -1,0 +1,70 @@
+"""The slots of a deployment: fleets that train different runs side by side.
+
+A slot is a complete TrainingStack with a fleet name of its own. All slots of a deployment share its network and its
+storage (docs/adr/0018-a-slot-is-a-stack.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # stacks.config imports this module
+    from stacks.config import DeploymentConfig
+
+TRAINING_STACK = "TrainingStack"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A fleet of a deployment.
+
+    Attributes:
+        suffix: End of the fleet's name, such as `2`; "" for the first slot, whose fleet has the deployment's name.
+        config: The deployment file's settings for this fleet: `config.name` is the fleet's name.
+    """
+
+    suffix: str
+    config: DeploymentConfig
+
+    @property
+    def owns_run_parameter(self) -> bool:
+        """Whether the template contains the run document.
+
+        The run parameters of other slots are written at run time. In a template, each deploy would overwrite them.
+        """
+        return not self.suffix
+
+    @property
+    def stack(self) -> str:
+        """Construct id of the slot's stack. In CloudFormation, the deployment's name and a dash precede it."""
+        return stack_of(self.suffix)
+
+
+def stack_of(suffix: str) -> str:
+    """Return the construct id of the stack of a slot."""
+    return f"{TRAINING_STACK}-{suffix}" if suffix else TRAINING_STACK
+
+
+def slot_suffixes(config: DeploymentConfig) -> list[str]:
+    """Return the suffixes of a deployment's slots, in creation order."""
+    return ["", *(str(number) for number in range(2, config.capacity.slots + 1))]
+
+
+def slots_of(config: DeploymentConfig) -> list[Slot]:
+    """Return a deployment's slots, in creation order. The first one owns the run that the file describes."""
+    return [slot(config, suffix) for suffix in slot_suffixes(config)]
+
+
+def slot(config: DeploymentConfig, suffix: str, capacity: Mapping[str, Any] | None = None) -> Slot:
+    """Return one slot of a deployment.
+
+    Args:
+        config: The deployment.
+        suffix: End of the fleet's name, or "" for the first slot.
+        capacity: Keys of `capacity` that differ in this slot.
+    """
+    section = config.capacity.model_copy(update={"slots": 1, **(capacity or {})})
+    name = f"{config.name}-{suffix}" if suffix else config.name
+    return Slot(suffix, config.model_copy(update={"name": name, "capacity": section}))
