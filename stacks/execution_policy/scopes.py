@@ -109,7 +109,8 @@ SCOPES: tuple[Scope, ...] = (
         "Groups",
         ("autoscaling:*",),
         tuple(
-            f"autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/trainstack-{{name}}{zone}" for zone in ("", ".*")
+            f"autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/trainstack-{{name}}{end}"
+            for end in ("", ".*", "-*")  # one group, one for each zone, and those of other slots
         ),
     ),
     Scope("Pipelines", ("codepipeline:*",), ("codepipeline:*:*:{name}-*",)),
