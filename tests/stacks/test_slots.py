@@ -1,4 +1,4 @@
-"""Slots: complete stacks with names of their own, no common object, and no common permission."""
+"""Slots: complete stacks with distinct names, no common object, and no common permission."""
 
 from __future__ import annotations
 
