@@ -11,7 +11,7 @@ from stacks.changes.config_keys import EXCLUSIVE_KEYS_BY_PATH, IDENTITY_KEYS, KE
 from stacks.changes.templates.template_set import PropertyPath
 from stacks.changes.templates.values import RUN_DOCUMENT
 from stacks.changes.updates.resources import Key, ResourceChange
-from stacks.config.slots import TRAINING_STACK
+from stacks.config import TRAINING_STACK
 
 NO_KEY = "not caused by a key in the file"
 CODE_PATHS = ("*/Code/S3*", "*/node document/bundle/*", "*/run document/code/*", "*/UserData/shim")

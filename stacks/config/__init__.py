@@ -21,15 +21,20 @@ from stacks.config.node import AMI_ID, NodeConfig
 from stacks.config.observability import BudgetConfig, ObservabilityConfig
 from stacks.config.run import RunConfig
 from stacks.config.setting import Edit, Section, section, setting
-from stacks.config.slots import TRAINING_STACK, slot_suffixes, stack_of
 from stacks.config.slurm import SlurmConfig
 from stacks.config.storage import StorageConfig
 
-__all__ = ["AMI_ID", "STACKS", "DeploymentConfig", "Edit"]
+__all__ = ["AMI_ID", "STACKS", "TRAINING_STACK", "DeploymentConfig", "Edit", "stack_of"]
 
+TRAINING_STACK = "TrainingStack"
 STACKS = ("NetworkStack", "StorageStack", TRAINING_STACK, "ObservabilityStack")
 """The stacks of a deployment with one slot, in creation order."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
+
+
+def stack_of(suffix: str) -> str:
+    """Return the construct id of the stack of a slot. `suffix` is "" for the first slot."""
+    return f"{TRAINING_STACK}-{suffix}" if suffix else TRAINING_STACK
 
 
 class DeploymentConfig(Section):
@@ -81,10 +86,15 @@ class DeploymentConfig(Section):
     delivery: DeliveryConfig = DeliveryConfig()
 
     @property
+    def slot_suffixes(self) -> list[str]:
+        """Ends of the names of the fleets, in creation order; "" for the first one."""
+        return ["", *(str(number) for number in range(2, self.capacity.slots + 1))]
+
+    @property
     def stacks(self) -> tuple[str, ...]:
         """Construct ids of the stacks, in creation order. Each slot has a TrainingStack."""
         before, after = STACKS[: STACKS.index(TRAINING_STACK)], STACKS[STACKS.index(TRAINING_STACK) + 1 :]
-        return (*before, *(stack_of(suffix) for suffix in slot_suffixes(self)), *after)
+        return (*before, *(stack_of(suffix) for suffix in self.slot_suffixes), *after)
 
     @property
     def stack_names(self) -> tuple[str, ...]:

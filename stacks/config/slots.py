@@ -1,6 +1,6 @@
 """The slots of a deployment: fleets that train different runs side by side.
 
-A slot is a complete TrainingStack with a fleet name of its own. All slots of a deployment share its network and its
+A slot is a complete TrainingStack with a separate fleet name. All slots of a deployment share its network and its
 storage (docs/adr/0018-a-slot-is-a-stack.md).
 """
 
@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # stacks.config imports this module
-    from stacks.config import DeploymentConfig
-
-TRAINING_STACK = "TrainingStack"
+from stacks.config import DeploymentConfig, stack_of
 
 
 @dataclass(frozen=True)
@@ -42,19 +39,9 @@ class Slot:
         return stack_of(self.suffix)
 
 
-def stack_of(suffix: str) -> str:
-    """Return the construct id of the stack of a slot."""
-    return f"{TRAINING_STACK}-{suffix}" if suffix else TRAINING_STACK
-
-
-def slot_suffixes(config: DeploymentConfig) -> list[str]:
-    """Return the suffixes of a deployment's slots, in creation order."""
-    return ["", *(str(number) for number in range(2, config.capacity.slots + 1))]
-
-
 def slots_of(config: DeploymentConfig) -> list[Slot]:
     """Return a deployment's slots, in creation order. The first one owns the run that the file describes."""
-    return [slot(config, suffix) for suffix in slot_suffixes(config)]
+    return [slot(config, suffix) for suffix in config.slot_suffixes]
 
 
 def slot(config: DeploymentConfig, suffix: str, capacity: Mapping[str, Any] | None = None) -> Slot:

@@ -15,7 +15,6 @@ from constructs import Construct
 
 from stacks.capacity.plan import group_name_patterns
 from stacks.config import DeploymentConfig
-from stacks.config.slots import slot_suffixes
 from stacks.constructs.suppressions import suppress
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
@@ -148,7 +147,7 @@ def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.Po
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
     """
     name = config.name
-    slots = [f"{name}-*"] if len(slot_suffixes(config)) > 1 else []
+    slots = [f"{name}-*"] if len(config.slot_suffixes) > 1 else []
     here: dict[str, object] = {"StringEquals": {"aws:ResourceAccount": stack.account}}
     own_roles = [f"arn:{stack.partition}:iam::{stack.account}:role/{name}-*"]
 

@@ -15,8 +15,7 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from stacks.changes.effects.fixed_costs import PRICES_DATE, PRICES_REGION
-from stacks.config import DeploymentConfig
-from stacks.config.slots import TRAINING_STACK
+from stacks.config import TRAINING_STACK, DeploymentConfig
 from stacks.delivery.deploy import run_cdk
 from stacks.delivery.failed_create import describe, resources
 from stacks.delivery.remaining import Remaining, remaining

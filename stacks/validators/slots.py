@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stacks.config import DeploymentConfig
-from stacks.config.slots import slot_suffixes
 from stacks.errors import Problem
 
 MAX_NAME = 24
@@ -15,7 +14,7 @@ MAX_NAME = 24
 def belongs_to_one_fleet(config: DeploymentConfig) -> Iterator[Problem]:
     """Parts of the file that belong to exactly one fleet are not combined with several slots."""
     capacity, storage = config.capacity, config.storage
-    if len(slot_suffixes(config)) == 1:
+    if len(config.slot_suffixes) == 1:
         return
     remedy = "remove it, or use one deployment file for each run"
     if storage.checkpoint_volume is not None:
@@ -33,7 +32,7 @@ def belongs_to_one_fleet(config: DeploymentConfig) -> Iterator[Problem]:
 
 def fleet_names(config: DeploymentConfig) -> Iterator[Problem]:
     """The name of each slot's fleet is as short as a deployment name."""
-    suffix = max(slot_suffixes(config), key=len)
+    suffix = max(config.slot_suffixes, key=len)
     name = f"{config.name}-{suffix}"
     if suffix and len(name) > MAX_NAME:
         rule = f"makes fleet names such as {name}, which are longer than {MAX_NAME} characters"
