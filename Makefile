@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CDK := node_modules/.bin/cdk
 CONFIG ?= config/single-gpu.yaml
-STACKS ?= --all
+STACKS ?=
 DATA ?=
 FAULT ?= notice
 BASE ?= HEAD
@@ -225,7 +225,7 @@ bundle: install ## lock and build the wheels that nodes install [CONFIG=config/x
 
 synth: install ## synthesize the templates [CONFIG=config/x.yaml]
 	python -m stacks bundle $(CONFIG) --locked
-	$(CDK) synth $(filter-out --all,$(STACKS)) --quiet -c config=$(CONFIG)
+	$(CDK) synth $(STACKS) --quiet -c config=$(CONFIG)
 
 diff: install ## explain the effects of a deploy [CONFIG=...] [AGAINST=deployed|REVISION|FOLDER]
 	python -m stacks bundle $(CONFIG) --locked
@@ -234,10 +234,10 @@ diff: install ## explain the effects of a deploy [CONFIG=...] [AGAINST=deployed|
 
 cdk-diff: install ## show the CDK's raw template diff [CONFIG=...] [STACKS=TrainingStack]
 	python -m stacks bundle $(CONFIG) --locked
-	$(CDK) diff $(filter-out --all,$(STACKS)) -c config=$(CONFIG)
+	$(CDK) diff $(STACKS) -c config=$(CONFIG)
 
 deploy: install ## review, then deploy to the AWS account that your credentials belong to [CONFIG=...] [STACKS=TrainingStack] [APPROVED=20|30|40: do not prompt]
-	python -m trainstack up $(CONFIG) $(filter-out --all,$(STACKS)) $(if $(APPROVED),--approved $(APPROVED)) --no-follow
+	python -m trainstack up $(CONFIG) $(STACKS) $(if $(APPROVED),--approved $(APPROVED)) --no-follow
 
 destroy: install ## delete the fleet, network and alarms; list the remaining data with its monthly price [CONFIG=...] [YES=1: do not prompt]
 	python -m trainstack down $(CONFIG) $(if $(YES),--yes)

@@ -56,9 +56,7 @@ def seconds_of(command: Sequence[str | Path], directory: Path, **environment: st
 def synth(app: str, out: Path, directory: Path, config: Path | None = None, **environment: str) -> float:
     """Run `cdk synth`; return its duration in seconds."""
     context = [] if config is None else ["--context", f"config={config}"]
-    return seconds_of(
-        [CDK, "synth", "--all", "--quiet", "--app", app, "--output", out, *context], directory, **environment
-    )
+    return seconds_of([CDK, "synth", "--quiet", "--app", app, "--output", out, *context], directory, **environment)
 
 
 def rendered_user_data(template: Mapping[str, Any]) -> list[int]:

@@ -17,7 +17,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("config", type=Path, help="deployment file, such as config/demo.yaml")
     parser.add_argument("stacks", nargs="*", metavar="STACK", help="stacks, such as TrainingStack (default: all)")
-    parser.add_argument("--all", action="store_true", help="deploy all stacks, which is the default")
     parser.add_argument("--yes", action="store_true", help="deploy without a prompt, even without a terminal")
     parser.set_defaults(run=_run)
 
@@ -35,8 +34,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         config = load(options.config)
         build_locked(options.config, DIRECTORY, lambda text: print(text, file=sys.stderr))
-        stacks = [] if options.all else options.stacks
-        deploy_interactively(config, options.config, stacks, is_approved=options.yes)
+        deploy_interactively(config, options.config, options.stacks, is_approved=options.yes)
     except (AccountError, DeployError, WheelhouseError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -158,7 +158,7 @@ class DeliveryPipeline(Construct):
         for stage in stages:
             commands += [
                 f"python -m stacks bundle {stage.file} --locked",
-                f"node_modules/.bin/cdk synth --all --quiet --context config={stage.file}"
+                f"node_modules/.bin/cdk synth --quiet --context config={stage.file}"
                 f" --output build/{ASSEMBLIES}/{stage.name}/{Path(stage.file).name}",
             ]
         synth = self._step("Synth", commands, primary_output_directory="build/cdk.out")
