@@ -17,6 +17,8 @@ Chart = dict[str, Any]
 
 MAX_POINTS = 1500
 """Points per chart. A screen shows fewer; a long run's page stays small."""
+MAX_LABELLED_MARKS = 6
+"""Vertical marks with labels in one chart. A chart with more marks has none: the labels would cover it."""
 UNITS = ((2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """Shortest span, length in seconds and name of the units of time axes."""
 
@@ -25,7 +27,7 @@ def charts_of(report: Record) -> dict[str, Chart]:
     """Return the charts that have data: `loss`, `learning-rate` and `throughput`.
 
     Keys of a chart: `title`, `x` (name of the axis), `height` in pixels, `columns` (x, then one per series), `series`
-    (label, color variable of the page, and optional style), `marks` (x, text, color variable).
+    (label, color variable of the page, and optional style), `marks` (x, text, color variable), `has_mark_labels`.
     """
     train = [point for point in report["series"]["train"] if point["step"] is not None]
     found: dict[str, Chart] = {}
@@ -35,6 +37,8 @@ def charts_of(report: Record) -> dict[str, Chart]:
         found["learning-rate"] = _learning_rate(report, train)
     if any(point["tokens_per_second"] is not None for point in train):
         found["throughput"] = _throughput(report, train)
+    for chart in found.values():
+        chart["has_mark_labels"] = len(chart["marks"]) <= MAX_LABELLED_MARKS
     return found
 
 

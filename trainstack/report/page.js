@@ -3,7 +3,7 @@
 (() => {
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const NARROW = 640, LABELLED_MARKS = 6;
+  const NARROW = 640;
   let drawn = [];
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -27,30 +27,40 @@
     };
   }
 
-  function drawMarks(plot, marks, atBottom) {
+  function drawMarks(plot, chart) {
     const { ctx, bbox } = plot, ratio = devicePixelRatio;
+    const marks = chart.marks.map((mark) => ({ ...mark, x: Math.round(plot.valToPos(mark.x, "x", true)) }))
+      .filter(({ x }) => x >= bbox.left && x <= bbox.left + bbox.width);
     ctx.save();
     ctx.font = `${12 * ratio}px system-ui, sans-serif`;
     ctx.textAlign = "left";
-    ctx.textBaseline = "alphabetic";
-    marks.forEach((mark, number) => {
-      const x = Math.round(plot.valToPos(mark.x, "x", true));
-      if (x < bbox.left || x > bbox.left + bbox.width) return;
-      ctx.strokeStyle = ctx.fillStyle = color(mark.color);
-      ctx.lineWidth = 1.5 * ratio;
-      ctx.setLineDash([5 * ratio, 4 * ratio]);
+    ctx.textBaseline = "middle";
+    ctx.lineWidth = 1.5 * ratio;
+    ctx.setLineDash([5 * ratio, 4 * ratio]);
+    marks.forEach((mark) => {
+      ctx.strokeStyle = color(mark.color);
       ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.moveTo(mark.x, bbox.top);
+      ctx.lineTo(mark.x, bbox.top + bbox.height);
       ctx.stroke();
-      if (marks.length > LABELLED_MARKS) return;
-      const width = ctx.measureText(mark.text).width, gap = 6 * ratio;
-      const fits = x + gap + width <= bbox.left + bbox.width;
-      const row = (14 + 16 * (number % 3)) * ratio;
-      const y = atBottom ? bbox.top + bbox.height - row : bbox.top + row;
-      ctx.fillText(mark.text, fits ? x + gap : x - gap - width, y);
     });
+    if (chart.has_mark_labels) drawLabels(ctx, bbox, marks, Boolean(chart.from_zero));
     ctx.restore();
+  }
+
+  function drawLabels(ctx, bbox, marks, atBottom) {
+    const ratio = devicePixelRatio, height = 16 * ratio, pad = 2 * ratio;
+    const widths = marks.map((mark) => ctx.measureText(mark.text).width / ratio);
+    const boxes = marks.map((mark, number) => ({ x: mark.x / ratio, width: widths[number] }));
+    const places = placeLabels(boxes, bbox.left / ratio, (bbox.left + bbox.width) / ratio);
+    places.forEach(({ left, row }, number) => {
+      const x = left * ratio, offset = (row + 0.75) * height;
+      const y = atBottom ? bbox.top + bbox.height - offset : bbox.top + offset;
+      ctx.fillStyle = color("--card");  // Hide the lines of other marks behind the text.
+      ctx.fillRect(x - pad, y - height / 2, widths[number] * ratio + 2 * pad, height);
+      ctx.fillStyle = color(marks[number].color);
+      ctx.fillText(marks[number].text, x, y);
+    });
   }
 
   function series(each) {
@@ -72,7 +82,7 @@
       series: [{ label: chart.x, value: (_, value) => text(value) }, ...chart.series.map(series)],
       cursor: { y: false, points: { size: 8 } },
       legend: { live: true },
-      hooks: { draw: [(self) => drawMarks(self, chart.marks, Boolean(chart.from_zero))] },
+      hooks: { draw: [(self) => drawMarks(self, chart)] },
     }, chart.columns, place);
     drawn.push({ plot, place, height });
   }

@@ -25,6 +25,11 @@ CHART_NOTES = {
     "learning-rate": "",
     "throughput": "Tokens per second of all nodes together, as measured by the trainer.",
 }
+UNLABELLED_MARKS = {
+    "loss": "Red lines are interruptions, and green lines are resumes.",
+    "throughput": "Training resumed at each red line.",
+}
+"""Notes for charts with too many vertical marks for labels."""
 
 
 class MissingLibrary(Exception):
@@ -57,7 +62,8 @@ def render_html(report: Record) -> str:
     data = json.dumps(charts, allow_nan=False).replace("<", "\\u003c")
     library, style = _library()
     scripts = f'<script type="application/json" id="charts">{data}</script>'
-    scripts += f"<script>{library}</script><script>{(HERE / 'page.js').read_text(encoding='utf-8')}</script>"
+    own = ((HERE / name).read_text(encoding="utf-8") for name in ("mark_labels.js", "page.js"))
+    scripts += "".join(f"<script>{script}</script>" for script in (library, *own))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -129,9 +135,11 @@ def _problems(report: Record) -> str:
 def _chart(name: str, charts: Record) -> str:
     if name not in charts:
         return section("Loss", "", '<p class="empty">No training steps were recorded.</p>') if name == "loss" else ""
-    title = charts[name]["title"]
+    title, note = charts[name]["title"], CHART_NOTES[name]
+    if charts[name]["marks"] and not charts[name]["has_mark_labels"]:
+        note += f" {UNLABELLED_MARKS[name]}"
     place = f'<div class="chart" id="chart-{name}" role="img" aria-label="{escape(title)}"></div>'
-    return section(title, CHART_NOTES[name], f"{place}<noscript>The charts need JavaScript.</noscript>")
+    return section(title, note, f"{place}<noscript>The charts need JavaScript.</noscript>")
 
 
 def _costs(report: Record) -> str:

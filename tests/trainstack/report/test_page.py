@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainstack.report import page as page_module
-from trainstack.report.charts import MAX_POINTS, charts_of
+from trainstack.report.charts import MAX_LABELLED_MARKS, MAX_POINTS, charts_of
 from trainstack.report.page import MissingLibrary, render_html
 from trainstack.report.summary import Inputs, build_report
 from trainstack.report.text import count, dollars, duration, duration_ticks, size, tick
@@ -88,9 +88,9 @@ def test_page_is_well_formed_without_external_resources(page: str) -> None:
 
 
 def test_page_has_the_chart_library_and_its_data(page: str) -> None:
-    data, library, own = outline(page).scripts
+    data, library, labels, own = outline(page).scripts
     assert set(json.loads(data)) == {"loss", "learning-rate", "throughput"}
-    assert "var uPlot=" in library and "new uPlot(" in own
+    assert "var uPlot=" in library and "placeLabels =" in labels and "new uPlot(" in own
     for name in json.loads(data):
         assert f'id="chart-{name}"' in page
 
@@ -156,6 +156,15 @@ def test_a_long_run_has_few_points_and_its_extremes(with_notice: Any, deployment
     steps, train, _ = charts_of(report)["loss"]["columns"]
     assert len(steps) <= MAX_POINTS + 2 and (steps[0], steps[-1]) == (1, 100_000)
     assert train[steps.index(54_321)] == 10.0
+
+
+def test_a_chart_with_many_marks_explains_them_without_labels(with_notice: Any, deployment: Any, prices: Any) -> None:
+    report = report_of(with_notice, deployment, prices)
+    assert charts_of(report)["loss"]["has_mark_labels"]
+    assert "Red lines" not in render_html(report)
+    report["interruptions"] *= MAX_LABELLED_MARKS
+    assert not charts_of(report)["loss"]["has_mark_labels"]
+    assert "Red lines are interruptions, and green lines are resumes." in render_html(report)
 
 
 def test_input_text_is_escaped(with_notice: Any, deployment: Any, prices: Any) -> None:
