@@ -56,8 +56,8 @@ class DeploymentConfig(Section):
         "Tags to set on every resource, for cost reports.", edit="replaces nodes", default={}
     )
     engine: Literal["fleet", "slurm", "kubernetes"] = setting(
-        "What runs the training. `fleet`: instances in your AWS account, managed by the stacks. `slurm`: jobs on a "
-        "Slurm cluster, described by the `slurm` section; docs/slurm.md lists the keys that then have no effect. "
+        "System that runs the training. `fleet`: instances in your AWS account, managed by the stacks. `slurm`: jobs "
+        "on a Slurm cluster, described by the `slurm` section; docs/slurm.md lists the keys that then have no effect. "
         "`kubernetes`: pods in a Kubernetes cluster, described by the `kubernetes` section (docs/kubernetes.md).",
         edit="creates a second deployment",
         default="fleet",
@@ -71,7 +71,7 @@ class DeploymentConfig(Section):
         edit="applies to new pods",
     )
     image: ImageConfig | None = section(
-        "The container image that `trainstack image build` makes for Slurm and Kubernetes (docs/container-images.md). "
+        "The container image that `trainstack image build` builds for Slurm and Kubernetes (docs/container-images.md). "
         "The nodes of a fleet do not run containers.",
         edit="requires a new image",
     )

@@ -228,8 +228,8 @@ class CapacityConfig(Section):
     )
     maintenance: MaintenanceConfig = MaintenanceConfig()
     gang_timeout_seconds: int = setting(
-        "Seconds for which an incomplete gang waits for the remaining nodes. The attempt then ends, and the next "
-        "attempt uses the next zone.",
+        "Maximum time, seconds, that an incomplete gang waits for the remaining nodes. The attempt then ends, and "
+        "the next attempt uses the next zone.",
         edit="replaces nodes",
         default=900,
         ge=30,

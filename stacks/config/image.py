@@ -26,16 +26,16 @@ class ImageConfig(Section):
         pattern=BASE,
     )
     repository: str | None = setting(
-        "Repository to push the image to, such as `123456789012.dkr.ecr.us-east-1.amazonaws.com/trainer`, from which "
-        "Slurm and Kubernetes take it; `null`: the image stays on the machine that builds it, and StorageStack of a "
-        "fleet contains a repository in ECR, whose address is the stack's output `ImageRepository`.",
+        "Repository to push the image to, such as `123456789012.dkr.ecr.us-east-1.amazonaws.com/trainer`. Slurm and "
+        "Kubernetes pull the image from there. `null`: the image stays on the machine that builds it; a fleet's "
+        "StorageStack creates an ECR repository, and its output `ImageRepository` is the repository's address.",
         edit=EDIT,
         default=None,
         pattern=REPOSITORY,
     )
     python: PythonVersion = setting("Version of the base image's interpreter.", edit=EDIT, default="3.11")
     interpreter: str = setting(
-        "Path of the base image's interpreter. The image contains an environment made from it, whose interpreter is "
+        "Path of the interpreter in the base image. The build uses it to create the virtual environment that contains "
         "`node.python.interpreter`.",
         edit=EDIT,
         default="/usr/bin/python3",
@@ -48,15 +48,15 @@ class ImageConfig(Section):
         default="cuda",
     )
     keep_images: int = setting(
-        "Newest images that the deployment's own repository keeps; ECR deletes older ones.",
+        "Number of newest images to keep in the deployment's own repository; ECR deletes older images.",
         edit="in place",
         default=20,
         ge=1,
         le=1000,
     )
     pull_roles: list[Arn] = setting(
-        "Existing IAM roles, such as those of a cluster's nodes, that may pull from the deployment's own repository. "
-        "Roles of this account with a policy for ECR do not need an entry.",
+        "Existing IAM roles, such as the role of a cluster's nodes, that may pull from the deployment's own "
+        "repository. Roles in this account whose policies already allow it do not need an entry.",
         edit="in place",
         default=[],
         max_length=20,

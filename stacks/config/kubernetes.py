@@ -26,7 +26,9 @@ class TolerationConfig(Section):
     """A taint that the pods tolerate."""
 
     key: LabelKey = setting("Key of the taint, such as `nvidia.com/gpu`.", edit=EDIT)
-    operator: Literal["Exists", "Equal"] = setting("Whether the taint's value matters.", edit=EDIT, default="Exists")
+    operator: Literal["Exists", "Equal"] = setting(
+        "`Exists`: tolerate any value of the taint; `Equal`: only `value`.", edit=EDIT, default="Exists"
+    )
     value: LabelValue | None = setting("Value of the taint, for `Equal`.", edit=EDIT, default=None)
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = setting(
         "Effect of the taint; `null`: all.", edit=EDIT, default=None

@@ -39,7 +39,7 @@ value |
 | changes the delivery | changes the pipeline or the workflows' roles; does not affect training |
 | applies to new jobs | `engine: slurm` only: applies to jobs that the next `trainstack up` submits |
 | applies to new pods | `engine: kubernetes` only: the next `trainstack up` replaces the pods, which save first |
-| requires a new image | `trainstack image lock` and `build` make another image, which new jobs and pods run |
+| requires a new image | takes effect in new jobs and pods after `trainstack image lock` and `trainstack image build` |
 | nothing | - |
 """
 
@@ -104,15 +104,18 @@ def _section(path: str, model: type[BaseModel], holder: FieldInfo | None) -> str
     summary = " ".join((model.__doc__ or "").split("\n\n")[0].split())
     lines = [f"## {path or 'Top level'}", "", summary, ""]
     if holder is not None and holder.default is None:
-        lines += [f"Optional. {_cell(holder.description or '')} Adding or removing it {_extra(holder)}.", ""]
+        lines += [f"Optional. {_cell(holder.description or '')} {_section_effect(holder)}", ""]
     elif holder is not None and holder.is_required() and holder.annotation is not model:
         lines += [f"A list of mappings with these keys. {_cell(holder.description or '')}", ""]
     return "\n".join([*lines, "| key | type | default | meaning | edit |", "|---|---|---|---|---|", *rows, ""])
 
 
-def _extra(holder: FieldInfo) -> str:
+def _section_effect(holder: FieldInfo) -> str:
     assert isinstance(holder.json_schema_extra, dict), "an optional section has no edit effect"
-    return str(holder.json_schema_extra["edit"])
+    edit = str(holder.json_schema_extra["edit"])
+    if edit.startswith("applies to"):
+        return f"If you add or remove this section, the change {edit}."
+    return f"Adding or removing this section {edit}."
 
 
 def _default(field: FieldInfo) -> str:

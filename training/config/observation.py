@@ -40,13 +40,13 @@ class ObservationConfig(Section):
     )
     wandb: bool = Field(
         default=False,
-        description="Also write an offline run of Weights & Biases to wandb/ in the run directory, for `wandb sync`; "
-        "requires the wandb package.",
+        description="Also write an offline Weights & Biases run to wandb/ in the run directory, which `wandb sync` "
+        "uploads; requires the wandb package.",
     )
     mlflow: bool = Field(
         default=False,
-        description="Also write to a file store of MLflow, mlruns/ in the run directory; requires the package "
-        "mlflow-skinny or mlflow.",
+        description="Also write an MLflow file store to mlruns/ in the run directory; requires the mlflow-skinny or "
+        "mlflow package.",
     )
     embedded_metrics: bool = Field(
         default=False,

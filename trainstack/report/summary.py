@@ -177,9 +177,9 @@ def _training_problems(training: Training, is_running: bool) -> list[str]:
 
 
 def _loss_problems(training: Training, interruptions: Sequence[Record]) -> list[str]:
-    """Return a problem if steps were lost even though every interruption had a notice."""
+    """Return a problem if steps were lost although a notice preceded every interruption."""
     if training.steps_lost and all(entry["notice_seconds"] is not None for entry in interruptions):
-        return [f"{plural(training.steps_lost, 'step')} lost even though every interruption had a notice"]
+        return [f"{plural(training.steps_lost, 'step')} lost, although a notice preceded every interruption"]
     return []
 
 

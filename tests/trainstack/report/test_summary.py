@@ -64,7 +64,7 @@ def test_start_from_scratch_loses_all_steps(with_notice: Any, deployment: Any, p
             event["record"] = {**event["record"], "resumed_from_step": None}
     report = build_report(Inputs(events, with_notice["records"], deployment, prices))
     assert report["steps_lost"] == 140
-    assert "140 steps lost even though every interruption had a notice" in report["problems"]
+    assert "140 steps lost, although a notice preceded every interruption" in report["problems"]
 
 
 def test_costs_are_lifetimes_times_prices(with_notice: Any, deployment: Any, prices: Any) -> None:
