@@ -66,7 +66,8 @@ class RunConfig(Section):
         le=64,
     )
     code: str | None = setting(
-        "Folder with user code to copy to the nodes; `null`: none.",
+        "Folder with user code to copy to the nodes, as a path from the folder in which you run the commands; `null`: "
+        "none.",
         edit="restarts the trainer",
         default=None,
     )
