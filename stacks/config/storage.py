@@ -146,8 +146,8 @@ class StorageConfig(Section):
     """Buckets, volumes and file systems, and how they are deleted."""
 
     deletion: Literal["retain", "destroy"] = setting(
-        "What happens to data when the stack is deleted; to prevent accidents, `destroy` also requires `-c "
-        "allow-destroy=true`.",
+        "`retain`: data remains after the stack is deleted. `destroy`: data is deleted with the stack; to prevent "
+        "accidents, this also requires `-c allow-destroy=true`.",
         edit="touches data",
         default="retain",
     )
