@@ -11,7 +11,7 @@
   function text(value) {
     if (value === null || value === undefined) return "\u2013";
     const size = Math.abs(value);
-    if (size > 0 && size < 1e-3) return Number(value.toPrecision(3)).toExponential();
+    if (size > 0 && size < 1e-4) return Number(value.toPrecision(3)).toExponential();
     return Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 });
   }
 

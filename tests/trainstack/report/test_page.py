@@ -173,7 +173,7 @@ def test_input_text_is_escaped(with_notice: Any, deployment: Any, prices: Any) -
     about = {**ABOUT, "settings": {"entrypoint": "</script><i>"}, "name": "<u>"}
     page = render_html(report_of(with_notice, deployment, prices, about))
     outline(page)
-    assert page.count("<script") == 3 and "<i>" not in page and "<u>" not in page
+    assert page.count("<script") == 4 and "<i>" not in page and "<u>" not in page
     assert "&lt;b&gt;" in page and "a&amp;b" in page
 
 
