@@ -124,7 +124,7 @@ def user_project(work: Path, name: str) -> Iterator[UserProject]:
     folder = work / "project"
     (folder / "config").mkdir(parents=True)
     (folder / "docs").mkdir()
-    for each in ("app.py", "cdk.json"):
+    for each in ("app.py", "cdk.json", "requirements.txt"):
         shutil.copy(ROOT / each, folder)
     for each in PACKAGES:
         shutil.copytree(ROOT / each, folder / each, ignore=shutil.ignore_patterns("__pycache__"))

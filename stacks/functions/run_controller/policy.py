@@ -192,7 +192,11 @@ def _needs_dataset(situation: Situation, state: ControllerState) -> bool:
 
 def _wait_for_dataset(situation: Situation, state: ControllerState) -> Decision:
     """Keep the fleet at zero nodes, which costs nothing, until the dataset exists."""
-    reason = f"the dataset {situation.missing_dataset} does not exist. Remedy: {REMEDIES[Cause.DATASET_MISSING]}"
+    folder, _, name = situation.missing_dataset.removesuffix("/dataset.json").rpartition("/")
+    reason = (
+        f"the dataset {situation.missing_dataset} does not exist. Remedy: {REMEDIES[Cause.DATASET_MISSING]}. Use "
+        f"`python -m training tokenize` or `python -m training publish` with `--name {name} --output {folder}`"
+    )
     return _rest(situation, replace(state, phase="no_dataset", reason=reason))
 
 

@@ -560,6 +560,11 @@ class TestProbes:
 class TestDataset:
     MISSING = "s3://d/datasets/x/dataset.json"
 
+    def test_the_reason_has_the_options_of_the_upload(self) -> None:
+        reason = decide(situation(missing_dataset=self.MISSING)).state.reason
+        assert f"the dataset {self.MISSING} does not exist" in reason
+        assert "`python -m training tokenize`" in reason and "`--name x --output s3://d/datasets`" in reason
+
     def test_a_gang_with_its_own_copy_keeps_training(self) -> None:
         assert decide(situation(fleet=FULL, state=RUNNING, missing_dataset=self.MISSING)).actions == ()
 
