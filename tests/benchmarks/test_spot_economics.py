@@ -24,6 +24,7 @@ from stacks.capacity.simulation.controller import Controller, Randomised
 from stacks.capacity.simulation.market import ON_DEMAND, Conditions, Policy, View, place_of, replay
 from stacks.capacity.simulation.windows import Window, WindowError, Zone, read_windows
 from stacks.functions.run_controller import placement
+from stacks.functions.run_controller.placement import Transfer
 from stacks.functions.run_controller.places import Place
 
 CONDITIONS = Conditions(work_hours=4.0, deadline_hours=6.0, restart_hours=0.5, on_demand_usd_per_hour=3.0)
@@ -61,6 +62,35 @@ class Requests(OnDemand):
 def test_refused_request_takes_time() -> None:
     outcome = replay(Requests(), window("............", "xxxxxxxxxxxx"), replace(CONDITIONS, request_hours=0.1))
     assert (outcome.usd, outcome.end_hours) == (pytest.approx(4.5), pytest.approx(4.6))
+
+
+class FirstWithCapacity(OnDemand):
+    """Uses the first place that has capacity."""
+
+    def choose(self, view: View) -> Place | None:
+        return next(place for place in self.places if view.is_available(place))
+
+
+def test_move_to_another_region_costs_the_transfer_and_the_dataset_once() -> None:
+    # The zones of the window are in different regions. The instance moves at ticks 3, 6 and 9. Each start boots for
+    # 0.5 h; each move first copies for 0.25 h and 1 USD, and the first one to the second region the dataset for 5 USD.
+    given = window("xxx...xxx...", "...xxx...xxx", prices=(1.0, 1.0))
+    conditions = replace(CONDITIONS, work_hours=3.0, transfer=Transfer(hours=0.25, usd=1.0, once_usd=5.0))
+    outcome = replay(FirstWithCapacity(), given, conditions)
+    # Training: 1.0 + 0.75 + 0.75 of 1.5 h each, and 0.5 h after the last move and restart.
+    assert (outcome.starts, outcome.transfers, outcome.transfer_usd) == (4, 3, 8.0)
+    assert outcome.end_hours == pytest.approx(4.5 + 0.25 + 0.5 + 0.5)
+    assert outcome.usd == pytest.approx(outcome.end_hours + 8.0)
+
+
+def test_controller_stays_in_its_region_when_transfers_cost_more_than_they_save() -> None:
+    given = window("x" * 24, "x" * 24, prices=(1.0, 0.9))
+    free = replay(Controller(), given, replace(CONDITIONS, deadline_hours=12.0))
+    assert (free.usd, free.transfers) == (pytest.approx(4.5 * 0.9), 0)  # the first region is free to choose
+    interrupted = window("x" * 24, "xx" + "." + "x" * 21, prices=(1.0, 0.99))
+    for usd, transfers in ((0.0, 1), (5.0, 0)):
+        conditions = replace(CONDITIONS, deadline_hours=12.0, transfer=Transfer(usd=usd))
+        assert replay(Controller(), interrupted, conditions).transfers == transfers
 
 
 class Cheats(OnDemand):

@@ -82,6 +82,7 @@ class Controller:
             period_hours=self._gap_hours,
             choose=self._ranking,
             stayed_hours=view.hours - self._started_hours,
+            transfers=view.transfers,
         )
 
     def _offers(self, view: View) -> list[Offer]:

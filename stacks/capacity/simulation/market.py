@@ -8,10 +8,11 @@ available. All time is billed, although AWS does not bill an instance that it in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from stacks.capacity.simulation.windows import Window, Zone
+from stacks.functions.run_controller.placement import NO_TRANSFER, Transfer
 from stacks.functions.run_controller.places import Place
 
 INSTANCE_TYPE = "p3.2xlarge"
@@ -28,6 +29,8 @@ class Conditions:
         restart_hours: Time from a launch to the first step.
         on_demand_usd_per_hour: Price of an On-Demand Instance.
         request_hours: Time that a refused request takes, for policies that cannot see capacity.
+        transfer: The cost of a start in a region that does not have the newest checkpoint. The first region of a run
+            has the dataset. On-Demand Instances start in the region of the newest checkpoint.
     """
 
     work_hours: float
@@ -35,6 +38,7 @@ class Conditions:
     restart_hours: float
     on_demand_usd_per_hour: float
     request_hours: float = 1.0 / 60.0
+    transfer: Transfer = NO_TRANSFER
 
     def deadline(self, window: Window) -> float:
         """Return the deadline of a run in a window, in hours."""
@@ -51,6 +55,7 @@ class View:
         current: The place where the run is, or None.
         usd_per_hour: Price of each spot place.
         spent_hours: Time that the refused requests of this tick have taken.
+        transfers: The cost of a start in each region that does not have the newest checkpoint.
     """
 
     hours: float
@@ -60,6 +65,7 @@ class View:
     capacity: Mapping[Place, bool]
     request_hours: float
     spent_hours: float = 0.0
+    transfers: Mapping[str, Transfer] = field(default_factory=dict)
 
     def is_available(self, place: Place) -> bool:
         """Return True if the place has capacity. Only the papers' policies use it."""
@@ -96,6 +102,8 @@ class Outcome:
     on_demand_hours: float
     spot_hours: float
     starts: int
+    transfers: int = 0
+    transfer_usd: float = 0.0
 
 
 ON_DEMAND = Place("", "", INSTANCE_TYPE, "on_demand")
@@ -111,20 +119,44 @@ class _Run:
     """A run in progress."""
 
     work_hours: float
-    restart_hours: float
+    conditions: Conditions
     current: Place | None = None
     booting_hours: float = 0.0
     usd: float = 0.0
     hours: dict[str, float] = field(default_factory=lambda: {"spot": 0.0, "on_demand": 0.0})
     starts: int = 0
+    home_region: str | None = None  # the region of the newest checkpoint; None before the first start
+    datasets: set[str] = field(default_factory=set)  # the regions that have the dataset
+    transfers: int = 0
+    transfer_usd: float = 0.0
 
     def move(self, place: Place | None) -> bool:
         """Change the place. Return True if an instance starts."""
         if place == self.current:
             return False
-        self.current, self.booting_hours = place, self.restart_hours
+        self.current, self.booting_hours = place, self.conditions.restart_hours
         self.starts += place is not None
+        if place is not None and place.region:
+            self._transfer(place.region)
         return place is not None
+
+    def _transfer(self, region: str) -> None:
+        """Copy the checkpoint and the dataset to the region, if it does not have them."""
+        transfer = self.transfers_to(region)
+        self.booting_hours += transfer.hours
+        if self.home_region not in (None, region):
+            self.transfers += 1
+            self.transfer_usd += transfer.usd + transfer.once_usd
+            self.usd += transfer.usd + transfer.once_usd
+        self.home_region = region
+        self.datasets.add(region)
+
+    def transfers_to(self, region: str) -> Transfer:
+        """Return the cost of a start in the region."""
+        if self.home_region in (None, region):
+            return NO_TRANSFER
+        transfer = self.conditions.transfer
+        return replace(transfer, once_usd=0.0) if region in self.datasets else transfer
 
     def advance(self, hours: float, usd_per_hour: float) -> float:
         """Train until the run or the time ends, and return the time used."""
@@ -137,13 +169,27 @@ class _Run:
             self.hours[self.current.market] += used
         return used
 
+    def outcome(self, end_hours: float, met_deadline: bool) -> Outcome:
+        """Return the result of the replay."""
+        return Outcome(
+            self.usd,
+            end_hours,
+            met_deadline,
+            self.hours["on_demand"],
+            self.hours["spot"],
+            self.starts,
+            self.transfers,
+            self.transfer_usd,
+        )
+
 
 def replay(policy: Policy, window: Window, conditions: Conditions) -> Outcome:
     """Replay a window from its start until the run ends, or until the window ends."""
     zones = {place_of(zone): zone for zone in window.zones}
     deadline = conditions.deadline(window)
     policy.start(tuple(zones), conditions, deadline, window.gap_hours)
-    run = _Run(conditions.work_hours, conditions.restart_hours)
+    run = _Run(conditions.work_hours, conditions)
+    regions = sorted({zone.region for zone in window.zones})
     for tick in range(window.ticks):
         hours = tick * window.gap_hours
         capacity = {place: zone.is_available[tick] for place, zone in zones.items()}
@@ -152,7 +198,16 @@ def replay(policy: Policy, window: Window, conditions: Conditions) -> Outcome:
             policy.interrupted(run.current, hours)
             run.move(None)
         booting = run.booting_hours if run.current is not None else 0.0
-        view = View(hours, run.work_hours + booting, run.current, prices, capacity, conditions.request_hours)
+        transfers = {region: run.transfers_to(region) for region in regions}
+        view = View(
+            hours,
+            run.work_hours + booting,
+            run.current,
+            prices,
+            capacity,
+            conditions.request_hours,
+            transfers=transfers,
+        )
         place = policy.choose(view)
         if place is not None and not capacity.get(place, True):
             raise ValueError(f"the policy chose {place.name} without capacity")
@@ -166,6 +221,5 @@ def replay(policy: Policy, window: Window, conditions: Conditions) -> Outcome:
         if run.work_hours <= EPSILON_HOURS:
             end = hours + window.gap_hours - left + used
             met = end <= deadline + EPSILON_HOURS
-            return Outcome(run.usd, end, met, run.hours["on_demand"], run.hours["spot"], run.starts)
-    end = window.ticks * window.gap_hours
-    return Outcome(run.usd, end, False, run.hours["on_demand"], run.hours["spot"], run.starts)
+            return run.outcome(end, met)
+    return run.outcome(window.ticks * window.gap_hours, False)

@@ -19,8 +19,8 @@ simulations import it unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .places import HOUR, Offer, Place
@@ -43,6 +43,24 @@ Action = Literal["place", "on_demand", "wait"]
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """The cost of a start in a region that does not have the run's newest checkpoint.
+
+    Attributes:
+        hours: Time to copy the checkpoint, during which the instance is billed.
+        usd: Price of copying the checkpoint, which each move to the region costs.
+        once_usd: Price of copying the dataset, or 0 if the region already has it.
+    """
+
+    hours: float = 0.0
+    usd: float = 0.0
+    once_usd: float = 0.0
+
+
+NO_TRANSFER = Transfer()
+
+
+@dataclass(frozen=True)
 class Task:
     """The remaining part of a run.
 
@@ -54,6 +72,7 @@ class Task:
         period_hours: Time between two decisions.
         choose: The ranking of places.
         stayed_hours: Time since the nodes started in their current place.
+        transfers: The cost of a start in each region that does not have the newest checkpoint.
     """
 
     work_hours: float
@@ -63,6 +82,11 @@ class Task:
     period_hours: float
     choose: Choose = "cost"
     stayed_hours: float = float("inf")
+    transfers: Mapping[str, Transfer] = field(default_factory=dict)
+
+    def transfer(self, place: Place) -> Transfer:
+        """Return the cost of the first start in the place's region."""
+        return self.transfers.get(place.region, NO_TRANSFER)
 
     def remaining_hours(self, now_unix_seconds: float) -> float:
         """Return the time to the deadline; infinity without a deadline."""
@@ -70,10 +94,16 @@ class Task:
             return float("inf")
         return (self.deadline_unix_seconds - now_unix_seconds) / HOUR
 
-    def is_critical(self, now_unix_seconds: float) -> bool:
-        """Return True if the slack no longer covers a failed restart and a restart on On-Demand Instances."""
+    def is_critical(self, now_unix_seconds: float, place: Place | None = None) -> bool:
+        """Return True if the slack no longer covers a failed restart and a restart on On-Demand Instances.
+
+        Args:
+            now_unix_seconds: The current time.
+            place: The place of the first restart, whose region may need a copy of the checkpoint first.
+        """
         slack = self.remaining_hours(now_unix_seconds) - self.work_hours
-        return slack < 2.0 * self.restart_hours + self.period_hours
+        copied_hours = 0.0 if place is None else self.transfer(place).hours
+        return slack < 2.0 * self.restart_hours + copied_hours + self.period_hours
 
 
 @dataclass(frozen=True)
@@ -82,8 +112,9 @@ class Estimate:
 
     Attributes:
         usd_per_hour: Current price.
-        usd_per_work_hour: Expected price of an hour of training, including restarts; infinity if lifetimes are too
-        short.
+        usd_per_work_hour: Expected price of an hour of training, including restarts and transfers; infinity if
+        lifetimes are too short.
+        productive_share: Share of an instance's lifetime during which it trains.
         availability: Probability that a launch succeeds.
         lifetime_hours: Expected lifetime of an instance.
         refused: True while the latest refusal is in effect.
@@ -92,6 +123,7 @@ class Estimate:
     place: Place
     usd_per_hour: float
     usd_per_work_hour: float
+    productive_share: float
     availability: float
     lifetime_hours: float
     refused: bool
@@ -179,7 +211,8 @@ def decide(task: Task, offers: Sequence[Offer], current: Place | None, now_unix_
     candidates = [
         each
         for each in in_request_order(merit.accepted, offers, now_unix_seconds)
-        if not is_on_demand or (not each.refused and _is_worth_leaving(each, bought, task))
+        if not (bought is not None and task.is_critical(now_unix_seconds, each.place))
+        and (not is_on_demand or (not each.refused and _is_worth_leaving(each, bought, task)))
     ]
     if candidates:
         return answer("place", candidates[0].place, "best acceptable place")
@@ -193,16 +226,34 @@ def decide(task: Task, offers: Sequence[Offer], current: Place | None, now_unix_
 def _estimate(offer: Offer, task: Task, now_unix_seconds: float) -> Estimate:
     offer = offer.at(now_unix_seconds)
     life = offer.record.lifetime_hours() if offer.place.market == "spot" else float("inf")
-    share = _productive_share(life, task.restart_hours)
+    transfer = task.transfer(offer.place)
+    share = _productive_share(life, task.restart_hours + transfer.hours)
     assumed = task.planned_share if offer.place.market == "spot" else 1.0
     return Estimate(
         place=offer.place,
         usd_per_hour=offer.usd_per_hour,
-        usd_per_work_hour=offer.usd_per_hour / share if share > 0.0 else float("inf"),
+        usd_per_work_hour=_usd_per_work_hour(offer.usd_per_hour, life, task, transfer),
+        productive_share=share,
         availability=offer.availability(assumed),
         lifetime_hours=life,
         refused=offer.record.is_refused(now_unix_seconds),
     )
+
+
+def _usd_per_work_hour(usd_per_hour: float, lifetime_hours: float, task: Task, transfer: Transfer) -> float:
+    """Return the expected price of an hour of training; infinity if lifetimes are too short.
+
+    Each lifetime includes a restart. A copy of the checkpoint serves the training of one lifetime. A copy of the
+    dataset serves all remaining training, because it stays in the region.
+    """
+    share = _productive_share(lifetime_hours, task.restart_hours)
+    trained_hours = min(lifetime_hours * share - transfer.hours, task.work_hours)
+    if share <= 0.0 or (trained_hours <= 0.0 < task.work_hours):
+        return float("inf")
+    if transfer == NO_TRANSFER or task.work_hours <= 0.0:
+        return usd_per_hour / share
+    copied_usd = transfer.usd + transfer.hours * usd_per_hour
+    return usd_per_hour / share + copied_usd / trained_hours + transfer.once_usd / task.work_hours
 
 
 def _productive_share(lifetime_hours: float, restart_hours: float) -> float:
@@ -229,7 +280,7 @@ def _merit(task: Task, spot: Sequence[Estimate], bought: Estimate | None, now_un
     missing_all, share, supplied, cost, marginal, count = 1.0, 0.0, 0.0, 0.0, limit, len(usable)
     for number, each in enumerate(usable, start=1):
         missing_all *= 1.0 - each.availability
-        share = (1.0 - missing_all) * each.usd_per_hour / each.usd_per_work_hour
+        share = (1.0 - missing_all) * each.productive_share
         reached = min(work, max(supplied, share * remaining))
         cost += (reached - supplied) * each.usd_per_work_hour
         supplied = reached
@@ -270,10 +321,10 @@ def _is_worth_leaving(spot: Estimate, bought: Estimate | None, task: Task) -> bo
     """
     if bought is None:
         return True
-    life, restart = spot.lifetime_hours, task.restart_hours
-    return life > restart and (
-        spot.usd_per_hour * life + bought.usd_per_hour * restart < bought.usd_per_hour * (life - restart)
-    )
+    life, transfer = spot.lifetime_hours, task.transfer(spot.place)
+    restart = task.restart_hours + transfer.hours
+    usd = spot.usd_per_hour * life + bought.usd_per_hour * task.restart_hours + transfer.usd + transfer.once_usd
+    return life > restart and usd < bought.usd_per_hour * (life - restart)
 
 
 def _better_place(
@@ -291,8 +342,9 @@ def _better_place(
         return None
 
     def gain_usd(other: Estimate) -> float:
-        hours = min(task.work_hours, other.lifetime_hours)
-        saved = (own.usd_per_hour - other.usd_per_hour) * hours - task.restart_hours * other.usd_per_hour
+        hours, transfer = min(task.work_hours, other.lifetime_hours), task.transfer(other.place)
+        cost = (task.restart_hours + transfer.hours) * other.usd_per_hour + transfer.usd + transfer.once_usd
+        saved = (own.usd_per_hour - other.usd_per_hour) * hours - cost
         return other.availability * saved - (1.0 - other.availability) * 2.0 * task.restart_hours * own.usd_per_hour
 
     others = [each for each in spot if each.place != current and not each.refused]

@@ -10,7 +10,7 @@ import pytest
 
 from stacks.functions.run_controller import places
 from stacks.functions.run_controller.causes import Cause
-from stacks.functions.run_controller.placement import Decision, Task, decide
+from stacks.functions.run_controller.placement import Decision, Task, Transfer, decide
 from stacks.functions.run_controller.places import HOUR, Offer, Place, Record
 
 NOW = 1_000_000.0
@@ -157,6 +157,40 @@ def test_without_deadline_every_place_below_on_demand_is_acceptable() -> None:
 def test_without_on_demand_the_run_waits_for_spot() -> None:
     assert decide(replace(TASK, work_hours=59.9), [spot("a", 1.0, quota(NOW))], None, NOW).action == "wait"
     assert decide(replace(TASK, work_hours=59.9), [spot("a", 1.0)], None, NOW).action == "place"
+
+
+WEST = Place("us-west-2", "us-west-2a", "p3.2xlarge", "spot")
+
+
+@pytest.mark.parametrize(
+    ("transfer", "chosen"),
+    [
+        (Transfer(), WEST),
+        (Transfer(usd=9.5), WEST),  # for 48 h of training at 0.8 instead of 1 USD: 9.6 USD saved
+        (Transfer(usd=9.7), place("a")),
+        (Transfer(once_usd=9.7), place("a")),
+        (Transfer(hours=49.0), place("a")),  # 49 of 250 h: 1 USD per hour of training
+    ],
+)
+def test_other_region_must_be_worth_its_transfer(transfer: Transfer, chosen: Place) -> None:
+    task = replace(TASK, restart_hours=0.0, deadline_unix_seconds=None, transfers={WEST.region: transfer})
+    offers = [spot("a", 1.0), Offer(WEST, 0.8, LONG)]
+    assert answer(decide(task, offers, None, NOW)) == ("place", chosen)
+
+
+@pytest.mark.parametrize(("usd", "moves"), [(0.0, True), (40.0, False)])
+def test_running_nodes_move_to_another_region_only_if_the_saving_pays_for_the_transfer(usd: float, moves: bool) -> None:
+    # 48 h at 0.2 instead of 1 USD save 38 USD.
+    task = replace(TASK, deadline_unix_seconds=None, transfers={WEST.region: Transfer(usd=usd)})
+    decision = decide(task, [spot("a", 1.0), Offer(WEST, 0.2, LONG)], place("a"), NOW)
+    assert decision.place == (WEST if moves else place("a"))
+
+
+@pytest.mark.parametrize(("hours", "action"), [(0.5, "place"), (1.5, "on_demand")])
+def test_transfer_must_leave_the_slack_of_the_safety_net(hours: float, action: str) -> None:
+    # 58.5 of 60 h: the slack of 1.5 h covers two restarts and a period, 0.45 h, and half an hour, but not 1.5 h.
+    task = replace(TASK, work_hours=58.5, transfers={WEST.region: Transfer(hours=hours)})
+    assert decide(task, [Offer(WEST, 1.0, LONG), ON_DEMAND], None, NOW).action == action
 
 
 def test_decision_for_200_places_is_fast_and_small() -> None:
