@@ -18,11 +18,14 @@ from typing import Any
 
 from benchmarks.chaos.metrics import read_records
 from bootstrap.layout import TRAINER_MARK, Layout
+from bootstrap.supervise import actor
 from bootstrap.supervise.supervisor import supervise
 from bootstrap.supervise.trainers.launch import launcher_command
 from bootstrap.system import System
 
 _FORK_SERVER = b"multiprocessing.forkserver"
+KEPT_RUN_DIRECTORIES = 10_000
+"""A node keeps the directories of its last five generations. An experiment reads the records of all of them."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -201,4 +204,5 @@ class _Machine(System):
 
 
 if __name__ == "__main__":
+    actor.MAX_RUN_DIRECTORIES = KEPT_RUN_DIRECTORIES
     sys.exit(0 if supervise(_Machine(), Layout(Path(sys.argv[1])), launcher_command) else 1)

@@ -124,6 +124,8 @@ class Resumed:
 
     def _compare_one(self, number: int, segments: Sequence[Segment], last: int | None) -> list[str]:
         segment = segments[number]
+        if segment.begins and segment.begins not in self._stores:
+            return [f"no earlier record explains the step {segment.begins}, from which {segment.ranks} ranks continue"]
         wanted = {segment.ends, *_branches(number, segments)}
         if last is not None and _owner(last, segments) == number:
             wanted.add(last)
