@@ -91,9 +91,11 @@ chaos-in-place: install ## change a gang in place at random (parallel.reform), a
 	python -m benchmarks.chaos.reforming --seed $(SEED)
 	python -m benchmarks.chaos.in_place --seed $(SEED)
 
+goodput: file-checkpoint = build/bench/checkpoint.json
+goodput: file-changes = build/bench/boot.json
 goodput: install ## replay spot traces with the real save and gang policies [TRACES=folder]
 	@test -n "$(TRACES)" || { echo 'make goodput: set TRACES=folder; see python -m benchmarks.goodput --help'; exit 2; }
-	python -m benchmarks.goodput $(if $(wildcard build/bench/checkpoint.json),--checkpoint build/bench/checkpoint.json) $(TRACES)
+	python -m benchmarks.goodput $(foreach each,checkpoint changes,$(if $(wildcard $(file-$(each))),--$(each) $(file-$(each)))) $(TRACES)
 
 spot-economics: install ## compare the costs of placement policies on priced spot traces [TRACES=folder]
 	@test -n "$(TRACES)" || { echo 'make spot-economics: set TRACES=folder; see python -m benchmarks.spot_economics --help'; exit 2; }

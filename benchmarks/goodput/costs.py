@@ -1,4 +1,4 @@
-"""Costs of saves and restores, measured by the checkpoint benchmark or assumed."""
+"""Costs of saves, restores and changes in place, measured by the other benchmarks or assumed."""
 
 from __future__ import annotations
 
@@ -73,6 +73,61 @@ def read_costs(path: Path | None) -> Costs:
         values = ", ".join(f"{name} {section.get(name)!r}" for name in wrong)
         raise CostsError(f"{path}: {GOODPUT_KEY}: {values}: must be at least 0; run the checkpoint benchmark again")
     return Costs(source=str(path), **{name: float(section[name]) for name in names})
+
+
+@dataclass(frozen=True)
+class ChangeCosts:
+    """Costs in seconds of a change in place: the time for which all members pause.
+
+    Attributes:
+        source: origin of the figures.
+        leave_seconds: pause when a member leaves after a notice.
+        loss_seconds: time from the loss of a machine to the next step, with its detection.
+        join_seconds: pause when nodes join.
+    """
+
+    source: str
+    leave_seconds: float
+    loss_seconds: float
+    join_seconds: float
+
+
+ASSUMED_CHANGES = ChangeCosts("assumed, not measured: two nodes on two cores, a small model", 0.8, 4.0, 0.9)
+"""Costs to use if there are no measurements. The report shows their source."""
+
+_MEASURED = {
+    "leave_seconds": ("planned_leave", "pause_seconds"),
+    "loss_seconds": ("machine_cut_off", "next_step_seconds"),
+    "join_seconds": ("join", "pause_seconds"),
+}
+
+
+def read_change_costs(path: Path | None) -> ChangeCosts:
+    """Read the costs of changes from the boot benchmark's result; without a path, return ASSUMED_CHANGES.
+
+    If it has measured gangs of several sizes, each figure is that of the size for which it is the highest.
+
+    Raises:
+        CostsError: the file or a figure is missing or invalid.
+    """
+    if path is None:
+        return ASSUMED_CHANGES
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        gangs = list(document["reforms"].values())
+        found = {
+            name: [gang[change][figure] for gang in gangs if change in gang]
+            for name, (change, figure) in _MEASURED.items()
+        }
+    except OSError as error:
+        raise CostsError(f"{path}: cannot read it ({error.strerror}); run the boot benchmark first") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CostsError(f"{path}: no section 'reforms' ({error}); run this version's boot benchmark") from error
+    wrong = [name for name, values in found.items() if not values or not all(map(_is_duration, values))]
+    if wrong:
+        values = ", ".join(f"{_MEASURED[name][0]}.{_MEASURED[name][1]} {found[name]!r}" for name in wrong)
+        raise CostsError(f"{path}: reforms: {values}: must be at least 0; run the boot benchmark again")
+    return ChangeCosts(str(path), **{name: max(map(float, values)) for name, values in found.items()})
 
 
 def _is_duration(value: object) -> bool:

@@ -2,20 +2,26 @@
 
 The gang follows the supervisors' rules. It forms when all nodes are ready, or from the nodes that are ready after the
 gang timeout. A loss ends the generation, and the survivors resume immediately. They restart to add nodes only if the
-gang becomes complete.
+gang becomes complete. With changes in place (`parallel.reform`), the members pause instead, lose no step, and nodes
+join as soon as they are ready, or together with nodes that are loading.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from benchmarks.goodput.costs import ChangeCosts
 from benchmarks.goodput.machines import Machine
 from bootstrap.supervise.decide import NOTICE_MARGIN_SECONDS, NOTICE_SECONDS
+from bootstrap.supervise.joins import longest_wait_seconds
 from training.loop.last_save import last_save_seconds
 
+LOADING_SECONDS = 5.0
+"""Time before a node is ready for which the other supervisors know that it is loading."""
 STEP_SECONDS = 1.0
 """Duration of a training step; a gang needs a few steps to agree on its last step."""
 
@@ -58,6 +64,7 @@ class Conditions:
         gang_timeout_seconds: time that an incomplete gang waits for nodes.
         drop_is_notice: whether a drop in the trace is the notice, so that the two minutes after it count neither as
             available time nor as training. If false, the drop is the termination.
+        changes: costs of changes in place; None: every change ends the generation.
     """
 
     nodes: int
@@ -66,6 +73,7 @@ class Conditions:
     regroup_seconds: float
     gang_timeout_seconds: float
     drop_is_notice: bool
+    changes: ChangeCosts | None = None
 
 
 @dataclass
@@ -90,7 +98,14 @@ class _Gang:
     waiting_since: float | None = None
     survivors: bool = False
 
-    def join(self, machine: int, now: float) -> None:
+    def join(self, machine: int, now: float, loading: int) -> float | None:
+        """Add a ready machine; return the time at which to call `admit`, or None.
+
+        Args:
+            machine: number of the machine.
+            now: time in seconds.
+            loading: number of machines that will soon be ready.
+        """
         self.ready.add(machine)
         if not self.members:
             # The first ready node has no regroup time: its trainers start with it.
@@ -98,6 +113,10 @@ class _Gang:
         elif len(self.ready) >= self.conditions.nodes > len(self.members):
             self._end(now, orderly=True)
             self._form_if_possible(now + self.saves.durable_seconds, self.conditions.regroup_seconds)
+        return None
+
+    def admit(self, now: float) -> None:
+        """Let the ready machines join that have waited for others."""
 
     def leave(self, machine: int, now: float) -> None:
         self.ready.discard(machine)
@@ -164,6 +183,84 @@ class _Gang:
         self.members = frozenset()
 
 
+@dataclass
+class _GangInPlace(_Gang):
+    """A gang whose members continue from memory when others leave, are lost or join."""
+
+    formed_at: float = 0.0
+    joining_since: float | None = None
+    trained_since_formed: float = 0.0
+
+    def join(self, machine: int, now: float, loading: int) -> float | None:
+        if not self.members:
+            return super().join(machine, now, loading)
+        self.ready.add(machine)
+        if self.joining_since is None:
+            self.joining_since = now
+        until = self.joining_since + longest_wait_seconds(
+            len(self.ready - self.members), len(self.members), self._costs.join_seconds
+        )
+        if loading and now < until:
+            return until
+        self.admit(now)
+        return None
+
+    def admit(self, now: float) -> None:
+        if self.members and self.joining_since is not None:
+            self._continue(now, frozenset(self.ready), self._costs.join_seconds)
+            self.joining_since = None
+
+    def leave(self, machine: int, now: float) -> None:
+        survivors = self.members - {machine}
+        if machine not in self.members or len(survivors) < max(1, self.conditions.min_nodes):
+            super().leave(machine, now)
+            self.joining_since = None if not self.ready - self.members else self.joining_since
+            return
+        self.ready.discard(machine)
+        self.account.losses += 1
+        costs = self._costs
+        self._continue(now, survivors, costs.leave_seconds if self.saves.uses_notice else costs.loss_seconds)
+
+    def finish(self, now: float) -> None:
+        if self.members:
+            self._count(now)
+
+    @property
+    def _costs(self) -> ChangeCosts:
+        assert self.conditions.changes is not None
+        return self.conditions.changes
+
+    def _continue(self, now: float, members: frozenset[int], pause_seconds: float) -> None:
+        self._count(now)
+        self.members = members
+        self.stepping_since = max(now, self.stepping_since) + pause_seconds
+
+    def _count(self, now: float) -> None:
+        """Account for the time since the last change."""
+        elapsed = max(0.0, now - self.stepping_since)
+        saving = elapsed * min(1.0, self.saves.blocked_seconds / self.interval_seconds)
+        self.account.saving += saving * len(self.members)
+        self.account.trained += (elapsed - saving) * len(self.members)
+        self.trained_since_formed += (elapsed - saving) * len(self.members)
+
+    def _form_if_possible(self, now: float, delay_seconds: float) -> None:
+        super()._form_if_possible(now, delay_seconds)
+        if self.members:
+            self.formed_at, self.trained_since_formed = self.stepping_since, 0.0
+
+    def _end(self, now: float, orderly: bool, notice_saves: int = 0) -> None:
+        self._count(now)
+        if not orderly:
+            lasted = max(0.0, now - self.formed_at)
+            durable = self._saves_begun(max(0.0, lasted - self.saves.durable_seconds))
+            unsaved = lasted - durable * self.interval_seconds if durable else lasted
+            redone = self.trained_since_formed * unsaved / lasted if lasted else 0.0
+            self.account.trained -= redone
+            self.account.redone += redone
+        self.survivors = bool(self.members & self.ready)
+        self.members = frozenset()
+
+
 def replay(machines: Iterable[Machine], end_seconds: float, conditions: Conditions, saves: SavePolicy) -> Account:
     """Return how the instances' time is used.
 
@@ -174,28 +271,38 @@ def replay(machines: Iterable[Machine], end_seconds: float, conditions: Conditio
         saves: save policy.
     """
     fleet = list(machines)
-    events: list[tuple[float, int, int]] = []
+    events: list[tuple[float, int, int]] = []  # time, kind (0: leaves, 1: joins, 2: has waited for others), machine
     for number, machine in enumerate(fleet):
         leaves = machine.lost_seconds
         if saves.uses_notice and not conditions.drop_is_notice and not machine.outlives:
-            leaves = max(machine.launched_seconds, leaves - saves.seconds_before_loss)
+            before_loss = saves.seconds_before_loss
+            if conditions.changes is not None and conditions.nodes > 1:  # it leaves at the notice; the others continue
+                before_loss = NOTICE_SECONDS
+            leaves = max(machine.launched_seconds, leaves - before_loss)
         ready = machine.launched_seconds + conditions.restart_seconds
         if ready < leaves:
             events.append((ready, 1, number))
             if not machine.outlives:
                 events.append((leaves, 0, number))
-    gang = _Gang(conditions, saves, saves.interval_seconds(_mean_seconds_between_losses(fleet)))
+    kind = _Gang if conditions.changes is None else _GangInPlace
+    gang = kind(conditions, saves, saves.interval_seconds(_mean_seconds_between_losses(fleet)))
+    joins = sorted(time for time, event, _ in events if event == 1)
     heapq.heapify(events)
     while events:
         timeout = gang.timeout_at()
         if timeout is not None and timeout <= events[0][0]:
             gang.time_out(timeout)
             continue
-        now, joins, number = heapq.heappop(events)
-        if joins:
-            gang.join(number, now)
-        else:
+        now, event, number = heapq.heappop(events)
+        if event == 0:
             gang.leave(number, now)
+        elif event == 2:
+            gang.admit(now)
+        else:
+            loading = bisect_right(joins, now + LOADING_SECONDS) - bisect_right(joins, now)
+            until = gang.join(number, now, loading)
+            if until is not None:
+                heapq.heappush(events, (until, 2, number))
     timeout = gang.timeout_at()
     if timeout is not None and timeout < end_seconds:
         gang.time_out(timeout)

@@ -7,6 +7,7 @@ https://github.com/skypilot-org/spot-traces (2024-03; measured for "Can't Be Lat
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,24 @@ class Trace:
             if count != before:
                 yield tick * self.gap_seconds, count
             before = count
+
+
+def busy_trace(nodes: int = 16, share: float = 0.55, gap_seconds: float = 480.0, days: float = 10.0) -> Trace:
+    """Return a made-up trace in which the count changes by one at every tick.
+
+    Args:
+        nodes: the largest possible count.
+        share: mean count, as a share of `nodes`.
+        gap_seconds: time between two changes.
+        days: length of the trace.
+    """
+    choice = random.Random(1)  # noqa: S311 (not a secret)
+    count, counts = round(nodes * share), []
+    for _ in range(int(days * 86400 / gap_seconds)):
+        counts.append(count)
+        rises = choice.random() < 0.5 + (nodes * share - count) / nodes
+        count = min(nodes, count + 1) if rises and count < nodes else max(1, count - 1)
+    return Trace(f"made up: {nodes} nodes, a change every {gap_seconds / 60:g} min", gap_seconds, tuple(counts))
 
 
 def read_traces(places: list[Path]) -> list[Trace]:

@@ -18,7 +18,7 @@ LAYERS: dict[str, list[str]] = {
     "bootstrap.kubernetes": ["exit_codes pod", "supervision"],
     "bootstrap.slurm": ["commands decide health records", "job node"],
     "bootstrap.supervise": [
-        "leaving membership run_loading saved_state volume_snapshot",
+        "joins leaving membership run_loading saved_state volume_snapshot",
         "monitors run_status situation",
         "in_place",
         "decide gpu_watches trainers",
@@ -81,7 +81,7 @@ LAYERS: dict[str, list[str]] = {
         "effects",
         "approvals",
         "review",
-        "comparison report run_review",
+        "comparison report",
         "formats",
     ],
     "stacks.constructs": [
@@ -147,9 +147,9 @@ LAYERS: dict[str, list[str]] = {
     ],
     "trainstack.operate": [
         "desired new_file waiting",
-        "slots verbs",
+        "verbs",
         "deploying",
-        "planning running",
+        "planning",
     ],
     "trainstack.report": [
         "about tables text training",

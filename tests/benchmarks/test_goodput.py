@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.goodput.__main__ import main
-from benchmarks.goodput.costs import CostsError, read_costs
-from benchmarks.goodput.machines import launched_at_once, launched_by_controller
+from benchmarks.goodput.costs import ChangeCosts, CostsError, read_change_costs, read_costs
+from benchmarks.goodput.machines import Machine, launched_at_once, launched_by_controller
 from benchmarks.goodput.replay import Conditions, SavePolicy, replay, young_interval_seconds
-from benchmarks.goodput.traces import Trace, TraceError, read_traces
+from benchmarks.goodput.traces import Trace, TraceError, busy_trace, read_traces
 
 HOUR = 3600.0
 
@@ -70,6 +71,71 @@ def test_first_gang_waits_for_all_nodes() -> None:
     assert trained([0, 1, 0, 0], conditions(nodes=2), saves) == HOUR - 100.0 - 50.0 - 30.0
 
 
+CHANGES = ChangeCosts("a test", leave_seconds=1.0, loss_seconds=5.0, join_seconds=2.0)
+NEVER = 1e12
+"""An interval between saves that is longer than every trace."""
+
+
+def test_gang_changes_in_place() -> None:
+    saves = policy(uses_notice=True, interval_seconds=NEVER)
+    both = HOUR - 100.0 - 30.0
+    alone = HOUR - 1.0 + 100.0  # a pause; the second node boots while the first one trains
+    both_again = HOUR - 100.0 - 2.0
+    got = trained([2, 1, 2], replace(conditions(nodes=2), changes=CHANGES), saves)
+    assert got == pytest.approx(2 * both + alone + 2 * both_again)
+    without_notice = trained(
+        [2, 1, 2], replace(conditions(nodes=2), changes=CHANGES), policy(uses_notice=False, interval_seconds=NEVER)
+    )
+    assert without_notice == pytest.approx(got - (5.0 - 1.0))
+
+
+def test_loss_of_all_nodes_repeats_the_steps_since_the_last_save() -> None:
+    got = trained([2, 0], replace(conditions(nodes=2), changes=CHANGES), policy(uses_notice=False))
+    # It trains from 130 s. Saves take 2 of 1000 s; the last one that is durable is the third.
+    assert got == pytest.approx(2 * 3000.0 * (1 - 2 / 1000))
+
+
+@pytest.mark.parametrize(
+    ("third_launched", "pauses"),
+    [
+        (1001.0, [(1101.0, 1, 2.0)]),  # both nodes join together
+        (1003.0, [(1102.0, 1, 2.0), (1104.0, 2, 2.0)]),  # the first one has waited for 2 s, and joins alone
+        (1200.0, [(1100.0, 1, 2.0), (1300.0, 2, 2.0)]),  # the third node is not known yet
+    ],
+)
+def test_nodes_join_together(third_launched: float, pauses: list[tuple[float, int, float]]) -> None:
+    machines = [Machine(launched, 5000.0, outlives=True) for launched in (0.0, 1000.0, third_launched)]
+    given = replace(conditions(nodes=3), changes=CHANGES)
+    got = replay(machines, 5000.0, given, policy(uses_notice=True, interval_seconds=NEVER)).trained
+    begins, expected = 100.0 + 50.0 + 30.0, 0.0  # the first node has waited for the gang timeout
+    for at, members, seconds in pauses:
+        expected += max(0.0, at - begins) * members
+        begins = at + seconds
+    assert got == pytest.approx(expected + (5000.0 - begins) * 3)
+
+
+def test_made_up_trace_changes_at_every_tick() -> None:
+    trace = busy_trace()
+    assert {abs(before - after) for before, after in zip(trace.counts, trace.counts[1:], strict=False)} == {1}
+    assert trace.available_seconds / (16 * trace.seconds) == pytest.approx(0.55, abs=0.03)
+
+
+def test_reads_measured_costs_of_changes(tmp_path: Path) -> None:
+    def gang(pause_seconds: float) -> dict[str, dict[str, float]]:
+        names = ("planned_leave", "killed_process", "machine_cut_off", "join")
+        return {name: {"pause_seconds": pause_seconds, "next_step_seconds": 4 * pause_seconds} for name in names}
+
+    path = tmp_path / "boot.json"
+    path.write_text(json.dumps({"reforms": {"2_nodes": gang(0.75), "4_nodes": gang(1.5)}}))
+    assert read_change_costs(path) == ChangeCosts(str(path), 1.5, 6.0, 1.5)
+    path.write_text(json.dumps({"reforms": {"2_nodes": {"join": {"pause_seconds": -1}}}}))
+    with pytest.raises(CostsError, match="planned_leave.pause_seconds .*join.pause_seconds .-1"):
+        read_change_costs(path)
+    path.write_text("{}")
+    with pytest.raises(CostsError, match="no section 'reforms'"):
+        read_change_costs(path)
+
+
 def test_controller_keeps_requesting_without_capacity() -> None:
     trace = Trace("t", 60.0, (1,) * 30 + (0,) * 45 + (1,) * 60)
     at_once = launched_at_once(trace, 1)
@@ -118,8 +184,9 @@ def test_report_and_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         and "Limitations: the traces cover" in printed
         and "assumed, not measured" in printed
     )
-    (row,) = json.loads(output.read_text())["traces"]
+    row, busy = json.loads(output.read_text())["traces"]
     assert row["shares"]["notice"] > row["shares"]["hourly sync"]
+    assert busy["in_place"] > busy["shares"]["notice"] + 0.05
     (tmp_path / "bad.json").write_text(json.dumps({"metadata": {"gap_seconds": 150}, "data": [0, 1] * 50}))
     assert main([str(tmp_path / "good.json"), str(tmp_path / "bad.json"), "--output", str(output)]) == 1
     assert "worst trace: bad.json" in capsys.readouterr().out
