@@ -31,7 +31,9 @@ from bootstrap.supervise.situation import (
     AwaitChange,
     Conclude,
     Elect,
+    Fence,
     HandOver,
+    Hold,
     Judgement,
     Kill,
     Leave,
@@ -102,6 +104,12 @@ class Actor:
                 self._elect(action)
             case HandOver():
                 self._hand_over(action)
+            case Fence():
+                self._fence(action)
+            case Hold():
+                assert self.trainer is not None and self.active is not None
+                self.trainer.hold(action.is_needed)
+                self.active = replace(self.active, is_blind=action.is_needed)
             case AwaitChange():
                 assert self.active is not None
                 now = self._context.system.monotonic_seconds()
@@ -253,6 +261,18 @@ class Actor:
         self.trainer.hand_over(action.record, action.rank)
         now = self._context.system.monotonic_seconds()
         self.active = replace(self.active, pending=action.record, handed_at=now, changing_since=None)
+
+    def _fence(self, action: Fence) -> None:
+        assert self.trainer is not None and self.active is not None
+        self.trainer.hand_over(action.record, None)
+        now, fenced_by = self._context.system.monotonic_seconds(), self.active.fenced_by
+        if fenced_by is None:
+            message = f"generation {action.record.generation} continues without this node; its trainers wait to join"
+            logger.warning("%s", message)
+        fenced_at = now if fenced_by is None else self.active.fenced_at
+        self.active = replace(
+            self.active, fenced_by=action.record, fenced_at=fenced_at, pending=None, changing_since=None
+        )
 
     def _request_stop(self, action: RequestStop) -> None:
         assert self.trainer is not None and self.active is not None

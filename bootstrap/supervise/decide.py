@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from bootstrap.documents.supervisor_limits import SuperviseTimings
 from bootstrap.imds import InterruptionNotice
-from bootstrap.supervise.in_place import change
+from bootstrap.supervise.in_place import awaits, change, hold
 from bootstrap.supervise.membership.peers import Peer
 from bootstrap.supervise.membership.records import Member, NodeState
 from bootstrap.supervise.situation import (
@@ -120,7 +120,10 @@ def node_state(situation: Situation) -> NodeState:
     """Return the state for this node's heartbeat."""
     if departure(situation) is not None:
         return "draining"
-    if situation.active is not None:  # until it is concluded, so that this node is not elected earlier
+    active = situation.active
+    if active is not None and active.fenced_by is not None and active.pending is None and active.result is None:
+        return "ready"
+    if active is not None:  # until it is concluded, so that this node is not elected earlier
         return "training"
     if situation.recorded is not None or situation.judgement is not None:
         return "finished"
@@ -132,6 +135,11 @@ def _while_training(situation: Situation, active: Active) -> list[Action]:
         # This is not a run failure: the peers resume from the last save with a replacement for this instance.
         return [Kill("lost_peer", situation.gpu_fault)]
     leaving = departure(situation)
+    if leaving is not None and active.fenced_by is not None:
+        return [Kill("lost_peer", leaving.reason)]  # its trainers have nothing to save
+    waiting = hold(situation, active)
+    if waiting is not None:
+        return [waiting]
     in_place = _change_in_place(situation, active, leaving)
     if in_place is not None:
         return in_place
@@ -225,7 +233,7 @@ def _member_problem(situation: Situation, active: Active, member: Member, peer: 
         return Kill("failed", f"{name} {peer.outcome} {peer.ended_seconds:.0f} s ago, but this node is still running")
     if _is_silent(situation, active, peer):
         return Kill("lost_peer", _silence(situation, name, peer))
-    if peer is None or takes_part:
+    if peer is None or takes_part or awaits(active, peer):
         return None
     observed_seconds = _observed_seconds(situation, active)
     if name in active.seen or observed_seconds > situation.timings.heartbeat_timeout_seconds:

@@ -10,14 +10,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bootstrap.supervise.joins import waits_for_more
 from bootstrap.supervise.membership.peers import Peer
 from bootstrap.supervise.membership.records import GenerationRecord, Member
-from bootstrap.supervise.situation import Action, Active, AwaitChange, Elect, HandOver, Kill, Situation
+from bootstrap.supervise.situation import (
+    Action,
+    Active,
+    AwaitChange,
+    Elect,
+    Fence,
+    HandOver,
+    Hold,
+    Kill,
+    Situation,
+)
 
 CHANGE_LIMIT_SECONDS = 10.0
 """Limit for a change after a loss, from its first sign. The trainers have the same limit."""
 PLANNED_LIMIT_SECONDS = 300.0
 """Limit for a planned change: the time in which a joining node builds its model, and a save in flight ends."""
+FENCED_LIMIT_SECONDS = 300.0
+"""Time for which fenced trainers wait for a generation that they can join."""
+BLIND_SECONDS = 5.0
+"""Time without an observation of the control records after which the trainers are asked to wait. It is shorter than the
+time for which they wait on their own (10 s), and longer than a slow response of S3."""
 _LOST = ("lost_peer", "killed")
 
 
@@ -53,6 +69,8 @@ def change(situation: Situation, active: Active, joiners: list[Peer], *, leaves:
     if newest is not None and newest.generation > active.record.generation:
         if not _continues(newest, active):
             return None
+        if active.fenced_by is not None:
+            return _rejoin(situation, active, active.fenced_by, newest)
         step = _follow(situation, active, newest)
         if step is not None:
             return step
@@ -88,11 +106,41 @@ def _continues(newest: GenerationRecord, active: Active) -> bool:
     return newest.survivors > 0 and newest.run_digest == active.record.run_digest
 
 
+def awaits(active: Active, peer: Peer) -> bool:
+    """Return True if this node joins a running gang, whose member still trains in the generation before."""
+    joins = not active.is_formed and active.rank >= active.record.survivors > 0
+    trains = peer.state in ("training", "draining") and peer.outcome is None
+    return joins and trains and peer.generation < active.record.generation
+
+
+def hold(situation: Situation, active: Active) -> Hold | None:
+    """Return the action if this node has become unable to read the control records, or able to read them again."""
+    observed_at = active.started_at if situation.observed_at is None else situation.observed_at
+    is_blind = situation.now - observed_at > BLIND_SECONDS
+    return Hold(is_blind) if active.is_formed and is_blind != active.is_blind else None
+
+
+def _rejoin(situation: Situation, active: Active, fence: GenerationRecord, newest: GenerationRecord) -> list[Action]:
+    """Return the actions of a node that others have lost, until its trainers have joined a generation."""
+    rank = newest.rank_of(situation.me.instance_id)
+    if rank is not None and rank >= newest.survivors:
+        if active.pending is None or active.pending.generation < newest.generation:
+            return [HandOver(newest, rank)]
+    elif newest.generation > fence.generation:
+        return [Fence(newest)]
+    since = active.fenced_at if active.pending is None else active.handed_at
+    if situation.now - since > FENCED_LIMIT_SECONDS:
+        return [Kill("lost_peer", f"joined no generation within {FENCED_LIMIT_SECONDS:.0f} s")]
+    return []
+
+
 def _follow(situation: Situation, active: Active, newest: GenerationRecord) -> list[Action] | None:
     """Hand the newest record to the trainers; return None if another change is necessary before they have made it."""
     rank = newest.rank_of(situation.me.instance_id)
     survives = rank is not None and rank < newest.survivors
-    if not survives and not (rank is None and newest.planned):
+    if rank is None and not newest.planned:
+        return [Fence(newest)]
+    if not survives and rank is not None:
         return [Kill("lost_peer", f"generation {newest.generation} continues without this node")]
     if active.pending is None or active.pending.generation < newest.generation:
         return [HandOver(newest, rank if survives else None)]
@@ -124,10 +172,26 @@ def _propose(
         return None
     if staying[0] != situation.me or leaves:
         return []
+    if joining and not standing.leaving:
+        loading = min(_loading(situation, active), missing - len(joining))
+        if waits_for_more(len(joining), loading, len(staying), situation.now - since):
+            return []
     planned = not standing.lost
     last = max(active.record.generation, situation.last_generation, situation.floor)
     last = max(last, 0 if situation.newest is None else situation.newest.generation)
     return [Elect(last + 1, members, survivors=len(staying), planned=planned)]
+
+
+def _loading(situation: Situation, active: Active) -> int:
+    """Return the number of nodes that are loading the run document's code and dataset."""
+    return sum(
+        peer.proven
+        and peer.state == "ready"
+        and peer.run_digest != active.record.run_digest
+        and active.record.rank_of(peer.instance_id) is None
+        and not peer.is_silent(situation.timings)
+        for peer in situation.peers
+    )
 
 
 def _is_lost(situation: Situation, active: Active, member: Member, peers: Mapping[str, Peer]) -> bool:

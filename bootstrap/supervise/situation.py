@@ -47,6 +47,10 @@ class Active:
         pending: The record of the generation that the trainers were requested to switch to.
         handed_at: Time of that request.
         changing_since: Time when this node detected that the members have to change.
+        fenced_by: The record of a generation that continues without this node, although its trainers are alive. They
+            wait for a generation that they can join.
+        fenced_at: Time when this node read that record.
+        is_blind: Whether the trainers have been asked to wait because this node cannot read the control records.
     """
 
     record: GenerationRecord
@@ -62,6 +66,9 @@ class Active:
     pending: GenerationRecord | None = None
     handed_at: float = 0.0
     changing_since: float | None = None
+    fenced_by: GenerationRecord | None = None
+    fenced_at: float = 0.0
+    is_blind: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,6 +171,20 @@ class HandOver:
 
 
 @dataclass(frozen=True)
+class Fence:
+    """Keep the trainers until they can join another generation: the others continue without this node."""
+
+    record: GenerationRecord
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Ask trainers whose collective has failed to wait (or no longer), because this node cannot read the records."""
+
+    is_needed: bool
+
+
+@dataclass(frozen=True)
 class AwaitChange:
     """Record the time at which the members of the generation first needed a change, or that they no longer need one."""
 
@@ -232,6 +253,8 @@ Action = (
     Start
     | Elect
     | HandOver
+    | Fence
+    | Hold
     | AwaitChange
     | RequestStop
     | RequestSave

@@ -224,7 +224,7 @@ class Supervisor:
         active = situation.active
         eager = since is not None and situation.recorded is None and situation.now - since < EAGER_SECONDS
         if active is not None:  # a peer may be lost, or a change in place is under way: check soon
-            is_changing = active.pending is not None or active.changing_since is not None
+            is_changing = bool(active.pending or active.fenced_by) or active.changing_since is not None
             eager = is_changing or any((peer.unanswered_seconds or 0.0) > PING_SECONDS for peer in situation.peers)
         self._records.interval_seconds = poll_seconds / EAGER_FACTOR if eager else poll_seconds
 

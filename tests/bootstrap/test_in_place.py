@@ -10,15 +10,22 @@ from typing import Any
 import pytest
 
 from bootstrap.errors import ControlStoreError
-from bootstrap.supervise.decide import decide
-from bootstrap.supervise.in_place import CHANGE_LIMIT_SECONDS, PLANNED_LIMIT_SECONDS
+from bootstrap.supervise.decide import decide, node_state
+from bootstrap.supervise.in_place import (
+    BLIND_SECONDS,
+    CHANGE_LIMIT_SECONDS,
+    FENCED_LIMIT_SECONDS,
+    PLANNED_LIMIT_SECONDS,
+)
 from bootstrap.supervise.membership.records import GenerationRecord, Member, generation_from_bytes, to_text
 from bootstrap.supervise.situation import (
     Active,
     AwaitChange,
     Conclude,
     Elect,
+    Fence,
     HandOver,
+    Hold,
     Kill,
     RequestStop,
     Result,
@@ -31,6 +38,7 @@ from tests.bootstrap.test_decide import ME, NOTICE, NOW, THIRD, YOU, active, pee
 from tests.bootstrap.test_trainer import begin, make, wait
 
 ALL = (ME, YOU, THIRD)
+FOURTH = Member("i-fourth", "10.0.0.4")
 WANTED = Wanted("d1", nodes=3, min_nodes=1)
 
 
@@ -87,6 +95,31 @@ LATE = NOW - CHANGE_LIMIT_SECONDS - 1
             {"wanted": WANTED, "peers": (trains(**SILENT), peer(THIRD)), "active": formed(ME, YOU, changing_since=NOW)},
             [Elect(4, (ME,), survivors=1, planned=False)],
         ),
+        # It waits for another node that is loading, but not for long.
+        (
+            {
+                "wanted": Wanted("d1", nodes=4, min_nodes=1),
+                "peers": (trains(), peer(THIRD), peer(FOURTH, run_digest="")),
+                "active": formed(ME, YOU, changing_since=NOW - 1.0),
+            },
+            [],
+        ),
+        (
+            {
+                "wanted": Wanted("d1", nodes=4, min_nodes=1),
+                "peers": (trains(), peer(THIRD), peer(FOURTH, run_digest="")),
+                "active": formed(ME, YOU, changing_since=NOW - 2.0),
+            },
+            [Elect(4, (ME, YOU, THIRD), survivors=2, planned=True)],
+        ),
+        (
+            {
+                "wanted": Wanted("d1", nodes=4, min_nodes=1),
+                "peers": (trains(), peer(THIRD), peer(FOURTH)),
+                "active": formed(ME, YOU, changing_since=NOW - 1.0),
+            },
+            [Elect(4, (ME, YOU, THIRD, FOURTH), survivors=2, planned=True)],
+        ),
         # This node leaves: the others elect. If they do not, the trainers stop as usual.
         (
             {"wanted": WANTED, "notice": NOTICE, "peers": (trains(), trains(THIRD)), "active": formed()},
@@ -130,6 +163,8 @@ def test_a_leaver_that_the_others_do_not_replace_stops_as_usual() -> None:
 NEXT = continues(4, ME, YOU, survivors=2)
 PLANNED = continues(4, ME, YOU, survivors=2, planned=True)
 WITHOUT = continues(4, YOU, THIRD, survivors=2, planned=True)
+LOST = continues(4, YOU, THIRD, survivors=2)
+AGAIN = continues(5, YOU, THIRD, ME, survivors=2, planned=True)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +183,12 @@ WITHOUT = continues(4, YOU, THIRD, survivors=2, planned=True)
             {"pending": PLANNED, "handed_at": NOW - PLANNED_LIMIT_SECONDS - 1, "changing_since": NOW},
             [Elect(5, (ME, YOU), survivors=2, planned=True)],
         ),
-        # A planned change that leaves this node out is handed to it; after a loss, its ranks are of no use.
+        # A planned change that leaves this node out is handed to it; after a loss, its ranks wait to join again.
         (WITHOUT, {}, [HandOver(WITHOUT, None)]),
         (
-            continues(4, YOU, THIRD, survivors=2),
+            LOST,
             {},
-            [Kill("lost_peer", "generation 4 continues without this node")],
+            [Fence(LOST)],
         ),
     ],
 )
@@ -161,6 +196,56 @@ def test_a_record_is_handed_to_the_ranks(newest: GenerationRecord, given: dict[s
     members, peers = (ALL, (trains(), trains(THIRD))) if THIRD in newest.members else ((ME, YOU), (trains(),))
     wanted = Wanted("d1", nodes=len(members), min_nodes=1)
     assert decide(situation(wanted=wanted, peers=peers, newest=newest, active=formed(*members, **given))) == expected
+
+
+def fenced(**changes: Any) -> Active:
+    return formed(fenced_by=LOST, **{"fenced_at": NOW, **changes})
+
+
+@pytest.mark.parametrize(
+    ("newest", "active", "expected"),
+    [
+        (LOST, fenced(), []),
+        (LOST, fenced(changing_since=NOW), []),  # it elects nothing
+        (WITHOUT_AGAIN := continues(5, YOU, survivors=1), fenced(), [Fence(WITHOUT_AGAIN)]),
+        (AGAIN, fenced(), [HandOver(AGAIN, 2)]),
+        (AGAIN, fenced(pending=AGAIN, handed_at=NOW), []),
+        (LATER := continues(6, YOU, ME, survivors=1, planned=True), fenced(pending=AGAIN), [HandOver(LATER, 1)]),
+        (
+            LOST,
+            fenced(fenced_at=NOW - FENCED_LIMIT_SECONDS - 1),
+            [Kill("lost_peer", "joined no generation within 300 s")],
+        ),
+        (
+            record(5, YOU, THIRD, ME),  # from the checkpoint
+            fenced(),
+            [Kill("lost_peer", f"{YOU.instance_id} is alive but is not taking part in generation 3")],
+        ),
+    ],
+)
+def test_fenced_ranks_wait_for_a_generation_that_they_join(
+    newest: GenerationRecord, active: Active, expected: list[Any]
+) -> None:
+    peers = (trains(generation=newest.generation), trains(THIRD, generation=newest.generation))
+    assert decide(situation(wanted=WANTED, peers=peers, newest=newest, active=active)) == expected
+
+
+def test_a_fenced_node_offers_to_join_and_leaves_at_once() -> None:
+    peers = (trains(generation=4), trains(THIRD, generation=4))
+    given = {"wanted": WANTED, "peers": peers, "newest": LOST}
+    assert node_state(situation(**given, active=fenced())) == "ready"
+    assert node_state(situation(**given, active=fenced(pending=AGAIN))) == "training"
+    (kill,) = decide(situation(**given, active=fenced(), notice=NOTICE))
+    assert isinstance(kill, Kill) and "spot interruption" in kill.message
+
+
+def test_ranks_wait_while_their_supervisor_cannot_read_the_records() -> None:
+    peers = (trains(), trains(THIRD))
+    blind = {"wanted": WANTED, "peers": peers, "observed_at": NOW - BLIND_SECONDS - 1}
+    assert decide(situation(**blind, active=formed())) == [Hold(True)]
+    assert decide(situation(**blind, active=formed(is_blind=True))) == []
+    assert decide(situation(wanted=WANTED, peers=peers, active=formed(is_blind=True))) == [Hold(False)]
+    assert decide(situation(**blind, active=active(record=record(3, *ALL)))) == []  # its ranks cannot change
 
 
 def test_a_change_under_way_is_replaced_when_another_member_is_lost() -> None:
@@ -177,6 +262,15 @@ def test_only_members_that_join_start_trainers_for_a_record_in_place() -> None:
     assert decide(situation(newest=joins, peers=(trains(generation=4),))) == [Start(joins, 1)]
     survives = continues(4, ME, YOU, survivors=2)
     assert decide(situation(newest=survives, peers=(trains(generation=4),))) == []
+
+
+def test_a_node_that_joins_waits_while_the_others_train() -> None:
+    joins = Active(continues(4, YOU, THIRD, ME, survivors=2, planned=True), 2, NOW - 60.0, seen=frozenset({"i-you"}))
+    trains_on = (trains(), trains(THIRD))
+    assert decide(situation(wanted=WANTED, peers=trains_on, newest=joins.record, active=joins)) == []
+    ended = (trains(), trains(THIRD, state="ready", outcome="lost_peer"))
+    (kill,) = decide(situation(wanted=WANTED, peers=ended, newest=joins.record, active=joins))
+    assert isinstance(kill, Kill) and kill.outcome == "lost_peer"
 
 
 def test_a_killed_rank_is_a_failure_unless_the_others_continue() -> None:

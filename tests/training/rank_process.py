@@ -71,6 +71,46 @@ def run_rank_that_hangs(arguments: list[str], environment: dict[str, str], stder
     run_rank(arguments, environment, stderr)
 
 
+def run_rank_that_does_not_notice(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
+    """Run a trainer process whose main thread waits in its eighth step for something other than the gang."""
+    import threading
+
+    from training.loop.reforming import change
+    from training.process.distributed import Gang
+
+    passed: list[int] = []
+    original = Gang.pass_gate
+
+    def pass_gate(gang: Gang, numbers: Any) -> None:
+        passed.append(1)
+        if len(passed) == 8:
+            print("an endless wait", file=sys.stderr)
+            threading.Event().wait()
+        original(gang, numbers)
+
+    setattr(Gang, "pass_gate", pass_gate)  # noqa: B010
+    change.LIMIT_SECONDS = 2.0
+    run_rank(arguments, environment, stderr)
+
+
+def run_impatient_rank(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
+    """Run a trainer process with a short limit, which reports that it still waits after three times this limit."""
+    import threading
+
+    from training.loop.reforming import change
+
+    change.LIMIT_SECONDS = 2.0
+    await_handover = change.Reforming.await_handover
+
+    def await_and_report(self: change.Reforming, failure: str) -> Any:
+        line = "has waited longer than its limit"
+        threading.Timer(3 * change.LIMIT_SECONDS, lambda: print(line, file=sys.stderr)).start()
+        return await_handover(self, failure)
+
+    setattr(change.Reforming, "await_handover", await_and_report)  # noqa: B010
+    run_rank(arguments, environment, stderr)
+
+
 def run_rank_that_dies(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
     """Run a trainer process that dies when it connects to the ranks that it joins."""
     from training.process.distributed import Gang
@@ -102,6 +142,8 @@ RANKS = {
     "behind": run_rank_behind,
     "cannot prime": run_rank_that_cannot_prime,
     "hangs": run_rank_that_hangs,
+    "does not notice": run_rank_that_does_not_notice,
+    "impatient": run_impatient_rank,
     "dies": run_rank_that_dies,
     "dies priming": run_rank_that_dies_priming,
 }

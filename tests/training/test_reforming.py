@@ -115,6 +115,35 @@ def test_a_join_continues_like_a_resumed_run(nodes: Nodes) -> None:
     assert_equals_resumed(nodes, 2, 3)
 
 
+def test_a_rank_that_the_others_have_lost_joins_again_without_a_restart(nodes: Nodes) -> None:
+    """It was rank 0: it wrote the metrics, and hosted the store."""
+    config = {**CONFIG, "steps": 400}
+    nodes.start(["c", "a", "b"], config)
+    nodes.wait(lambda: len(nodes.losses()) > 5)
+    nodes.hand_over(2, ["a", "b"], planned=False, to=["a", "b", "c"])
+    nodes.wait(lambda: nodes.records("reform"))
+    assert nodes.nodes["c"].processes[0].is_alive(), nodes.errors()
+    nodes.hand_over(3, ["a", "b", "c"], survivors=2, planned=True, to=["a", "b", "c"])
+    assert nodes.ends("a", "b", "c") == [0, 0, 0], nodes.errors()
+    lost, joined = nodes.records("reform")
+    assert (lost["cause"], lost["world_size"]) == ("loss", 2)
+    assert (joined["cause"], joined["world_size"], joined["sources"], joined["receivers"]) == ("planned", 3, 2, 1)
+    assert sorted(nodes.losses()) == list(range(1, 401))
+    assert [record["rank"] for record in nodes.nodes["c"].outcomes()] == [2]
+
+
+def test_ranks_wait_for_a_generation_while_their_supervisor_asks_them_to(nodes: Nodes) -> None:
+    nodes.start(["a", "b"], CONFIG, unusual={"a": "impatient"})
+    nodes.wait(lambda: len(nodes.losses()) > 5)
+    (nodes.root / "a" / "hold").write_text("{}")
+    os.kill(nodes.nodes["b"].processes[0].pid or 0, signal.SIGKILL)
+    nodes.wait(lambda: "has waited longer than its limit" in nodes.nodes["a"].errors())
+    (nodes.root / "a" / "hold").unlink()
+    nodes.hand_over(2, ["a"], planned=False, to=["a"])
+    assert nodes.ends("a") == [0], nodes.errors()
+    assert sorted(nodes.losses()) == list(range(1, STEPS + 1))
+
+
 def test_one_rank_alone_goes_on_and_grows_again(nodes: Nodes) -> None:
     nodes.start(["a", "b"], {**CONFIG, "steps": 400})
     nodes.wait(lambda: len(nodes.losses()) > 5)

@@ -110,6 +110,18 @@ def test_a_wait_without_a_limit_ends_with_the_change(nodes: Nodes) -> None:
     assert "in claim" in nodes.nodes["b"].errors()  # the stack of the thread that waits
 
 
+def test_a_rank_whose_main_thread_does_not_notice_a_loss_ends(nodes: Nodes) -> None:
+    nodes.start(["a", "b"], CONFIG, unusual={"b": "does not notice"})
+    nodes.wait(lambda: "an endless wait" in nodes.nodes["b"].errors())
+    signal_rank(nodes, "a", signal.SIGKILL)
+    nodes.hand_over(2, ["b"], planned=False, to=["b"])
+    assert nodes.ends("b") == [74], nodes.errors()
+    (outcome,) = nodes.nodes["b"].outcomes()
+    assert (outcome["generation"], outcome["rank"], outcome["outcome"]) == (1, 1, "not_reformed")
+    assert "did not begin the change" in outcome["message"]
+    assert "in pass_gate" in nodes.nodes["b"].errors()
+
+
 def test_a_rank_that_joins_does_not_fail_if_the_gang_ends(nodes: Nodes) -> None:
     from training.process.store import gang_store
 
@@ -142,6 +154,7 @@ def test_ranks_agree_on_the_handover_that_they_have_reported(tmp_path: Path) -> 
     """A handover that arrives between the flags and their sums must not change one rank's decision."""
     from training.loop.reforming.change import Reforming
     from training.process.distributed import ControlFlags
+    from training.process.outcome import Outcome
 
     def hand_over(generation: int) -> None:
         document = {"generation": generation, "nodes": 1, "node_rank": None, "survivors": 1, "planned": True}
@@ -152,7 +165,7 @@ def test_ranks_agree_on_the_handover_that_they_have_reported(tmp_path: Path) -> 
     gang = SimpleNamespace(world_size=1, rank=0, local_rank=0, local_world_size=1)
     state = SimpleNamespace(step=3)
     run: Any = SimpleNamespace(run_directory=tmp_path, generation=1, gang=gang, state=state)
-    reforming = Reforming(run, joins=False)
+    reforming = Reforming(run, lambda: Outcome(1, 0, "not_reformed", 3, None), joins=False)
     hand_over(2)
     assert reforming.ready_for() == 2
     hand_over(3)

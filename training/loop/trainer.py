@@ -29,13 +29,14 @@ from training.observe.metrics import MetricsFile
 from training.observe.profiling import Profiler
 from training.observe.rank_report import RankReport
 from training.observe.sinks import open_sinks
-from training.process.distributed import ControlFlags, join_gang, prepare_changes
+from training.process.distributed import ControlFlags, join_gang
 from training.process.execution import set_up_process
 from training.process.garbage_collection import GarbageCollection
 from training.process.network_check import check_network
 from training.process.out_of_memory import explain_out_of_memory, is_out_of_memory
 from training.process.outcome import Ending, Outcome
 from training.process.reform.connections import is_broken_collective
+from training.process.reform.nccl import prepare_changes
 
 
 @dataclass
@@ -64,6 +65,8 @@ def train(job: Job, interruption: Interruption, metrics: MetricsFile, progress: 
     if job.config.parallel.reform:
         prepare_changes()
     gang = join_gang(alone=job.joins)
+    if job.config.parallel.reform:
+        gang.limit_silence()
     metrics.add_sinks(open_sinks(job.config.observation, job.run_directory, gang.rank))
     set_up_process(job.config, gang.local_world_size, job.run_directory)
     check_network(job.config.parallel, gang, metrics.write)
@@ -167,7 +170,7 @@ class Loop:
         self._ranks = RankReport(run.gang, run.metrics)
         self._checkpoint_seconds = 0.0
         self._step_ended = time.monotonic()
-        self.reforming = None if run.ledger is None else Reforming(run, joins=joins)
+        self.reforming = None if run.ledger is None else Reforming(run, self.ending, joins=joins)
         self.stops = False
         self._is_between = False
         self._validated_step: int | None = None

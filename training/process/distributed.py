@@ -22,7 +22,8 @@ from torch import Tensor
 
 from training.errors import ConfigurationError, PeerError
 from training.process.messages import decode, encode
-from training.process.reform.connections import Connection, shut_down, tcp_connections
+from training.process.reform.breakage import Breakage, destroy
+from training.process.reform.connections import Connection, are_open, limit_silence, shut_down, tcp_connections
 from training.process.store import host_store
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ RENDEZVOUS_TIMEOUT = datetime.timedelta(seconds=180)
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=15)
 """Timeout for a collective. The longest legitimate delay is a `torch.compile` on one rank."""
 MAX_MESSAGE_BYTES = 1 << 30
+DESTROY_LIMIT_SECONDS = 1.0
+"""Time to wait for the destruction of a process group. Usually it takes milliseconds."""
 
 Answer = TypeVar("Answer")
 _c10d: Any = dist  # torch exports its stores and rendezvous at runtime, but not in its annotations
@@ -77,6 +80,8 @@ class Gang:
         local_world_size: number of processes on this node.
         device: this process's device.
         store: the rendezvous key-value store, for threads that must not use collectives.
+        breakage: ends this rank's waits if the connections are broken.
+        abandoned: number of destroyed process groups that still waited for a collective.
     """
 
     def __init__(
@@ -88,10 +93,20 @@ class Gang:
         self.local_world_size = local_world_size
         self.device = device
         self.store = store
-        self._host_group: Any = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        self.breakage = Breakage()
+        self.abandoned = 0
+        self._host_group: Any = None
+        self._host_connections: frozenset[Connection] = frozenset()
+        self._form_host_group(COLLECTIVE_TIMEOUT)
         self._posted: ControlFlags | tuple[Tensor, dist.Work] | None = None
         self._connections: frozenset[Connection] = frozenset()
+        self._watched: frozenset[Connection] = frozenset()
         self._others: frozenset[Connection] | None = None
+
+    def _form_host_group(self, timeout: datetime.timedelta) -> None:
+        before = tcp_connections()
+        self._host_group = dist.new_group(backend="gloo", timeout=timeout)
+        self._host_connections = tcp_connections() - before
 
     def post(self, flags: ControlFlags) -> None:
         """Start an all-reduce of this rank's control flags. All ranks must post the same number of times."""
@@ -100,6 +115,7 @@ class Gang:
         if self.world_size == 1:
             self._posted = flags
             return
+        self.breakage.check()
         sums = torch.tensor(astuple(flags), dtype=torch.float64)
         self._posted = (sums, dist.all_reduce(sums, group=self._host_group, async_op=True))
 
@@ -109,7 +125,7 @@ class Gang:
         if posted is None or isinstance(posted, ControlFlags):
             return posted
         sums, work = posted
-        work.wait()
+        self.breakage.wait(work)
         return ControlFlags(**dict(zip((field.name for field in fields(ControlFlags)), sums.tolist(), strict=True)))
 
     def agree(self, flags: ControlFlags) -> ControlFlags:
@@ -138,9 +154,9 @@ class Gang:
             message = b""
         if self.world_size > 1:
             size = torch.tensor([len(message)])
-            dist.broadcast(size, src=source, group=self._host_group)
+            self._on_host(dist.broadcast, size, src=source)
             content = _buffer(message, _checked_size(size))
-            dist.broadcast(content, src=source, group=self._host_group)
+            self._on_host(dist.broadcast, content, src=source)
             if self.rank != source:
                 answer = decode(content.numpy().tobytes())
                 failure = answer if isinstance(answer, Exception) else None
@@ -160,33 +176,56 @@ class Gang:
         if self.world_size == 1:
             return [decode(message)]
         sizes = [torch.empty(1, dtype=torch.int64) for _ in range(self.world_size)]
-        dist.all_gather(sizes, torch.tensor([len(message)]), group=self._host_group)
+        self._on_host(dist.all_gather, sizes, torch.tensor([len(message)]))
         longest = max(_checked_size(size) for size in sizes)
         own = _buffer(message, longest)
         contents = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world_size)]
-        dist.all_gather(contents, own, group=self._host_group)
+        self._on_host(dist.all_gather, contents, own)
         return [decode(content.numpy()[: int(size)].tobytes()) for content, size in zip(contents, sizes, strict=True)]
 
     def broadcast_(self, tensor: Tensor, source: int) -> None:
         """Overwrite ``tensor`` (any type, host or device) on every rank with the tensor of rank ``source``."""
-        group = self._host_group if tensor.device.type == "cpu" else None
         content = tensor.contiguous()
         # Gloo and NCCL support only some types, so send bytes.
-        dist.broadcast(content.as_strided((content.numel(),), (1,)).view(torch.uint8), src=source, group=group)
+        content_bytes = content.as_strided((content.numel(),), (1,)).view(torch.uint8)
+        if tensor.device.type == "cpu":
+            self._on_host(dist.broadcast, content_bytes, src=source)
+        else:
+            dist.broadcast(content_bytes, src=source)
         if content.data_ptr() != tensor.data_ptr():
             tensor.copy_(content)
 
     def sum_(self, tensor: Tensor) -> None:
         """Replace ``tensor`` with its sum over all ranks. Does not make the host wait for a GPU."""
-        if self.world_size > 1:
-            dist.all_reduce(tensor, group=self._host_group if tensor.device.type == "cpu" else None)
+        if self.world_size == 1:
+            return
+        if tensor.device.type == "cpu":
+            self._on_host(dist.all_reduce, tensor)
+        else:
+            dist.all_reduce(tensor)
 
     def pass_gate(self, numbers: Tensor) -> None:
         """Replace ``numbers`` with their sums over all ranks, after all earlier collectives of the gradient exchange.
 
         They use the same communicator as the gradients. Does not make the host wait for a GPU.
         """
-        dist.all_reduce(numbers)
+        if self.device.type == "cpu":
+            self.breakage.check()
+            self.breakage.wait(dist.all_reduce(numbers, async_op=True))
+        else:
+            dist.all_reduce(numbers)
+
+    def wait_for_message(self, work: Any) -> None:
+        """Wait for a message between two ranks. Raises an error if the connections break."""
+        if self.device.type == "cpu":
+            self.breakage.wait_for_message(work)
+        else:
+            work.wait()
+
+    def _on_host(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        """Run a collective of host tensors, and wait for it."""
+        self.breakage.check()
+        self.breakage.wait(collective(*arguments, group=self._host_group, async_op=True, **options))
 
     def share_of(self, count: int) -> range:
         """Return this rank's contiguous share of ``range(count)``. Share sizes differ by at most one."""
@@ -204,6 +243,16 @@ class Gang:
             _c10d.distributed_c10d._abort_process_group()  # aborts every NCCL communicator of this process
         others = self._others
         shut_down(self._connections if others is None else tcp_connections() - others)
+        self.breakage.mark("they were shut down for the next generation")
+
+    def notice_lost_connections(self) -> None:
+        """End this rank's waits if a connection has been closed: its rank has ended, or its machine is cut off."""
+        if self._others is None and not are_open(self._watched):
+            self.breakage.mark("a rank has ended, or its machine does not answer")
+
+    def limit_silence(self) -> None:
+        """Let gloo's connections end if another machine does not respond. NCCL has connections of other kinds."""
+        self._watched = limit_silence(self._connections if self.device.type == "cpu" else self._host_connections)
 
     def disband(self, *, is_held: bool, meeting: frozenset[Connection]) -> None:
         """Destroy the process groups, regardless of their state. The caller has dropped every reference to them.
@@ -217,14 +266,22 @@ class Gang:
             meeting: connections to the next generation's store that are already open.
         """
         self.break_connections()
-        groups = [weakref.ref(each) for each in (self._host_group, _c10d.group.WORLD) if each is not None]
+        groups = [each for each in (self._host_group, _c10d.group.WORLD) if each is not None]
+        alive = [weakref.ref(each) for each in groups]
         self._posted, self._host_group, self.store = None, None, None
         if is_held:
             _collect()
         if dist.is_initialized():  # otherwise aborted above, or not formed
             dist.destroy_process_group()
-        if any(each() is not None for each in groups):  # the garbage would keep threads and connections
+        waiting = destroy(groups, DESTROY_LIMIT_SECONDS)
+        if waiting:
+            self.abandoned += waiting
+            logger.warning("%d process groups of rank %d wait for a collective until its timeout", waiting, self.rank)
+        elif any(each() is not None for each in alive):  # the garbage would keep threads and connections
+            groups += [each() for each in alive]
             _collect()
+            destroy(groups, DESTROY_LIMIT_SECONDS)
+        self.breakage.clear()
         # A group that could not be formed has used a number. All ranks must give the next group the same name.
         _c10d.distributed_c10d._world.group_count = 0
         self._others = tcp_connections() - meeting
@@ -243,8 +300,9 @@ class Gang:
         _initialize(_c10d.PrefixStore("collectives", store), rank, world_size, self.device, timeout / 2)
         sys.excepthook = hook  # torch wraps it once more for every process group
         self.rank, self.world_size, self.store = rank, world_size, _c10d.PrefixStore("gang", store)
-        self._host_group = dist.new_group(backend="gloo", timeout=timeout / 2)
+        self._form_host_group(timeout / 2)
         self._connections = tcp_connections() - before
+        self.limit_silence()
         self._others = None
         self.settle(timeout)
         os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
@@ -259,19 +317,6 @@ def _collect() -> None:
     """Collect all garbage. It takes 0.2 s of CPU time in a trainer's process (300,000 objects)."""
     gc.unfreeze()  # the model's wrapper may be among the objects that garbage collections skip
     gc.collect()
-
-
-def prepare_changes() -> None:
-    """Set NCCL's variables for a gang that may change in place. Call it before the first process group.
-
-    torch then neither terminates the process after an aborted collective, nor raises the error in other calls. After an
-    abort, NVLink SHARP would fail to form a new communicator. These settings are untested on GPUs.
-    Sources (2026-11): https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html and
-    https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html
-    """
-    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_ENABLE_MONITORING"):
-        os.environ[name] = "0"
-    os.environ["NCCL_NVLS_ENABLE"] = "0"
 
 
 def join_gang(alone: bool = False) -> Gang:

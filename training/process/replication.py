@@ -86,6 +86,7 @@ class Replica:
             init_sync=not is_equal,
         )
         exchange = EXCHANGES[settings.gradient_compression]
+        is_breakable = settings.reform and gang.device.type == "cpu"
 
         # DDP compares the hook's annotations with its own types; under `from __future__ import annotations` they are
         # strings, so the hook is not annotated.
@@ -93,6 +94,8 @@ class Replica:
             if self.laps is not None:
                 self.laps.bucket_is_ready()
             self._has_exchanged = bucket.is_last()
+            if is_breakable:
+                return gang.breakage.exchange(lambda: exchange(group, bucket), bucket.buffer())
             return exchange(group, bucket)
 
         self._replicated.register_comm_hook(None, timed)

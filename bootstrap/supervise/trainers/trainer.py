@@ -27,8 +27,9 @@ from bootstrap.system import System
 
 logger = logging.getLogger(__name__)
 
-HANDOVER, FORMED = "generation.json", "formed"
-"""The file that passes the next generation to the ranks, and the folder with the ranks' confirmations."""
+HANDOVER, FORMED, HOLD = "generation.json", "formed", "hold"
+"""The file that passes the next generation to the ranks, the folder with the ranks' confirmations, and the file that
+asks ranks whose collective has failed to wait for the next generation."""
 LOG_TAIL_BYTES = 4000
 # Time for the other ranks to write their outcomes after the first rank fails.
 SIBLING_GRACE_SECONDS = 5.0
@@ -41,7 +42,7 @@ WarmStart = Callable[[Path, Path], "subprocess.Popen[bytes] | None"]
 
 
 def handover_text(record: GenerationRecord, rank: int | None) -> str:
-    """Return a handover as JSON (training/process/reform/handover.py). `rank` is None if this node leaves."""
+    """Return a handover as JSON (training/process/reform/handover.py). `rank` is None if the record is without it."""
     return json.dumps(
         {
             "schema_version": 1,
@@ -132,12 +133,24 @@ class Trainer:
         self._system.write_atomic(self._directory / "save", "{}")
 
     def hand_over(self, record: GenerationRecord, rank: int | None) -> None:
-        """Request that the ranks switch to another generation in place. `rank` is None if this node leaves."""
+        """Request that the ranks switch to another generation in place.
+
+        Args:
+            record: The generation.
+            rank: This node's rank. None: with a planned record, this node leaves; otherwise, its ranks are fenced.
+        """
         if rank is not None:
             count = len(self._ranks)
             self._pending = record.generation, tuple(range(rank * count, (rank + 1) * count))
         self._directory.mkdir(parents=True, exist_ok=True)
         self._system.write_atomic(self._directory / HANDOVER, handover_text(record, rank))
+
+    def hold(self, is_needed: bool) -> None:
+        """Ask the ranks to wait for the next generation after a failed collective, or withdraw the request."""
+        if is_needed:
+            self._system.write_atomic(self._directory / HOLD, "{}")
+        else:
+            (self._directory / HOLD).unlink(missing_ok=True)
 
     def formed(self) -> int | None:
         """Return the generation of the ranks, or None if one of them is not in its training loop or cannot switch.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal
 
@@ -25,8 +26,9 @@ from training.loop.reforming.state import LoopState, StateInMemory
 from training.loop.run import Run
 from training.observe.sinks import open_sinks
 from training.process.distributed import ControlFlags
+from training.process.outcome import Outcome
 from training.process.reform.claims import Verdict, judge
-from training.process.reform.guard import Guard
+from training.process.reform.guard import Guard, end_process
 from training.process.reform.handover import Handover, Inbox, Watch, write_answer
 from training.process.reform.meeting import MeetingPlace
 from training.process.reform.phases import Phases
@@ -39,6 +41,9 @@ MARGIN_SECONDS = 1.0
 """A process that has not noticed the limit itself ends after this time."""
 JOIN_LIMIT_SECONDS = 300.0
 """Time for which a rank that joins waits for the agreed step. The gang keeps training."""
+HOLD_LIMIT_SECONDS = 300.0
+"""Time for which ranks whose collective has failed keep their state while their supervisor cannot read the records, and
+for which fenced ranks wait for a generation that they can join."""
 POLL_SECONDS = 0.01
 Cause = Literal["planned", "loss", "join"]
 
@@ -52,11 +57,12 @@ class Reforming:
 
     Args:
         run: the run.
+        ending: returns this rank's outcome if a change fails.
         joins: True for a rank that joins a running gang.
     """
 
-    def __init__(self, run: Run, *, joins: bool) -> None:
-        self._run = run
+    def __init__(self, run: Run, ending: Callable[[], Outcome], *, joins: bool) -> None:
+        self._run, self._ending = run, ending
         self._inbox = Inbox(run.run_directory, run.generation - joins)
         self._state = StateInMemory(run, is_whole=not joins)
         self._place = MeetingPlace(self._is_superseded)
@@ -101,12 +107,16 @@ class Reforming:
             NotReformedError: There is none in time.
         """
         logger.warning("%s; waiting for the next generation", failure.splitlines()[0][:200])
-        deadline = time.monotonic() + LIMIT_SECONDS
+        began = time.monotonic()
+        deadline = began + LIMIT_SECONDS
         while time.monotonic() < deadline:
             if (handover := self._inbox.newest()) is not None:
                 return handover
+            if self._inbox.is_held():
+                deadline = min(began + HOLD_LIMIT_SECONDS, time.monotonic() + LIMIT_SECONDS)
             time.sleep(POLL_SECONDS)
-        raise NotReformedError(f"no generation continues this one after {LIMIT_SECONDS:.0f} s: {failure}")
+        waited = time.monotonic() - began
+        raise NotReformedError(f"no generation continues this one after {waited:.0f} s: {failure}")
 
     def join(self, loop: LoopState) -> None:
         """As a rank that joins, meet the running gang at the step on which it agrees, and take its state.
@@ -115,14 +125,44 @@ class Reforming:
             NotReformedError: The gang does not change to this generation.
         """
         deadline = time.monotonic() + JOIN_LIMIT_SECONDS
-        gang = self._run.gang
-        with Guard(loop.ending(), self._run.run_directory, deadline + MARGIN_SECONDS):
+        with Guard(self._ending(), self._run.run_directory, deadline + MARGIN_SECONDS):
             handover = self.await_handover("this rank joins")
-            try:
-                self._place.await_change(handover, handover.rank(gang.local_rank, gang.local_world_size), deadline)
-            except PeerError as error:
-                raise NotReformedError(str(error)) from error
+            self._await_change(handover, deadline)
         self.change(handover, loop, "join")
+
+    def _await_change(self, handover: Handover, deadline: float) -> None:
+        gang = self._run.gang
+        try:
+            self._place.await_change(handover, handover.rank(gang.local_rank, gang.local_world_size), deadline)
+        except PeerError as error:
+            raise NotReformedError(str(error)) from error
+
+    def _await_return(self, fence: Handover, guard: Guard) -> Handover:
+        """After the others have continued without this node, wait for a generation that its ranks join.
+
+        Its state is older than theirs, so it is of no use.
+
+        Raises:
+            NotReformedError: There is none in time.
+        """
+        logger.warning("generation %d continues without this node; waiting for one to join", fence.generation)
+        deadline = time.monotonic() + HOLD_LIMIT_SECONDS
+        guard.extend(deadline + MARGIN_SECONDS)
+        self._state.give_up()
+        self._inbox.generation = fence.generation
+        while time.monotonic() < deadline:
+            handover = self._inbox.newest()
+            if handover is not None and handover.joins():
+                self._follow(handover)
+                try:
+                    self._await_change(handover, deadline)
+                except NotReformedError:
+                    if self._inbox.newest() == handover:
+                        raise
+                else:
+                    return handover
+            time.sleep(POLL_SECONDS)
+        raise NotReformedError(f"joined no generation within {HOLD_LIMIT_SECONDS:.0f} s")
 
     def change(self, handover: Handover, loop: LoopState, cause: Cause) -> None:
         """Change the gang. Afterwards, the loop repeats what it has to do between two steps, if it was there.
@@ -134,9 +174,12 @@ class Reforming:
             NotReformedError: The checkpoint decides.
             SupersededError: A later generation owns the checkpoint log.
         """
-        with Guard(loop.ending(), self._run.run_directory, time.monotonic() + LIMIT_SECONDS + MARGIN_SECONDS) as guard:
+        with Guard(self._ending(), self._run.run_directory, time.monotonic() + LIMIT_SECONDS + MARGIN_SECONDS) as guard:
             self._state.recover()
             while True:
+                self._follow(handover)
+                if handover.is_fence:
+                    handover, cause = self._await_return(handover, guard), "join"
                 if handover.node_rank is None:
                     raise LeftGangError(f"left the gang after step {self._run.state.step}; the other nodes continue")
                 deadline = time.monotonic() + LIMIT_SECONDS
@@ -152,13 +195,16 @@ class Reforming:
                     time.sleep(POLL_SECONDS)
                 handover, cause = newer, "loss"
 
-    def _attempt(self, handover: Handover, loop: LoopState, cause: Cause, deadline: float) -> str | None:
-        """Form one generation; return the failure, as text, because a traceback would keep the old gang alive."""
-        run, phases = self._run, Phases(handover.generation)
+    def _follow(self, handover: Handover) -> None:
+        """From now on, only a later handover breaks the connections."""
         if self._watch is None:
             self._start_watch()
         assert self._watch is not None
         self._watch.follow(handover.generation, is_changing=True)
+
+    def _attempt(self, handover: Handover, loop: LoopState, cause: Cause, deadline: float) -> str | None:
+        """Form one generation; return the failure, as text, because a traceback would keep the old gang alive."""
+        run, phases = self._run, Phases(handover.generation)
         try:
             self._disband(handover, cause)
             phases.end("disband")
@@ -241,6 +287,7 @@ class Reforming:
             receivers=len(verdict.receivers),
             bytes=moved,
             seconds=phases.total_seconds,
+            abandoned_groups=gang.abandoned,
             steps_total=run.config.steps,
             **phases.seconds,
         )
@@ -268,4 +315,10 @@ class Reforming:
 
     def _start_watch(self) -> None:
         run = self._run
-        self._watch = Watch(run.run_directory, run.generation, run.gang.break_connections)
+        limit_seconds = LIMIT_SECONDS + MARGIN_SECONDS
+        self._watch = Watch(run.run_directory, run.generation, run.gang, limit_seconds, self._end_stuck)
+
+    def _end_stuck(self) -> None:
+        """End the process: its main thread waits for a collective that nothing ends, or computes for too long."""
+        message = f"the main thread did not begin the change within {LIMIT_SECONDS + MARGIN_SECONDS:.0f} s"
+        end_process(self._ending(), self._run.run_directory, message)

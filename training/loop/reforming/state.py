@@ -14,7 +14,6 @@ from training.loop.loss_watch import LossWatch
 from training.loop.run import Run
 from training.loop.step_result import StepReport
 from training.models.user_model import MeanLoss
-from training.process.outcome import Outcome
 from training.process.reform.claims import Claim, Verdict
 from training.process.reform.state_transfer import TensorForm, exchange
 
@@ -31,9 +30,6 @@ class LoopState(Protocol):
 
     def restore(self, carried: dict[str, Any]) -> None:
         """Continue from another rank's state."""
-
-    def ending(self) -> Outcome:
-        """Return this rank's outcome if the change fails."""
 
 
 class StateInMemory:
@@ -71,6 +67,10 @@ class StateInMemory:
             run.buffers.restore(run.state.step)
         self._is_whole &= not run.is_updating
 
+    def give_up(self) -> None:
+        """Claim no state from now on: the others have continued without this rank."""
+        self._is_whole = False
+
     def claim(self) -> Claim:
         """Return this rank's claim."""
         run = self._run
@@ -102,7 +102,7 @@ class StateInMemory:
                 tensors = state.targets(records, forms["optimizer"], forms["extra_states"])
             else:
                 tensors = state.tensors()
-            moved = exchange(verdict, gang.rank, tensors, gang.device)
+            moved = exchange(verdict, gang.rank, tensors, gang.device, gang.wait_for_message)
             if is_receiver:
                 state.set_extra_states(forms["extra_states"])
         if gang.world_size > 1:

@@ -16,6 +16,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from training.process.outcome import EXIT_CODES, Outcome
 
@@ -66,11 +67,15 @@ class Guard:
                 self._changed.wait(left_seconds)
 
     def _end_process(self) -> None:
-        """Write the stacks of all threads to the log, write the outcome, and end the process."""
-        faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
-        message = "the change did not end in time; the log has the stacks of all threads"
-        logger.error("%s", message)
-        try:
-            replace(self._ending, message=message).write(self._directory)
-        finally:
-            os._exit(EXIT_CODES[self._ending.outcome])
+        end_process(self._ending, self._directory, "the change did not end in time")
+
+
+def end_process(ending: Outcome, run_directory: Path, message: str) -> NoReturn:
+    """Write the stacks of all threads to the log, write the outcome with this message, and end the process."""
+    faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+    message = f"{message}; the log has the stacks of all threads"
+    logger.error("%s", message)
+    try:
+        replace(ending, message=message).write(run_directory)
+    finally:
+        os._exit(EXIT_CODES[ending.outcome])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -25,7 +25,11 @@ class TensorForm:
         self.dtype, self.shape = dtype, shape
 
 
-def exchange(verdict: Verdict, rank: int, tensors: Mapping[str, Tensor], device: torch.device) -> int:
+Wait = Callable[[Any], None]
+"""Waits for a message, and raises an error if the connections break."""
+
+
+def exchange(verdict: Verdict, rank: int, tensors: Mapping[str, Tensor], device: torch.device, wait: Wait) -> int:
     """Overwrite a receiver's tensors with those of a source; return the bytes that this rank has sent or received.
 
     Receivers are divided among the sources. All ranks make the same call.
@@ -35,32 +39,33 @@ def exchange(verdict: Verdict, rank: int, tensors: Mapping[str, Tensor], device:
         rank: this process's rank.
         tensors: the state by name; the same names, types and shapes on every rank.
         device: device of the buffers.
+        wait: called with each message.
     """
     moved = 0
     for number, receiver in enumerate(verdict.receivers):
         source = verdict.sources[number % len(verdict.sources)]
         if rank == source:
-            moved += _send(tensors, receiver, device)
+            moved += _send(tensors, receiver, device, wait)
         elif rank == receiver:
-            moved += _receive(tensors, source, device)
+            moved += _receive(tensors, source, device, wait)
     return moved
 
 
-def _send(tensors: Mapping[str, Tensor], receiver: int, device: torch.device) -> int:
+def _send(tensors: Mapping[str, Tensor], receiver: int, device: torch.device, wait: Wait) -> int:
     waiting: deque[tuple[Any, Tensor]] = deque()
     total = 0
     for spans in _chunks(tensors):
         buffer = torch.cat([_flat(tensors[name])[begin:end].to(device) for name, begin, end in spans])
         if len(waiting) == IN_FLIGHT:
-            waiting.popleft()[0].wait()
+            wait(waiting.popleft()[0])
         waiting.append((dist.isend(buffer, receiver), buffer))
         total += buffer.numel()
     for work, _ in waiting:
-        work.wait()
+        wait(work)
     return total
 
 
-def _receive(tensors: Mapping[str, Tensor], source: int, device: torch.device) -> int:
+def _receive(tensors: Mapping[str, Tensor], source: int, device: torch.device, wait: Wait) -> int:
     waiting: deque[tuple[Any, Tensor, list[tuple[str, int, int]]]] = deque()
     total = 0
     landed = {
@@ -69,12 +74,12 @@ def _receive(tensors: Mapping[str, Tensor], source: int, device: torch.device) -
     }
     for spans in _chunks(tensors):
         if len(waiting) == IN_FLIGHT:
-            _unpack(landed, *waiting.popleft())
+            _unpack(landed, *_arrived(waiting, wait))
         buffer = torch.empty(sum(end - begin for _, begin, end in spans), dtype=torch.uint8, device=device)
         waiting.append((dist.irecv(buffer, source), buffer, spans))
         total += buffer.numel()
     while waiting:
-        _unpack(landed, *waiting.popleft())
+        _unpack(landed, *_arrived(waiting, wait))
     with torch.no_grad():
         for name, each in tensors.items():
             if not each.is_contiguous():
@@ -82,8 +87,16 @@ def _receive(tensors: Mapping[str, Tensor], source: int, device: torch.device) -
     return total
 
 
-def _unpack(tensors: Mapping[str, Tensor], work: Any, buffer: Tensor, spans: list[tuple[str, int, int]]) -> None:
-    work.wait()
+def _arrived(
+    waiting: deque[tuple[Any, Tensor, list[tuple[str, int, int]]]], wait: Wait
+) -> tuple[Tensor, list[tuple[str, int, int]]]:
+    """Wait for the oldest message; return its buffer and contents."""
+    work, buffer, spans = waiting.popleft()
+    wait(work)
+    return buffer, spans
+
+
+def _unpack(tensors: Mapping[str, Tensor], buffer: Tensor, spans: list[tuple[str, int, int]]) -> None:
     offset = 0
     for name, begin, end in spans:
         _flat(tensors[name])[begin:end].copy_(buffer[offset : offset + end - begin])
