@@ -157,8 +157,8 @@ MUTATIONS = (
     ),
     Mutation(
         "stacks/functions/run_controller/placement.py",
-        "return slack < 2.0 * self.restart_hours + self.period_hours",
-        "return slack < self.restart_hours + self.period_hours",
+        "return slack < 2.0 * self.restart_hours + copied_hours + self.period_hours",
+        "return slack < self.restart_hours + copied_hours + self.period_hours",
         PLACEMENT,
     ),
     Mutation(
