@@ -41,7 +41,7 @@ SECTIONS: dict[str, Any] = {
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(5400),
     pytest.mark.xdist_group("own_text"),
     pytest.mark.skipif(not CDK.exists(), reason="node_modules is absent: npm ci"),
 ]

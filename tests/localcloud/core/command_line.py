@@ -40,7 +40,7 @@ class Cli:
 
     def run(self, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "localcloud", verb, "--state", str(self.state), *options]
-        return subprocess.run(command, cwd=ROOT, env=NO_MARK, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=ROOT, env=NO_MARK, capture_output=True, text=True, timeout=300)
 
     def good(self, verb: str, *options: str) -> str:
         done = self.run(verb, *options)

@@ -49,6 +49,13 @@ def test_own_layout_loads_strictly(store: Store, tmp_path: Path, kind: str) -> N
         assert torch.equal(loaded.state_dict()[name], tensor), name
 
 
+def test_weights_have_the_permissions_of_other_new_files(store: Store, tmp_path: Path) -> None:
+    url, _ = store("gpt")
+    folder = export(url, tmp_path / "out")
+    (tmp_path / "new").touch()
+    assert (folder / "model.safetensors").stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
 @pytest.mark.parametrize("kind", ["gpt", "llama"])
 def test_the_layout_of_transformers_starts_a_run(
     store: Store, tmp_path: Path, tiny_dataset: Path, kind: str, caplog: pytest.LogCaptureFixture

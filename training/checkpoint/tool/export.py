@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -177,7 +178,10 @@ def write_file(tensors: Mapping[str, Tensor], metadata: dict[str, str], path: Pa
     """
     temporary = path.with_name(f".{path.name}.unfinished-{os.getpid()}")
     try:
+        temporary.touch()
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         save_file(dict(tensors), temporary, metadata)
+        temporary.chmod(mode)  # save_file permits only the user to read the file, whatever the umask is
         descriptor = os.open(temporary, os.O_RDONLY)
         try:
             os.fsync(descriptor)
