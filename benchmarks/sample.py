@@ -40,13 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="small", help="size of the models; default: %(default)s")
     parser.add_argument("--tokens", type=int, help="new tokens per text; default: half of the sequence length")
-    parser.add_argument("--repeats", type=int, default=5, help="texts of each model and way; default: %(default)s")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=3, help="texts of each model and way; default: %(default)s")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="file for the results; default: %(default)s")
     options = parser.parse_args(arguments)
     longest = SIZES[options.size]["sequence_length"] - len(PROMPT)
     tokens = SIZES[options.size]["sequence_length"] // 2 if options.tokens is None else options.tokens
-    if not 1 <= tokens <= longest or options.repeats < 1:
-        parser.error(f"--tokens must be from 1 to {longest}, and --repeats at least 1")
+    if not 1 <= tokens <= longest or options.repeats < 1 or options.threads < 1:
+        parser.error(f"--tokens must be from 1 to {longest}, and --repeats and --threads at least 1")
+    torch.set_num_threads(options.threads)  # on a busy machine, several threads mostly wait for each other
     results = {}
     for name in ARCHITECTURES:
         results[name] = found = _measure(name, options.size, tokens, options.repeats)
@@ -58,7 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         sys.stdout.flush()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    document = {"size": options.size, "tokens": tokens, "repeats": options.repeats, "models": results}
+    document = {
+        "size": options.size,
+        "tokens": tokens,
+        "repeats": options.repeats,
+        "threads": options.threads,
+        "models": results,
+    }
     options.output.write_text(json.dumps(document, indent=2) + "\n")
     return 0 if all(found["is_equal"] for found in results.values()) else 1
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.sample import ARCHITECTURES, main
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Restore the number of threads of the process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def test_benchmark_writes_medians(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,7 +33,9 @@ def test_benchmark_writes_medians(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.count("equal texts of 3 tokens") == len(ARCHITECTURES)
 
 
-@pytest.mark.parametrize("arguments", [["--tokens", "241"], ["--tokens", "0"], ["--repeats", "0"], ["--size", "huge"]])
+@pytest.mark.parametrize(
+    "arguments", [["--tokens", "241"], ["--tokens", "0"], ["--repeats", "0"], ["--threads", "0"], ["--size", "huge"]]
+)
 def test_invalid_options_are_rejected(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(arguments)
