@@ -14,55 +14,19 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.spot_economics.adversary import PRICE_RATIOS, TICKS, Worst, worst_ratios
+from benchmarks.spot_economics.adversary import PRICE_RATIOS, Worst, worst_ratios
 from benchmarks.spot_economics.baselines import ListOrder, OnDemand, UniformProgress
+from benchmarks.spot_economics.decision import measure
 from benchmarks.spot_economics.omniscient import Bounds, least_cost
 from benchmarks.spot_economics.plot import bar_chart
+from benchmarks.spot_economics.results import ALL_ZONES, Group, Result, requirements
 from stacks.capacity.simulation.controller import Controller, Randomised
 from stacks.capacity.simulation.market import Conditions, Policy, replay
 from stacks.capacity.simulation.windows import Window, WindowError, read_windows
-
-ALL_ZONES = "all zones"
-MAX_RATIO = 1.10
-"""Maximum mean cost of the controller in all zones together, over the least cost in hindsight."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """The results of one policy in one group of zones, over all windows.
-
-    Attributes:
-        ratio: Mean cost over the mean lower bound of the least cost in hindsight.
-        worst_ratio: Largest ratio of a window.
-        missed: Number of windows in which the run ended after its deadline.
-    """
-
-    policy: str
-    mean_usd: float
-    worst_usd: float
-    ratio: float
-    worst_ratio: float
-    missed: int
-    on_demand_hours: float
-    spot_hours: float
-    starts: float
-
-
-@dataclass(frozen=True)
-class Group:
-    """The results of all policies in one group of zones."""
-
-    name: str
-    least: Bounds
-    results: tuple[Result, ...]
-
-    def of(self, policy: str) -> Result:
-        """Return a policy's results."""
-        return next(each for each in self.results if each.policy == policy)
 
 
 def policies() -> dict[str, Policy]:
@@ -92,16 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups = [_group(name, prefix, windows, conditions) for name, prefix in _groups(windows, options.zones)]
     adversarial = [worst for price_ratio in PRICE_RATIOS for worst in worst_ratios(price_ratio)]
     _print_adversarial(adversarial)
-    failures = unmet(groups, adversarial)
-    for failure in failures:
-        print(f"NOT met: {failure}")
-    if not failures:
-        print("all requirements met")
+    _print_comparison(groups)
+    decision = measure()
+    found = requirements(groups, adversarial, decision)
+    print("\nrequirements:")
+    for each in found:
+        print(each.line())
+    failures = [each.name for each in found if not each.is_met]
+    print(f"{len(failures)} requirements not met" if failures else "all requirements met")
     document = {
         "windows": len(windows),
         "conditions": asdict(conditions),
         "groups": [asdict(group) for group in groups],
         "adversarial": [asdict(worst) for worst in adversarial],
+        "decision": asdict(decision),
+        "requirements": [asdict(each) for each in found],
         "unmet": failures,
     }
     options.output.parent.mkdir(parents=True, exist_ok=True)
@@ -142,6 +111,7 @@ def _group(name: str, prefix: str, windows: Sequence[Window], conditions: Condit
     bounds = [least_cost(window, conditions) for window in chosen]
     least = Bounds(mean(each.lower_usd for each in bounds), mean(each.upper_usd for each in bounds))
     results = []
+    bought = [replay(OnDemand(), window, conditions) for window in chosen]
     for policy_name, policy in policies().items():
         outcomes = [replay(policy, window, conditions) for window in chosen]
         costs = [each.usd for each in outcomes]
@@ -153,6 +123,9 @@ def _group(name: str, prefix: str, windows: Sequence[Window], conditions: Condit
                 ratio=mean(costs) / least.lower_usd,
                 worst_ratio=max(cost / each.lower_usd for cost, each in zip(costs, bounds, strict=True)),
                 missed=sum(not each.met_deadline for each in outcomes),
+                avoidable=sum(
+                    other.met_deadline and not each.met_deadline for each, other in zip(outcomes, bought, strict=True)
+                ),
                 on_demand_hours=mean(each.on_demand_hours for each in outcomes),
                 spot_hours=mean(each.spot_hours for each in outcomes),
                 starts=mean(each.starts for each in outcomes),
@@ -161,23 +134,6 @@ def _group(name: str, prefix: str, windows: Sequence[Window], conditions: Condit
     group = Group(name, least, tuple(results))
     _print_group(group)
     return group
-
-
-def unmet(groups: Sequence[Group], adversarial: Sequence[Worst]) -> list[str]:
-    """Return the requirements that the results do not meet."""
-    found = []
-    for group in groups:
-        own, published = group.of("controller"), group.of("uniform progress")
-        if group.name == ALL_ZONES and own.ratio > MAX_RATIO:
-            found.append(f"{group.name}: controller: {own.ratio:.3f} of the least cost, maximum {MAX_RATIO}")
-        if group.name != ALL_ZONES and own.mean_usd > published.mean_usd:
-            found.append(f"{group.name}: controller {own.mean_usd:.2f} USD, uniform progress {published.mean_usd:.2f}")
-        if own.missed > group.of("on demand").missed:
-            found.append(f"{group.name}: controller missed {own.missed} deadlines")
-    for worst in adversarial:
-        if worst.bound is not None and worst.ratio > worst.bound + worst.price_ratio * 3.0 / TICKS:
-            found.append(f"{worst.policy}, K = {worst.price_ratio:g}: ratio {worst.ratio:.3f}, bound {worst.bound:.3f}")
-    return found
 
 
 def _print_group(group: Group) -> None:
@@ -190,6 +146,19 @@ def _print_group(group: Group) -> None:
             f"  {each.policy:18}{each.mean_usd:9.2f}{each.ratio:7.3f}{each.worst_usd:9.2f}{each.worst_ratio:10.3f}"
             f"{each.missed:7d}{each.on_demand_hours:12.2f}{each.spot_hours:8.2f}{each.starts:7.1f}"
         )
+
+
+def _print_comparison(groups: Sequence[Group]) -> None:
+    """Print the controller's mean and worst cost relative to those of the other policies."""
+    print("\ncost of the controller over that of another policy, mean and worst window:")
+    for group in groups:
+        own = group.of("controller")
+        others = [
+            f"{each.policy} {own.mean_usd / each.mean_usd:.3f} {own.worst_usd / each.worst_usd:.3f}"
+            for each in group.results
+            if each is not own
+        ]
+        print(f"  {group.name:12} {'; '.join(others)}")
 
 
 def _print_adversarial(adversarial: Sequence[Worst]) -> None:

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.spot_economics import __main__ as command
-from benchmarks.spot_economics import adversary
+from benchmarks.spot_economics import adversary, decision, results
 from benchmarks.spot_economics.baselines import ListOrder, OnDemand, UniformProgress
+from benchmarks.spot_economics.decision import Measured, measure
 from benchmarks.spot_economics.omniscient import GRID, least_cost
 from stacks.capacity.simulation import controller
 from stacks.capacity.simulation.controller import Controller, Randomised
@@ -305,10 +306,11 @@ def test_command_writes_a_report_and_a_chart(
     options = ["--work-hours", "5", "--deadline-hours", "8", "--output", str(output)]
     assert command.main([str(tmp_path / "traces"), *options]) == 0
     document = json.loads(output.read_text())
-    results = {each["policy"]: each for each in document["groups"][0]["results"]}
-    assert results["on demand"]["mean_usd"] == pytest.approx(5.2 * 3.06)
-    assert results["controller"]["mean_usd"] == pytest.approx(5.2)
-    assert results["controller"]["missed"] == 0
+    found = {each["policy"]: each for each in document["groups"][0]["results"]}
+    assert found["on demand"]["mean_usd"] == pytest.approx(5.2 * 3.06)
+    assert found["controller"]["mean_usd"] == pytest.approx(5.2)
+    assert (found["controller"]["missed"], found["controller"]["avoidable"]) == (0, 0)
+    assert len(document["requirements"]) == 12  # two for each of five groups, and two for a decision
     assert document["unmet"] == []
     assert ET.parse(output.with_suffix(".svg")).getroot().tag.endswith("svg")  # noqa: S314
     printed = capsys.readouterr().out
@@ -317,15 +319,39 @@ def test_command_writes_a_report_and_a_chart(
 
 
 def test_unmet_requirements_are_listed() -> None:
-    def result(policy: str, usd: float, missed: int = 0) -> command.Result:
-        return command.Result(policy, usd, usd, usd / 10.0, usd / 10.0, missed, 0.0, 0.0, 0.0)
+    def result(policy: str, usd: float, avoidable: int = 0) -> results.Result:
+        return results.Result(policy, usd, usd, usd / 10.0, usd / 10.0, avoidable + 1, avoidable, 0.0, 0.0, 0.0)
 
-    def group(name: str, own: command.Result) -> command.Group:
+    def unmet(name: str, own: results.Result, *adversarial: adversary.Worst, **measured: float) -> list[str]:
+        decision = Measured(
+            **{"places": 200, "slowest_seconds": 0.1, "median_seconds": 0.1, "peak_bytes": 64_000_000, **measured}
+        )
         others = (result("uniform progress", 12.0), result("on demand", 30.0))
-        return command.Group(name, command.Bounds(10.0, 10.0), (own, *others))
+        groups = [results.Group(name, results.Bounds(10.0, 10.0), (own, *others))]
+        return [each.name for each in results.requirements(groups, adversarial, decision) if not each.is_met]
 
-    bad = adversary.Worst("randomized", 4.0, 2.5, 2.0, ())
-    assert command.unmet([group(command.ALL_ZONES, result("controller", 10.9))], []) == []
-    assert len(command.unmet([group(command.ALL_ZONES, result("controller", 11.1))], [])) == 1
-    assert command.unmet([group("us-east-1", result("controller", 11.9))], []) == []
-    assert len(command.unmet([group("us-east-1", result("controller", 12.1, missed=1))], [bad])) == 3
+    kept = adversary.Worst("randomized", 4.0, 2.0, 2.0, ())
+    broken = adversary.Worst("randomized", 4.0, 2.5, 2.0, ())
+    without = adversary.Worst("controller", 4.0, 3.0, None, ())
+    assert unmet(results.ALL_ZONES, result("controller", 11.0), kept, without) == []
+    assert unmet(results.ALL_ZONES, result("controller", 11.1)) == ["all zones: mean cost over the least in hindsight"]
+    assert unmet("us-east-1", result("controller", 12.0)) == []
+    assert unmet("us-east-1", result("controller", 12.1, avoidable=1), broken) == [
+        "us-east-1: mean cost over that of uniform progress",
+        "us-east-1: deadlines missed that On-Demand meets",
+        "randomized, K = 4: adversarial ratio (bound 2.000 and 3 ticks)",
+    ]
+    late = unmet("us-east-1", result("controller", 12.0), slowest_seconds=0.11, peak_bytes=64_000_001)
+    assert late == [
+        "a decision for 200 places: slowest, in seconds",
+        "a decision for 200 places: memory of the process, in bytes",
+    ]
+
+
+def test_decision_is_measured_in_a_process_of_its_own() -> None:
+    measured = measure()
+    assert measured.places == 200
+    assert 0.0 < measured.median_seconds <= measured.slowest_seconds
+    assert 5e6 < measured.peak_bytes < 64e6, "an interpreter without this process's libraries"
+    given = decision.offers(200)
+    assert len({each.place for each in given}) == 201
