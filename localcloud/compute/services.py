@@ -96,7 +96,7 @@ class ComputeServices:
         resolver = LaunchResolver(clients, types, placement)
         self._spot = SpotMarket(self.inventory, clients, bus, records, clock)
         fleets = FleetStore()
-        fleet_history = FleetHistory(clients, bus, records)
+        fleet_history = FleetHistory(clients, bus, records, clock)
         fleet_launcher = FleetLauncher(fleets, self.inventory, resolver, types, pools, fleet_history, clock)
         self._fleets = FleetReconciler(fleets, self.inventory, fleet_launcher, fleet_history, clock)
         reserving = ReservationOperations(

@@ -1,8 +1,8 @@
 """A run under the real run controller and its ledger, on the embedded cloud, in simulated time.
 
-The embedded cloud provides the Auto Scaling groups, the instances, the prices and the capacity behind its gateway. Only
-the trainers are simulated: a complete gang trains after its boot, saves at intervals and at notices, and reports like
-the first member. Each tick advances the cloud's clock, so a day takes minutes.
+The embedded cloud provides the fleet, the instances, the prices and the capacity behind its gateway. Only the trainers
+are simulated: a complete gang trains after its boot, reports like the first member, and saves at intervals, at notices
+and when a hook holds a terminating node. Each tick advances the cloud's clock, so a day takes minutes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from bootstrap.documents import Bundle, RunDocument
+from bootstrap.documents import TERMINATING_HOOK, Bundle, RunDocument
 from bootstrap.documents.object_keys import control_prefix
 from stacks.functions.run_controller.environment import Environment
 from stacks.functions.run_controller.events import INTERRUPTION, STATE_CHANGE
+from stacks.functions.run_controller.fleet_back_ends import Backend
 from stacks.functions.run_controller.fleet_clients import connect
 from stacks.functions.run_controller.handler import Controller
 from stacks.functions.run_controller.ledger.keeper import Keeper
 from stacks.functions.run_controller.market.prices import SpotPrices
 from stacks.functions.run_controller.market.scores import PlacementScores
+from tests.localcloud.compute.controlled_fleets import KIND, create
 
-KIND = "m5.large"
 ON_DEMAND_USD = 0.096
 HOUR = 3600.0
 NOTICE_SECONDS = 120.0
@@ -84,9 +85,9 @@ def event(kind: str, detail: Mapping[str, Any], unix_seconds: float) -> dict[str
 
 
 class ControlledRun:
-    """A deployment with one group per zone for spot instances and one for On-Demand nodes, and its controller."""
+    """A deployment with a fleet and its controller."""
 
-    def __init__(self, cloud: Any, plan: Plan, zones: Iterable[str]) -> None:
+    def __init__(self, cloud: Any, plan: Plan, zones: Iterable[str], backend: Backend = "auto_scaling_group") -> None:
         self.cloud, self.plan, self.zones = cloud, plan, tuple(zones)
         self.name = cloud.name("day")
         self.bus = Bus(cloud.now)
@@ -99,34 +100,23 @@ class ControlledRun:
         self.lines: list[dict[str, Any]] = []
         self._noticed: dict[str, float] = {}
         self.was_noticed: set[str] = set()
+        self._told: set[str] = set()
+        self._heard: set[str] = set()
         self._seen: dict[str, Any] = {}
         self._trained_by: tuple[str, ...] = ()
         self._subnets = {zone: cloud.subnets[number] for number, zone in enumerate(self.zones)}
         self.s3 = cloud.client("s3")
-        self._put_up()
+        self._put_up(backend)
 
-    def _put_up(self) -> None:
+    def _put_up(self, backend: Backend) -> None:
         cloud = self.cloud
         region = self.zones[0][:-1]
         self.bucket = cloud.name("control")
         for bucket in (self.bucket, cloud.name("datasets")):
             cloud.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": region})
         cloud.client("s3").put_object(Bucket=bucket, Key="datasets/text/dataset.json", Body=b"{}")
-        self.groups = [f"{self.name}.{zone[-1]}" for zone in self.zones]
-        tags = [{"Key": "trainstack:deployment", "Value": self.name, "PropagateAtLaunch": True}]
-        template = cloud.template()
-        for zone, group in zip(self.zones, self.groups, strict=True):
-            for suffix, percentage in (("", 0), (".on-demand", 100)):
-                policy = cloud.spot_policy(KIND, template=template, OnDemandPercentageAboveBaseCapacity=percentage)
-                cloud.autoscaling.create_auto_scaling_group(
-                    AutoScalingGroupName=f"{group}{suffix}",
-                    MinSize=0,
-                    MaxSize=self.plan.nodes,
-                    VPCZoneIdentifier=self._subnets[zone],
-                    MixedInstancesPolicy=policy,
-                    Tags=tags,
-                )
-        self.groups += [f"{group}.on-demand" for group in self.groups]
+        tags = {"trainstack:deployment": self.name}
+        self.fleet = create(backend, cloud, self.name, self._subnets, self.plan.nodes, tags)
         document = RunDocument(
             schema_version=2, deployment=self.name, run="run-1", nodes=self.plan.nodes, min_nodes=self.plan.nodes,
             processes_per_node=1, code=Bundle("assets", "code.zip", "0" * 64), dataset="text", training={},
@@ -137,8 +127,8 @@ class ControlledRun:
         deadline = self.plan.deadline_hours
         self.environment = Environment.of(
             {
-                "BACKEND": "auto_scaling_group",
-                "FLEET_ID": ",".join(self.groups),
+                "BACKEND": backend,
+                "FLEET_ID": ",".join(self.fleet.ids),
                 "NODES": str(self.plan.nodes),
                 "ON_DEMAND_BASE": "0",
                 "RUN_PARAMETER": parameter,
@@ -215,13 +205,13 @@ class ControlledRun:
         self.cloud.post("interrupt", {"instance_id": instance_id, "notice_seconds": None})
 
     def instances(self) -> list[Any]:
-        """Return the live instances of the groups."""
+        """Return the live instances of the fleet."""
         return [one for one in self.all_instances() if one.state in ("pending", "running")]
 
     def all_instances(self) -> list[Any]:
         """Return all instances since the start. The inventory forgets terminated instances after some time."""
         for one in self.cloud.compute.inventory.all():
-            if one.group in self.groups or one.id in self._seen:
+            if one.group in self.fleet.ids or one.id in self._seen:
                 self._seen[one.id] = one
         return list(self._seen.values())
 
@@ -234,6 +224,7 @@ class ControlledRun:
                 del self._noticed[instance_id]
                 if any(one.id == instance_id for one in self.instances()):
                     self.kill(instance_id)
+        self._complete_hooks()
         self._settle()
         self._train(now)
         line = step(self.bus.take())
@@ -241,39 +232,40 @@ class ControlledRun:
             self.lines.append(line)
         self._settle()
 
+    def _complete_hooks(self) -> None:
+        """Let the nodes that have saved since the last tick end, as their supervisors do."""
+        for instance_id, group in self.fleet.saving().items():
+            self._told.add(instance_id)
+            self.cloud.autoscaling.complete_lifecycle_action(
+                LifecycleHookName=TERMINATING_HOOK,
+                AutoScalingGroupName=group,
+                InstanceId=instance_id,
+                LifecycleActionResult="CONTINUE",
+            )
+
     def _settle(self) -> None:
-        """Wait until each group has its desired size, or waits to repeat a rejected launch."""
-        store = self.cloud.compute._groups._store
-
-        def settled() -> bool:
-            with store.lock:
-                for name in self.groups:
-                    group = store.groups[name]
-                    ready = [one for one in group.members.values() if one.state == "InService"]
-                    is_waiting = group.launch_failures > 0 and group.launch_not_before > self.cloud.now()
-                    if len(ready) != len(group.members) or (len(ready) != group.desired and not is_waiting):
-                        return False
-            return True
-
-        self.cloud.until(settled, "the groups to reach their sizes")
+        """Wait until the fleet has its target size, or waits to repeat a rejected launch."""
+        self.cloud.until(self.fleet.is_settled, "the fleet to reach its size")
 
     def _train(self, now: float) -> None:
         """Advance the training, and write the nodes' records."""
         if self.finished_at is not None:
             return
+        self._told |= set(self._noticed)
         ready = [
             one for one in self.instances()
-            if now - one.launched_unix_seconds >= self.plan.boot_seconds and one.id not in self._noticed
+            if now - one.launched_unix_seconds >= self.plan.boot_seconds and one.id not in self._told
         ]  # fmt: skip
         prefix = control_prefix(self.name, "run-1")
-        for one in ready:
+        for one in (one for one in ready if one.id not in self._heard):
+            self._heard.add(one.id)
             key = f"{prefix}heartbeats/AROA1:{one.id}.json"
             self.s3.put_object(Bucket=self.bucket, Key=key, Body=b"{}")
         members = tuple(sorted(one.id for one in ready))[: self.plan.nodes]
         alive = {one.id for one in self.instances()}
         if self._trained_by and members != self._trained_by:
-            if set(self._trained_by) <= alive or all(name in self._noticed for name in set(self._trained_by) - alive):
-                self.saved = self.trained  # the gang had a notice, or its nodes were replaced
+            if set(self._trained_by) - alive <= self._told:
+                self.saved = self.trained  # the gang had a notice or a hook, or its nodes were replaced
             self.lost_seconds.append((self.trained - self.saved) * self.step_seconds)
             self.trained = self.saved
             self._trained_by = ()

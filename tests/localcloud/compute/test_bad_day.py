@@ -1,104 +1,94 @@
-"""A bad day of spot capacity: the deadline, the lost steps, and the ledger against the bill."""
+"""A bad day of spot capacity, from trace files: the deadline, the lost steps, and the ledger against the bill."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localcloud.compute.capacity_trace import Change, changes, read_trace
-from tests.localcloud.compute.controlled_run import (
-    HOUR,
-    ControlledRun,
-    Plan,
-)
+from localcloud.compute.capacity_trace import Change
+from tests.localcloud.compute.controlled_fleets import create_roles
+from tests.localcloud.compute.controlled_run import HOUR, ON_DEMAND_USD, ControlledRun, Plan
+from tests.localcloud.compute.trace_days import empty, recorded, run_through, written
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
-USUAL_USD = {"eu-west-1a": 0.030, "eu-west-1b": 0.034, "eu-west-1c": 0.038}
-GAP_SECONDS = 300
+TRACES = os.environ.get("TRACES", "")
+"""A folder with priced traces, as for `make spot-economics`."""
+RECORDED_ON_DEMAND_USD = 3.06
+"""On-Demand price of p3.2xlarge, the instance type of the public traces."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def spot_role(cloud: Any) -> None:
-    cloud.client("iam").create_service_linked_role(AWSServiceName="spot.amazonaws.com")
+def roles(cloud: Any) -> None:
+    create_roles(cloud)
+
+
+@pytest.fixture(autouse=True)
+def empty_cloud(cloud: Any) -> Iterator[None]:
+    yield
+    empty(cloud, ZONES)
 
 
 @pytest.fixture
 def bad_day(tmp_path: Path) -> Sequence[Change]:
     """Traces in the public format: one zone loses all capacity, one rejects launches in bursts, and one has price
     spikes."""
-    ticks = 8 * HOUR / GAP_SECONDS
-    for zone, usual in USUAL_USD.items():
-        missing, prices = [], []
-        for tick in range(int(ticks)):
-            hour = tick * GAP_SECONDS / HOUR
-            dark = zone == "eu-west-1a" and hour >= 0.75
-            storm = zone == "eu-west-1b" and (tick // 3) % 2 == 1
-            outage = zone == "eu-west-1c" and 1.0 <= hour < 4.0
-            missing.append(int(dark or storm or outage))
-            prices.append(usual * (2.8 if zone != "eu-west-1a" and 2.0 <= hour < 3.0 else 1.0))
-        trace = {"metadata": {"gap_seconds": GAP_SECONDS}, "data": missing, "prices": prices}
-        (tmp_path / f"{zone}.json").write_text(json.dumps(trace))
-    return changes([read_trace(path) for path in sorted(tmp_path.glob("*.json"))])
 
+    def usd(zone: str, usual: float, hour: float) -> float:
+        return usual * (2.8 if zone != ZONES[0] and 2.0 <= hour < 3.0 else 1.0)
 
-def play(run: ControlledRun, found: Sequence[Change]) -> Callable[[], None]:
-    """Return a function that applies the changes of a trace up to the run's time."""
-    left = list(found)
-
-    def apply() -> None:
-        while left and left[0].trace_seconds <= run.hours * HOUR + run.plan.tick_seconds / 2:
-            change = left.pop(0)
-            assert change.usd_per_hour is not None
-            run.set_zone(change.zone, is_available=change.is_available, usd_per_hour=change.usd_per_hour)
-
-    return apply
-
-
-def finish(run: ControlledRun, step: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> None:
-    """Take control steps until the fleet is empty and the ledger contains the last instance's end."""
-    for _ in range(30):
-        run.tick(step)
-        if not run.instances() and run.lines[-1]["nodes"] == 0:
-            break
-    run.tick(step)
+    a, b, c = ZONES
+    zones = {
+        a: lambda hour: (hour < 0.75, usd(a, 0.030, hour)),
+        b: lambda hour: (int(hour * 4) % 2 == 0, usd(b, 0.034, hour)),
+        c: lambda hour: (not 1.0 <= hour < 4.0, usd(c, 0.038, hour)),
+    }
+    return written(tmp_path, zones, 8.0)
 
 
 def test_bad_day_meets_the_deadline_loses_no_save_and_equals_the_bill(cloud: Any, bad_day: Sequence[Change]) -> None:
     run = ControlledRun(cloud, Plan(work_hours=2.0, deadline_hours=4.5), ZONES)
-    apply = play(run, bad_day)
-
-    def step(events: list[dict[str, Any]]) -> dict[str, Any]:
-        return run.controller().step(events, cloud.now())
-
-    while run.finished_at is None and run.hours < 6.0:
-        apply()
-        run.tick(step)
-    finish(run, step)
-    assert run.finished_at is not None
-    assert (run.finished_at - run.start) / HOUR < 4.5
-    assert max(run.lost_seconds) <= run.plan.save_seconds
+    run_through(run, bad_day, 6.0)
+    check(run)
     bought = [one for one in run.all_instances() if one.market != "spot"]
     assert bought, "the day is bad enough for the safety net"
     assert any(line["deadline"]["on_demand_nodes"] for line in run.lines)
     assert any(one.market == "spot" for one in run.all_instances())
+    # Below the On-Demand price of all nodes until the deadline.
+    assert run.lines[-1]["spending"]["usd"] < 0.9 * run.plan.nodes * ON_DEMAND_USD * 4.5
+
+
+@pytest.mark.skipif(not TRACES, reason="TRACES is not set: it names a folder with priced traces")
+def test_the_worst_recorded_day(cloud: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The day with the least capacity in a region of the recorded traces, with 80% of the time needed for training."""
+    work_hours, deadline_hours = 9.6, 12.0
+    day, found = recorded(Path(TRACES), ZONES, 24.0, RECORDED_ON_DEMAND_USD)
+    run = ControlledRun(cloud, Plan(work_hours=work_hours, deadline_hours=deadline_hours), ZONES)
+    run_through(run, found, 1.5 * deadline_hours)
+    check(run)
+    with capsys.disabled():
+        assert run.finished_at is not None
+        spending, spot = run.lines[-1]["spending"], [one for one in run.all_instances() if one.market == "spot"]
+        bought = len(run.all_instances()) - len(spot)
+        print(
+            f"\n{day}: {work_hours} h of training ended after {(run.finished_at - run.start) / HOUR:.2f} h of "
+            f"{deadline_hours} h, with {len(spot)} spot and {bought} On-Demand instances; "
+            f"lost at most {max(run.lost_seconds):.0f} s of training at once; bill {run.bill():.4f} USD, ledger "
+            f"{spending['usd']:.4f} USD, On-Demand only {2 * work_hours * ON_DEMAND_USD:.4f} USD"
+        )
+
+
+def check(run: ControlledRun) -> None:
+    """The run has met its deadline, has lost at most one save interval at once, and its ledger equals the bill."""
+    assert run.finished_at is not None
+    assert run.plan.deadline_hours is not None
+    assert (run.finished_at - run.start) / HOUR < run.plan.deadline_hours
+    assert max(run.lost_seconds) <= run.plan.save_seconds
     spending = run.lines[-1]["spending"]
     assert spending["usd"] == pytest.approx(run.bill(), rel=0.01)
     assert spending["unpriced_hours"] == 0.0
-    assert spending["usd"] < 0.9 * 2 * 0.096 * 4.5  # below the On-Demand price of all nodes until the deadline
-
-
-@pytest.fixture(autouse=True)
-def empty_fleet(cloud: Any) -> Iterator[None]:
-    """Remove all capacity limits and instances before the next test."""
-    yield
-    for zone in ZONES:
-        cloud.post("pool", {"instance_types": ["m5.large"], "zone": zone, "is_available": True})
-    for one in cloud.compute.inventory.all():
-        if one.is_live:
-            cloud.ec2.terminate_instances(InstanceIds=[one.id])

@@ -2,7 +2,7 @@
 
 The bill is computed from the embedded cloud's own record of instances and prices. The controller is the real one, with
 its ledger. Its function crashes before or after a call, its writes to S3 fail, it is down for up to 40 minutes, and its
-queue loses and repeats events. Each seed prints a line of a table.
+queue loses and repeats events. Each seed prints a line of a table, for each back end.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import pytest
 from botocore.exceptions import ClientError
 
 from stacks.functions.run_controller.events import INTERRUPTION, STATE_CHANGE
+from stacks.functions.run_controller.fleet_back_ends import Backend
 from stacks.functions.run_controller.handler import StateTaken
 from stacks.functions.run_controller.ledger import documents
+from tests.localcloud.compute.controlled_fleets import create_roles
 from tests.localcloud.compute.controlled_run import HOUR, ControlledRun, Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
+SEEDS: dict[Backend, int] = {"ec2_fleet": 10, "spot_fleet": 10, "auto_scaling_group": 20}
 HOURS = 2.0
 LIMIT_USD = 0.03
 QUEUE_SECONDS = 600.0
@@ -177,8 +180,8 @@ def by_instance(run: ControlledRun) -> list[str]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def spot_role(cloud: Any) -> None:
-    cloud.client("iam").create_service_linked_role(AWSServiceName="spot.amazonaws.com")
+def roles(cloud: Any) -> None:
+    create_roles(cloud)
 
 
 @pytest.fixture(autouse=True)
@@ -193,12 +196,16 @@ def empty_fleet(cloud: Any) -> Iterator[None]:
             cloud.ec2.terminate_instances(InstanceIds=[one.id])
 
 
-@pytest.mark.parametrize("seed", range(1, 21))
-def test_the_ledger_equals_the_bill(cloud: Any, capsys: pytest.CaptureFixture[str], seed: int) -> None:
+@pytest.mark.parametrize(
+    ("backend", "seed"), [(backend, seed) for backend, last in SEEDS.items() for seed in range(1, last + 1)]
+)
+def test_the_ledger_equals_the_bill(
+    cloud: Any, capsys: pytest.CaptureFixture[str], backend: Backend, seed: int
+) -> None:
     draw = random.Random(seed)
     limit = LIMIT_USD if seed % 2 == 0 else None
     deadline = 6.0 if seed % 4 == 1 else None  # this seed also buys on demand
-    run = ControlledRun(cloud, Plan(work_hours=5.0, deadline_hours=deadline, limit_usd=limit), ZONES)
+    run = ControlledRun(cloud, Plan(work_hours=5.0, deadline_hours=deadline, limit_usd=limit), ZONES, backend)
     available = dict.fromkeys(ZONES, True)
     for zone in ZONES:
         run.set_zone(zone, is_available=True, usd_per_hour=round(draw.uniform(*PRICES_USD), 4))
@@ -216,9 +223,10 @@ def test_the_ledger_equals_the_bill(cloud: Any, capsys: pytest.CaptureFixture[st
     with capsys.disabled():
         ends = [one.reason.code for one in run.all_instances() if one.reason is not None]
         print(
-            f"\nseed {seed:2d}: {len(run.all_instances()):2d} instances ({ends.count('Server.SpotInstanceTermination')}"
-            f" reclaimed), {function.crashes} crashes, {function.failed} failed steps, {function.outages} outages, "
-            f"bill {bill:.5f} USD, ledger {ledger['usd']:.5f} USD ({difference:+.3%})"
+            f"\n{backend}, seed {seed:2d}: {len(run.all_instances()):2d} instances "
+            f"({ends.count('Server.SpotInstanceTermination')} reclaimed), {function.crashes} crashes, "
+            f"{function.failed} failed steps, {function.outages} outages, bill {bill:.5f} USD, "
+            f"ledger {ledger['usd']:.5f} USD ({difference:+.3%})"
             f"{'' if over is None else f', limit {limit} USD ({over:+.1%})'}"
         )
     assert abs(difference) <= 0.01, by_instance(run)
