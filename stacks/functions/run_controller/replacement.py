@@ -31,7 +31,7 @@ def mix(
         return Decision(actions, state)
     subnets = (outlook.leaving_subnet,) if outlook.is_leaving else None
     moved = Resize(desired, None if subnets is None or subnets == fleet.subnets else subnets, wanted)
-    kept = tuple(each for each in actions if not isinstance(each, Surplus))
+    kept = tuple(each for each in actions if isinstance(each, Detach))
     # Nodes that leave because others replace them are not boot failures.
     return Decision((*kept, moved), replace(state, booting=(), since_unix_seconds=situation.now_unix_seconds))
 
@@ -52,7 +52,11 @@ def lost_instances(situation: Situation, state: ControllerState) -> list[str]:
 
 
 def replacements(fleet: FleetState, lost: list[str], target: int) -> tuple[Action, ...]:
-    """Return the actions that replace interrupted instances while they still run, and then remove the surplus."""
+    """Return the actions that replace interrupted instances while they still run, and then remove the surplus.
+
+    A maintained fleet keeps all instances while an interrupted one runs. If that instance ends before the surplus is
+    removed, the fleet has launched one instance too many, which it then terminates.
+    """
     if fleet.surplus is None:
         return tuple(Detach(name) for name in lost)
     if fleet.on_demand:  # missing nodes are bought on demand
@@ -61,4 +65,6 @@ def replacements(fleet: FleetState, lost: list[str], target: int) -> tuple[Actio
     wanted = min(len(lost), max(0, target - staying))
     if fleet.desired != target or wanted == fleet.surplus:
         return ()
-    return (Surplus(target, wanted),)
+    if lost:
+        return (Surplus(target, wanted),)
+    return (Resize(target),)

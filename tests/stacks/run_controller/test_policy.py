@@ -462,10 +462,15 @@ class TestFleetsThatCannotDetach:
         assert after.state.boot_failures == 0
         assert after.state.excused == ()
 
-    def test_instance_terminates_before_its_replacement_is_active(self) -> None:
+    @pytest.mark.parametrize("left", [("i-2",), ("i-2", "i-3"), ("i-2", "i-3", "i-4")])
+    def test_instance_terminates_before_the_surplus_is_removed(self, left: tuple[str, ...]) -> None:
+        """The fleet may have replaced it a second time. A resize terminates what exceeds the target."""
         noticed = self.look(self.SETTLED, RUNNING, "i-1")
-        gone = replace(FULL, instances=instances("i-2"), surplus=1)
-        assert self.look(gone, noticed.state).actions == (Surplus(2, 0),)
+        gone = replace(FULL, instances=instances(*left), surplus=1)
+        resized = self.look(gone, noticed.state)
+        assert resized.actions == (Resize(2),)
+        settled = self.look(replace(FULL, instances=instances("i-2", "i-3"), surplus=0), resized.state)
+        assert settled.actions == () and settled.state.boot_failures == 0
 
     def test_two_interrupted_instances(self) -> None:
         assert self.look(self.SETTLED, RUNNING, "i-1", "i-2").actions == (Surplus(2, 2),)
