@@ -13,6 +13,12 @@ from stacks.functions.run_controller.fleet_back_ends import Backend
 KIND = "m5.large"
 HOOK_SECONDS = 300
 """Time that a terminating node has to save: see `stacks/constructs/fleet_resources/auto_scaling_group.py`."""
+HOOK = {
+    "LifecycleHookName": TERMINATING_HOOK,
+    "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+    "HeartbeatTimeout": HOOK_SECONDS,
+    "DefaultResult": "CONTINUE",
+}
 FLEET_ROLE = "spot-fleet"
 
 
@@ -43,18 +49,34 @@ def create_roles(cloud: Any) -> None:
 
 
 def create(
-    backend: Backend, cloud: Any, name: str, subnets: Mapping[str, str], nodes: int, tags: Mapping[str, str]
+    backend: Backend,
+    cloud: Any,
+    name: str,
+    subnets: Mapping[str, str],
+    nodes: int,
+    tags: Mapping[str, str],
+    *,
+    has_hook: bool,
 ) -> ControlledFleet:
     """Create a fleet. `subnets`: the subnet of each candidate zone. `tags`: the tags of the instances."""
     if backend == "auto_scaling_group":
-        return Groups(cloud, name, subnets, nodes, tags)
+        return Groups(cloud, name, subnets, nodes, tags, has_hook=has_hook)
     return MaintainedFleet(backend, cloud, subnets, tags)
 
 
 class Groups:
     """One Auto Scaling group for each zone, and a second one for its On-Demand nodes."""
 
-    def __init__(self, cloud: Any, name: str, subnets: Mapping[str, str], nodes: int, tags: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        cloud: Any,
+        name: str,
+        subnets: Mapping[str, str],
+        nodes: int,
+        tags: Mapping[str, str],
+        *,
+        has_hook: bool,
+    ) -> None:
         self._cloud = cloud
         first = [f"{name}.{zone[-1]}" for zone in subnets]
         self.ids = [*first, *(f"{group}.on-demand" for group in first)]
@@ -69,14 +91,7 @@ class Groups:
                 MaxSize=nodes,
                 VPCZoneIdentifier=subnet,
                 MixedInstancesPolicy=policy,
-                LifecycleHookSpecificationList=[
-                    {
-                        "LifecycleHookName": TERMINATING_HOOK,
-                        "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
-                        "HeartbeatTimeout": HOOK_SECONDS,
-                        "DefaultResult": "CONTINUE",
-                    }
-                ],
+                LifecycleHookSpecificationList=[HOOK] if has_hook else [],
                 Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in tags.items()],
             )
 

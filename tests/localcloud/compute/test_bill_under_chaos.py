@@ -205,7 +205,8 @@ def test_the_ledger_equals_the_bill(
     draw = random.Random(seed)
     limit = LIMIT_USD if seed % 2 == 0 else None
     deadline = 6.0 if seed % 4 == 1 else None  # this seed also buys on demand
-    run = ControlledRun(cloud, Plan(work_hours=5.0, deadline_hours=deadline, limit_usd=limit), ZONES, backend)
+    plan = Plan(work_hours=5.0, deadline_hours=deadline, limit_usd=limit, has_hook=False)
+    run = ControlledRun(cloud, plan, ZONES, backend)
     available = dict.fromkeys(ZONES, True)
     for zone in ZONES:
         run.set_zone(zone, is_available=True, usd_per_hour=round(draw.uniform(*PRICES_USD), 4))
