@@ -23,6 +23,9 @@ KINDS: dict[Flavour, str] = {"job": "Job", "jobset": "JobSet", "trainjob": "Trai
 DIGEST = "trainstack/digest"
 """Annotation with the digest of the job. Jobs cannot be changed, so a job with a different digest must be replaced."""
 QUEUE = "kueue.x-k8s.io/queue-name"
+TRAINER_STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+"""Label of the replicated job to which Kubeflow Trainer applies the TrainJob's `trainer` section. Source (2026-11):
+https://www.kubeflow.org/docs/components/trainer/operator-guides/job-template/"""
 Manifest = dict[str, Any]
 
 
@@ -160,8 +163,7 @@ def _jobset(plan: Plan, queue: str | None) -> Manifest:
 
 def _runtime(plan: Plan, queue: str | None) -> Manifest:
     """Return the runtime that the TrainJob refers to: a TrainJob itself cannot contain a pod failure policy."""
-    step = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-    jobset = {**_jobset_spec(plan, queue, step), **_ttl(plan)}
+    jobset = {**_jobset_spec(plan, queue, TRAINER_STEP), **_ttl(plan)}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainingRuntime",
