@@ -1,9 +1,10 @@
-"""Speed of the commands that observe a run: duration and calls of `status`, and lateness of `logs --follow`.
+"""Speed of the commands that observe a run: the duration and API calls of `status`, and the delay of `logs --follow`.
 
 ``python -m benchmarks.operating`` starts the embedded cloud with the records of one run, and writes
-build/bench/operating.json. `status` runs as a process, as a user starts it. For the lateness, lines take the same path
-as a node's output: a trainer's log file, the supervisor's reader, the event shipper, CloudWatch Logs, and the command.
-The embedded cloud delivers log events at once; AWS documents no bound for the delay until FilterLogEvents returns them.
+build/bench/operating.json. `status` runs as a process, as a user starts it. To measure the delay, lines take the
+same path as a node's output: a trainer's log file, the supervisor's reader, the event shipper, CloudWatch Logs, and the
+command. The embedded cloud delivers log events at once; AWS documents no bound for the delay until FilterLogEvents
+returns them.
 """
 
 from __future__ import annotations

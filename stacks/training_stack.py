@@ -17,7 +17,7 @@ from constructs import Construct
 
 from bootstrap.documents import Bundle, NodeDocument
 from stacks.artifacts.bundles import BundleFile, code_bundle, function_bundle, node_bundle
-from stacks.artifacts.documents import node_document, run_document
+from stacks.artifacts.documents import check_parameter_size, node_document, run_document
 from stacks.artifacts.review_code import OUTPUT, review_digest
 from stacks.artifacts.wheelhouse import archive_of
 from stacks.capacity.plan import one_zone_at_a_time, zone_candidates
@@ -30,29 +30,8 @@ from stacks.constructs.nodes.node_role import NodeRole
 from stacks.constructs.nodes.placement_group import placement_group
 from stacks.constructs.run_controller import RunController
 from stacks.constructs.storage.fast_snapshot_restore import FastSnapshotRestore
-from stacks.errors import ConfigError, Problem
 from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
-
-ADVANCED_PARAMETER_BYTES = 8192
-"""The size limit of an advanced parameter. Source (2026-11):
-https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html"""
-TOKEN_MARGIN_BYTES = 512  # margin for CloudFormation tokens, whose values are not known yet
-
-
-def check_parameter_size(document: str, source: str) -> None:
-    """Check that an SSM parameter can contain a document.
-
-    Raises:
-        ConfigError: The document is too large for any tier.
-    """
-    size_bytes = len(document.encode()) + TOKEN_MARGIN_BYTES
-    if size_bytes > ADVANCED_PARAMETER_BYTES:
-        rule = (
-            f"must produce a run document of at most {ADVANCED_PARAMETER_BYTES} bytes, the limit for an SSM parameter"
-        )
-        problem = Problem("training.config", f"about {size_bytes} bytes", rule, "shorten its text values")
-        raise ConfigError(source, [problem])
 
 
 class TrainingStack(Stack):

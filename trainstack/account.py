@@ -5,6 +5,7 @@ One observation makes six calls: DescribeStacks and GetObject twice each, GetPar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,14 +21,15 @@ from bootstrap.supervise.membership.control import STATUS_NAME
 from bootstrap.supervise.membership.records import RunStatus, run_status_from_bytes
 from stacks.functions.run_controller import records
 from stacks.functions.run_controller.policy import ControllerState
+from stacks.functions.zombie_watch.stack_names import TRAINING_STACK, StackName, candidates, parse
 
 Clients = Callable[[str], Any]
 """Returns the boto3 client of a service, for one account and region."""
 
-STACK_SUFFIX, STORAGE_SUFFIX = "-TrainingStack", "-StorageStack"
+STORAGE_STACK = "StorageStack"
 DEPLOYMENT_TAG = "trainstack:deployment"
 _LIVE = ("pending", "running", "stopping", "shutting-down")
-_MAX_BYTES = records.MAX_RECORD_BYTES
+MAX_BYTES = records.MAX_RECORD_BYTES
 
 
 class NotDeployed(Exception):
@@ -36,10 +38,11 @@ class NotDeployed(Exception):
 
 @dataclass(frozen=True)
 class Deployment:
-    """A deployed training stack.
+    """A deployed training stack: a slot of a deployment.
 
     Attributes:
-        name: Name from the deployment file.
+        name: Name of the fleet: the deployment's name, followed by `-<slot>` except in the first slot.
+        slot: Suffix of the slot; "" for the first slot.
     """
 
     name: str
@@ -48,6 +51,17 @@ class Deployment:
     checkpoint_bucket: str
     control_bucket: str
     dataset_bucket: str
+    slot: str = ""
+
+    @property
+    def owner(self) -> str:
+        """Name from the deployment file."""
+        return self.name.removesuffix(f"-{self.slot}") if self.slot else self.name
+
+    @property
+    def stack(self) -> str:
+        """Name of the training stack in CloudFormation."""
+        return str(StackName(self.owner, TRAINING_STACK, self.slot))
 
 
 @dataclass(frozen=True)
@@ -93,51 +107,84 @@ class Observation:
 
 
 def find(client: Clients, name: str) -> Deployment:
-    """Return a deployment by its name.
+    """Return the first slot of a deployment by the deployment's name, or another slot by its fleet's name.
 
     Raises:
         NotDeployed: There is no training stack with this name.
         botocore.exceptions.ClientError: AWS rejected the call.
     """
-    stacks = []
-    for stack in (name + STACK_SUFFIX, name + STORAGE_SUFFIX):
-        try:
-            stacks += client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ValidationError":
-                raise
-            raise NotDeployed(
-                f"{name}: the account has no stack {stack} in this region; list the deployments with "
-                "`trainstack runs`, or set --region"
-            ) from error
-    deployment = _deployment(*stacks)
+    training: Mapping[str, Any] | None = None
+    for stack in candidates(name):
+        if training := _described(client, str(stack)):
+            break
+    if training is None:
+        raise _missing(name, f"{name}-{TRAINING_STACK}")
+    storage_name = f"{stack.deployment}-{STORAGE_STACK}"
+    storage = _described(client, storage_name)
+    if storage is None:
+        raise _missing(name, storage_name)
+    deployment = _deployment(stack, training, storage)
     if deployment is None:
-        raise NotDeployed(
-            f"{name}: stack {name}{STACK_SUFFIX} is {stacks[0]['StackStatus']} and has no outputs; deploy it again"
-        )
+        raise NotDeployed(f"{name}: stack {stack} is {training['StackStatus']} and has no outputs; deploy it again")
     return deployment
 
 
+def _described(client: Clients, stack: str) -> Mapping[str, Any] | None:
+    """Return CloudFormation's description of a stack, or None if the stack does not exist."""
+    try:
+        found: Mapping[str, Any] = client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ValidationError":
+            raise
+        return None
+    return found
+
+
+def _missing(name: str, stack: str) -> NotDeployed:
+    return NotDeployed(
+        f"{name}: the account has no stack {stack} in this region; list the deployments with "
+        "`trainstack runs`, or set --region"
+    )
+
+
+def get_template(client: Clients, stack: str) -> dict[str, Any]:
+    """Return the deployed template of a stack. Raises ClientError."""
+    body = client("cloudformation").get_template(StackName=stack)["TemplateBody"]
+    template: dict[str, Any] = body if isinstance(body, dict) else json.loads(body)
+    return template
+
+
+def slots(client: Clients, owner: str) -> list[Deployment]:
+    """Return the deployed slots of a deployment, the first one first. Raises ClientError."""
+    return sorted(
+        (each for each in find_all(client) if each.owner == owner),
+        key=lambda each: (len(each.slot), each.slot),
+    )
+
+
 def find_all(client: Clients) -> Iterator[Deployment]:
-    """Yield the deployments in the region."""
+    """Yield the deployments in the region, each slot separately."""
     pages = client("cloudformation").get_paginator("describe_stacks").paginate()
     stacks = {stack["StackName"]: stack for page in pages for stack in page["Stacks"]}
     for name, training in stacks.items():
-        storage = stacks.get(name.removesuffix(STACK_SUFFIX) + STORAGE_SUFFIX)
-        if name.endswith(STACK_SUFFIX) and storage is not None:
-            deployment = _deployment(training, storage)
-            if deployment is not None:
-                yield deployment
+        stack = parse(name)
+        if stack is None or stack.kind != TRAINING_STACK:
+            continue
+        storage = stacks.get(f"{stack.deployment}-{STORAGE_STACK}")
+        deployment = None if storage is None else _deployment(stack, training, storage)
+        if deployment is not None:
+            yield deployment
 
 
-def _deployment(training: Mapping[str, Any], storage: Mapping[str, Any]) -> Deployment | None:
+def _deployment(stack: StackName, training: Mapping[str, Any], storage: Mapping[str, Any]) -> Deployment | None:
     """Return a deployment, or None if a stack has not been created completely."""
     outputs = {
         each["OutputKey"]: each["OutputValue"] for stack in (storage, training) for each in stack.get("Outputs", [])
     }
     try:
         return Deployment(
-            name=training["StackName"].removesuffix(STACK_SUFFIX),
+            name=stack.fleet,
+            slot=stack.slot,
             log_group=outputs["LogGroup"],
             run_parameter=outputs["RunParameter"],
             checkpoint_bucket=outputs["CheckpointBucket"],
@@ -146,6 +193,11 @@ def _deployment(training: Mapping[str, Any], storage: Mapping[str, Any]) -> Depl
         )
     except KeyError:
         return None
+
+
+def claim_key(fleet: str) -> str:
+    """Return the key of a slot's claim in the control bucket (`operate.slots`). No role of the stacks may access it."""
+    return f"slots/{fleet}/claim.json"
 
 
 def observe(client: Clients, deployment: Deployment, now_unix_seconds: float) -> Observation:
@@ -218,7 +270,7 @@ def parameters(client: Clients, deployment: Deployment, problems: list[str]) -> 
     answer = client("ssm").get_parameters(Names=[name, desired_name])
     texts = {each["Name"]: each["Value"] for each in answer["Parameters"]}
     run, desired = None, RUNNING
-    if name not in texts:
+    if name not in texts and not deployment.slot:  # the parameter of another slot exists only while it has a run
         problems.append(f"{name}: the parameter does not exist; deploy again")
     try:
         run = RunDocument.from_text(texts[name], document=name) if name in texts else None
@@ -240,4 +292,4 @@ def _object(client: Clients, deployment: Deployment, key: str) -> tuple[bytes | 
         if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
             return None, None
         raise
-    return response["Body"].read(_MAX_BYTES + 1), response["LastModified"].timestamp()
+    return response["Body"].read(MAX_BYTES + 1), response["LastModified"].timestamp()

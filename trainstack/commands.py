@@ -26,7 +26,7 @@ from trainstack.image import command as image_command
 from trainstack.kubernetes import command as kubernetes_command
 from trainstack.observe import metrics, node_events, status, tensorboard
 from trainstack.observe.current import observing, status_of
-from trainstack.operate import deploying, verbs
+from trainstack.operate import deploying, running, verbs
 from trainstack.reader_policy import model_statements, operator_policy, reader_policy
 from trainstack.report import command as report_command
 from trainstack.session import EXIT_CODES, FAILED, MISSING, Account, CommandError, Json, Name, Region, span_seconds
@@ -174,6 +174,7 @@ def use_account(
 dispatch.add(app)
 deploying.add(app)
 verbs.add(app)
+running.add(app)
 cost_command.add(app)
 metrics.add(app)
 models.add(app)

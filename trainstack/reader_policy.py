@@ -15,10 +15,11 @@ from typing import Any
 
 from bootstrap.documents.desired_state import desired_parameter
 from bootstrap.documents.object_keys import control_prefix, results_prefix, run_prefix
-from bootstrap.supervise.membership.control import STATUS_NAME
+from bootstrap.supervise.membership.control import OUTCOME_NAME, STATUS_NAME
 from stacks.functions.run_controller.events import RETRY, SOURCE
 from stacks.functions.run_controller.records import state_key
-from trainstack.account import DEPLOYMENT_TAG, STACK_SUFFIX, STORAGE_SUFFIX, Deployment
+from stacks.functions.zombie_watch.stack_names import candidates
+from trainstack.account import DEPLOYMENT_TAG, STORAGE_STACK, Deployment, claim_key
 
 
 def reader_policy(deployment: Deployment, region: str, account_id: str, partition: str = "aws") -> dict[str, Any]:
@@ -33,9 +34,10 @@ def reader_policy(deployment: Deployment, region: str, account_id: str, partitio
             _allow(
                 "FindDeployment",
                 "cloudformation:DescribeStacks",
+                # The name of a slot could also be the name of a deployment, so `find` looks for both.
                 [
-                    f"arn:{partition}:cloudformation:{place}:stack/{deployment.name}{suffix}/*"
-                    for suffix in (STACK_SUFFIX, STORAGE_SUFFIX)
+                    f"arn:{partition}:cloudformation:{place}:stack/{name}/*"
+                    for name in (*map(str, candidates(deployment.name)), f"{deployment.owner}-{STORAGE_STACK}")
                 ],
             ),
             _allow(
@@ -65,7 +67,7 @@ def reader_policy(deployment: Deployment, region: str, account_id: str, partitio
                 "Condition": {
                     "StringEquals": {
                         "kms:ViaService": f"s3.{region}.amazonaws.com",
-                        f"aws:ResourceTag/{DEPLOYMENT_TAG}": deployment.name,
+                        f"aws:ResourceTag/{DEPLOYMENT_TAG}": deployment.owner,
                     }
                 },
             },
@@ -73,7 +75,7 @@ def reader_policy(deployment: Deployment, region: str, account_id: str, partitio
             _allow(
                 "EstimateCosts",
                 "cloudformation:GetTemplate",
-                f"arn:{partition}:cloudformation:{place}:stack/{deployment.name}-*/*",
+                f"arn:{partition}:cloudformation:{place}:stack/{deployment.owner}-*/*",
             ),
             # Neither call supports resource-level permissions. Source (2026-11): list_amazonec2.html and
             # list_amazoncloudwatch.html in https://docs.aws.amazon.com/service-authorization/latest/reference/
@@ -97,6 +99,8 @@ def operator_policy(deployment: Deployment, region: str, account_id: str, partit
     """
     place = f"{region}:{account_id}"
     policy = reader_policy(deployment, region, account_id, partition)
+    if deployment.slot:
+        policy["Statement"] += _start_runs(deployment, place, region, partition)
     policy["Statement"] += [
         _allow(
             "StopAndResume",
@@ -109,6 +113,37 @@ def operator_policy(deployment: Deployment, region: str, account_id: str, partit
         },
     ]
     return policy
+
+
+def _start_runs(deployment: Deployment, place: str, region: str, partition: str) -> list[dict[str, Any]]:
+    """Return the statements that `run` needs to start a run in a slot.
+
+    Source (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/userguide/UsingKMSEncryption.html (an upload needs
+    kms:GenerateDataKey).
+    """
+    bucket = f"arn:{partition}:s3:::{deployment.control_bucket}"
+    claim, outcome = claim_key(deployment.name), f"{control_prefix(deployment.name, '*')}{OUTCOME_NAME}"
+    first = [f"/trainstack/{deployment.owner}/run", desired_parameter(deployment.owner)]
+    through_s3 = {
+        "kms:ViaService": f"s3.{region}.amazonaws.com",
+        f"aws:ResourceTag/{DEPLOYMENT_TAG}": deployment.owner,
+    }
+    return [
+        # `run` lists all stacks to find the slots.
+        _allow("FindSlots", "cloudformation:DescribeStacks", "*"),
+        _allow(
+            "ReadFirstRunDocument",
+            "ssm:GetParameters",
+            [f"arn:{partition}:ssm:{place}:parameter{name}" for name in first],
+        ),
+        _allow("ReadOutcomeAndClaim", "s3:GetObject", [f"{bucket}/{outcome}", f"{bucket}/{claim}"]),
+        _allow("ClaimSlot", "s3:PutObject", f"{bucket}/{claim}"),
+        {
+            **_allow("EncryptClaim", "kms:GenerateDataKey", f"arn:{partition}:kms:{place}:key/*"),
+            "Condition": {"StringEquals": through_s3},
+        },
+        _allow("StartRun", "ssm:PutParameter", f"arn:{partition}:ssm:{place}:parameter{deployment.run_parameter}"),
+    ]
 
 
 def model_statements(deployment: Deployment, partition: str = "aws") -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from stacks.account.account import ClientOf
 from stacks.capacity.catalogue import catalogue
 from stacks.capacity.plan import is_spot, on_demand_base, zone_candidates
 from stacks.config import DeploymentConfig
+from stacks.config.slots import slots_of
 from stacks.errors import Problem
 
 LOW_SCORE = 4
@@ -26,11 +27,12 @@ def _types(config: DeploymentConfig) -> list[InstanceType]:
 
 
 def quotas(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
-    """Check that the vCPU quotas allow the fleet to launch any of the listed types."""
+    """Check that the vCPU quotas allow the fleets of all slots to launch any of the listed types."""
     if config.capacity.market == "capacity_block":
         return  # capacity blocks do not count against the quotas
-    base = on_demand_base(config)
-    parts = [(False, base), (True, config.capacity.nodes - base)] if is_spot(config) else [(False, base)]
+    count = len(slots_of(config))
+    base, rest = count * on_demand_base(config), count * (config.capacity.nodes - on_demand_base(config))
+    parts = [(False, base), (True, rest)] if is_spot(config) else [(False, base)]
     client = clients("service-quotas")
     for spot, instances in parts:
         largest: dict[str, InstanceType] = {}

@@ -9,6 +9,7 @@ from typing import Any
 from stacks.account.account import Account
 from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.config.slots import slots_of
 from stacks.errors import Problem
 
 GIB_PER_TIB = 1024
@@ -119,14 +120,16 @@ def storage(account: Account) -> Iterator[Problem]:
     config = account.config
     node, data = config.node.root_volume, config.storage
     per_node_gib = node.gib + (data.dataset_volume.gib if data.dataset_volume else 0)
-    gp3_gib = config.capacity.nodes * per_node_gib + (data.checkpoint_volume.gib if data.checkpoint_volume else 0)
+    fleets = [slot.config for slot in slots_of(config)]
+    nodes = sum(fleet.capacity.nodes for fleet in fleets)
+    gp3_gib = nodes * per_node_gib + (data.checkpoint_volume.gib if data.checkpoint_volume else 0)
     needs = [("gp3", "TiB", "L-7A658B76", gp3_gib / GIB_PER_TIB, "Size", GIB_PER_TIB)]
     if data.shared_volume is not None:
         needs.append(("io2", "TiB", "L-09BD8365", data.shared_volume.gib / GIB_PER_TIB, "Size", GIB_PER_TIB))
         needs.append(("io2", "IOPS", "L-8D977E7E", data.shared_volume.iops, "Iops", 1))
     for kind, unit, code, needed, figure, divisor in needs:
         filters = [{"Name": "volume-type", "Values": [kind]}]
-        own = [{"Name": f"tag:{DEPLOYMENT_TAG}", "Values": [config.name]}]
+        own = [{"Name": f"tag:{DEPLOYMENT_TAG}", "Values": [fleet.name for fleet in fleets]}]
         used = _sum(account, figure, filters) - _sum(account, figure, [*filters, *own])
         value = _quota(account, "ebs", code)
         if used / divisor + needed > value:

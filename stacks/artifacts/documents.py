@@ -10,6 +10,27 @@ from bootstrap.documents.supervisor_limits import SuperviseTimings
 from stacks.capacity.plan import fabric, gpus, processes_per_node
 from stacks.config import DeploymentConfig
 from stacks.config.run import training_document
+from stacks.errors import ConfigError, Problem
+
+ADVANCED_PARAMETER_BYTES = 8192
+"""The size limit of an advanced parameter. Source (2026-11):
+https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html"""
+TOKEN_MARGIN_BYTES = 512  # margin for CloudFormation tokens, whose values are not known yet
+
+
+def check_parameter_size(document: str, source: str) -> None:
+    """Check that an SSM parameter can contain a document.
+
+    Raises:
+        ConfigError: The document is too large for any tier.
+    """
+    size_bytes = len(document.encode()) + TOKEN_MARGIN_BYTES
+    if size_bytes > ADVANCED_PARAMETER_BYTES:
+        rule = (
+            f"must produce a run document of at most {ADVANCED_PARAMETER_BYTES} bytes, the limit for an SSM parameter"
+        )
+        problem = Problem("training.config", f"about {size_bytes} bytes", rule, "shorten its text values")
+        raise ConfigError(source, [problem])
 
 
 def node_document(config: DeploymentConfig, **places: Any) -> NodeDocument:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jsii
@@ -20,6 +21,7 @@ from constructs import Construct
 from bootstrap.documents.object_keys import run_prefix
 from stacks.artifacts.bundles import BundleFile
 from stacks.config import DeploymentConfig
+from stacks.config.slots import slots_of
 from stacks.constructs.daily_alarm import DAY, count_metric, daily_alarm
 from stacks.constructs.lambda_function import lambda_function
 from stacks.constructs.suppressions import suppress
@@ -59,6 +61,7 @@ class ZombieWatch(Construct):
     ) -> None:
         super().__init__(scope, id_)
         self._config = config
+        self._fleets = [slot.config for slot in slots_of(config)]
         log_group = logs.CfnLogGroup(
             self,
             "Logs",
@@ -75,7 +78,7 @@ class ZombieWatch(Construct):
             timeout=TIMEOUT,
             environment={
                 "DEPLOYMENT": config.name,
-                "RUN_PARAMETER": config.run_parameter,
+                "RUN_PARAMETERS": json.dumps({one.name: one.run_parameter for one in self._fleets}),
                 "CONTROL_BUCKET": control.bucket_name,
             },
             no_dead_letter_queue="An alarm reports a failed search, and the next search runs within a day",
@@ -88,16 +91,16 @@ class ZombieWatch(Construct):
         self.alarms = self._alarms(log_group, function, actions.SnsAction(topic))
 
     def _role(self, log_group: logs.CfnLogGroup, control: s3.IBucket) -> iam.Role:
-        stack, config = Stack.of(self), self._config
-        parameter = f"arn:{stack.partition}:ssm:{stack.region}:{stack.account}:parameter{config.run_parameter}"
+        stack = Stack.of(self)
+        here = f"arn:{stack.partition}:ssm:{stack.region}:{stack.account}:parameter"
         statements: list[tuple[str, list[str], list[str], dict[str, Any] | None]] = [
             ("FindResources", list(DESCRIBE_ACTIONS), ["*"], None),
-            ("ReadRunDocument", ["ssm:GetParameters"], [parameter], None),
+            ("ReadRunDocument", ["ssm:GetParameters"], [f"{here}{one.run_parameter}" for one in self._fleets], None),
             (
                 "ListHeartbeats",
                 ["s3:ListBucket"],
                 [control.bucket_arn],
-                {"StringLike": {"s3:prefix": run_prefix(config.name, "*")}},
+                {"StringLike": {"s3:prefix": [run_prefix(one.name, "*") for one in self._fleets]}},
             ),
             ("WriteLogs", ["logs:CreateLogStream", "logs:PutLogEvents"], [log_group.attr_arn], None),
         ]

@@ -91,6 +91,28 @@ def _check_events(text: str, refuse: Callable[[object, str, str], ConfigError]) 
             raise refuse(where, f"a value must have at most {MAX_SCALAR_CHARACTERS} characters", "shorten it")
 
 
+def read_value(text: str, source: str) -> Any:
+    """Return the value that a text has in a deployment file, such as the number 0.001 for `1e-3`.
+
+    Raises:
+        ConfigError: The text is not a YAML value.
+    """
+
+    def refuse(value: object, rule: str, remedy: str) -> ConfigError:
+        return ConfigError(source, [Problem(source, value, rule, remedy)])
+
+    loader = None
+    try:
+        _check_events(text, refuse)
+        loader = _Loader(text)
+        return loader.get_single_data()
+    except yaml.YAMLError as error:
+        raise refuse(text, "is not a YAML value", "quote text with special characters") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
 def read_yaml(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     """Return the mapping in a YAML file, and one problem for each repeated key.
 

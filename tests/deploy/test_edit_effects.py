@@ -294,6 +294,9 @@ def verdict(old: Templates, new: Templates) -> str:
     """Return the effect of the difference between two sets of templates."""
     before, after = old.resources, new.resources
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    # The stack of a new slot changes nothing in the other stacks.
+    slots = {key for key in after.keys() - before.keys() if key.startswith("TrainingStack-")}
+    changed -= {key for key in slots if f"{key.partition('/')[0]}/" in slots}
     if not changed:
         return "nothing"
     if any(key.endswith("/") for key in changed):

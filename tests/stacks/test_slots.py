@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from stacks.changes.effects.costs import costs, quotas
+from stacks.changes.templates.template_set import read_cloud_assembly
 from stacks.config.slots import slot, slots_of
 from stacks.loading import load
 
@@ -183,6 +185,16 @@ def test_ten_slots_stay_within_the_limits(ten: Assembly) -> None:
     assert len(re.sub(r"\s", "", json.dumps(resolved(policy, "StorageStack")))) <= MAX_POLICY_CHARACTERS
     budget = ten.one("ObservabilityStack", "AWS::Budgets::Budget")["Properties"]["Budget"]
     assert len(budget["CostFilters"]["TagKeyValue"]) == 10
+
+
+def test_costs_and_quotas_count_each_slot(two: Assembly) -> None:
+    every = read_cloud_assembly(two.directory)
+    first = {name: stack for name, stack in every.items() if name != "TrainingStack-2"}
+    both, one = costs(every), costs(first)
+    assert both is not None and one is not None and both.fleet == f"2 slots of {one.fleet}"
+    assert both.training_per_hour is not None and one.training_per_hour is not None
+    assert both.training_per_hour == one.training_per_hour.times(2)
+    assert [each.vcpus for each in quotas(every)] == [2 * each.vcpus for each in quotas(first)] != []
 
 
 def test_slots_of_a_deployment() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from bootstrap.documents import TERMINATING_HOOK, NodeDocument, RunDocument
+from stacks.artifacts.documents import ADVANCED_PARAMETER_BYTES
 from stacks.constructs.nodes.object_rights import WRITE_ONCE
 from stacks.loading import read
-from stacks.training_stack import ADVANCED_PARAMETER_BYTES
 from training.config import TrainingConfig
 
 from .conftest import CONFIGS, ROOT, Assembly, Synthesis
@@ -357,7 +357,7 @@ class TestDocuments:
         assert demo.one(STACK, "AWS::SSM::Parameter")["Properties"]["Tier"] == "Intelligent-Tiering"
 
     def test_document_that_no_parameter_can_contain_is_rejected(self) -> None:
-        from stacks.training_stack import check_parameter_size
+        from stacks.artifacts.documents import check_parameter_size
 
         check_parameter_size("x" * 7000, "d")
         with pytest.raises(ValueError, match="must produce a run document of at most 8192 bytes"):

@@ -26,9 +26,10 @@ from stacks.functions.run_controller.records import state_key
 from tests.localcloud.core.conftest import as_role, make_role
 from tests.trainstack.stacks import create_stack
 from tests.trainstack.test_status import REPORT, RUN
-from trainstack.account import NotDeployed, find, find_all, observe
+from trainstack.account import NotDeployed, find, find_all, observe, run_document, slots
 from trainstack.observe.tensorboard import Copied, Copy
 from trainstack.operate import desired
+from trainstack.operate.slots import occupancy, start
 from trainstack.reader_policy import model_statements, operator_policy, reader_policy
 
 ROOT = Path(__file__).parents[2]
@@ -230,6 +231,29 @@ def test_the_operator_policy_suffices_for_one_deployment(cloud: LocalCloud) -> N
             refused()
     desired.forget(client, "demo")
     desired.forget(client, "demo")
+
+
+def test_the_operator_policy_of_a_slot_allows_runs_in_this_slot_only(cloud: LocalCloud) -> None:
+    client, now = cloud.clients.client, time.time()
+    deploy(cloud, "pair")
+    for slot in ("2", "3"):
+        outputs = {"LogGroup": f"/trainstack/pair-{slot}", "RunParameter": f"/trainstack/pair-{slot}/run"}
+        create_stack(client("cloudformation"), f"pair-TrainingStack-{slot}", outputs)
+    policy = operator_policy(find(client, "pair-2"), REGION, cloud.clients.account)
+    operator = partial(as_role, cloud, make_role(cloud, "starter", *policy["Statement"]))
+    assert [each.name for each in slots(operator, "pair")] == ["pair", "pair-2", "pair-3"]
+    assert run_document(operator, find(operator, "pair"), []) == RUN
+    place = occupancy(operator, find(operator, "pair-2"), now)
+    start(operator, place, replace(RUN, deployment="pair-2", run="b"), "ada", now)
+    assert not occupancy(operator, find(operator, "pair-2"), now).is_idle
+    other = occupancy(client, find(client, "pair-3"), now)
+    for refused in (
+        lambda: start(operator, other, RUN, "ada", now),
+        lambda: operator("ssm").put_parameter(Name="/trainstack/pair-3/run", Value="{}", Type="String"),
+        lambda: operator("ssm").put_parameter(Name="/trainstack/pair/run", Value="{}", Overwrite=True),
+    ):
+        with pytest.raises(ClientError, match="AccessDenied|not authorized"):
+            refused()
 
 
 def counting(clients: Callable[[str], Any], calls: list[str]) -> Callable[[str], Any]:

@@ -125,7 +125,9 @@ def test_a_bucket_without_a_reported_size_is_unknown() -> None:
         cloudformation = boto3.client("cloudformation", region_name="us-east-1")
         ec2 = boto3.client("ec2", region_name="us-east-1")
         clients = {"cloudwatch": cloudwatch, "ec2": ec2, "cloudformation": cloudformation}
-        (found,) = cost.estimates(clients.__getitem__, "absent", ["a-bucket"], DAY)
+        absent = Deployment("absent", "", "", "a-bucket", "another", "")
+        found, _ = cost.estimates(clients.__getitem__, absent, DAY)
+        assert cost.estimates(clients.__getitem__, replace(absent, slot="absent"), DAY) == []
     assert (found.label, found.usd_per_month) == ("bucket a-bucket", None) and "once a day" in found.source
 
 

@@ -113,6 +113,7 @@ class Programs:
         monkeypatch.setattr(deploying.account, "find", lambda client, name: None)
         monkeypatch.setattr(deploying, "status_of", lambda *_: SimpleNamespace(desired="stopped"))
         monkeypatch.setattr(deploying.desired, "forget", lambda client, name: self.started.append(["forget", name]))
+        monkeypatch.setattr(deploying.account, "slots", lambda client, name: [])  # test_running.py covers slots
         monkeypatch.setattr(deploying, "_report", lambda status, *, as_json: None)
 
     def run(self, command: list[str], what: str) -> int:

@@ -22,6 +22,7 @@ from localcloud.cloud import LocalCloud
 from stacks.functions.zombie_watch import handler as watching
 from stacks.functions.zombie_watch import search as searching
 from stacks.functions.zombie_watch.search import KINDS, Deletion, Zombie
+from stacks.functions.zombie_watch.stack_names import deployments
 from tests.trainstack.stacks import create_stack
 from tests.trainstack.test_status import RUN
 from trainstack.account import DEPLOYMENT_TAG
@@ -57,6 +58,11 @@ def tags(deployment: str, more: dict[str, str] | None = None) -> list[dict[str, 
 
 def stack(name: str, **outputs: str) -> None:
     create_stack(client("cloudformation"), name, outputs)
+
+
+def remove(name: str) -> None:
+    client("cloudformation").delete_stack(StackName=name)
+    client("cloudformation").get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig={"Delay": 1})
 
 
 def deploy(name: str, assets: Sequence[str] = ()) -> None:
@@ -328,7 +334,7 @@ class Watch:
         self._capsys = capsys
         monkeypatch.setattr(watching, "_client", client)
         variables = {"DEPLOYMENT": own, "AWS_REGION": REGION, "CONTROL_BUCKET": f"{own}-control"}
-        for name, value in {**variables, "RUN_PARAMETER": f"/trainstack/{own}/run"}.items():
+        for name, value in {**variables, "RUN_PARAMETERS": json.dumps({own: f"/trainstack/{own}/run"})}.items():
             monkeypatch.setenv(name, value)
 
     def look(self) -> dict[str, Any]:
@@ -351,7 +357,7 @@ def test_the_daily_search_counts_and_deletes_nothing(
     lost, copy = volume("gone"), volume("other", copy_of="vol-1")
     now = time.time
     monkeypatch.setattr(watching.time, "time", lambda: now() + 2 * HOUR)
-    monkeypatch.setattr(watching, "_heartbeats", lambda own: {heard: now() + 2 * HOUR})
+    monkeypatch.setattr(watching, "_heartbeats", lambda *_: {heard: now() + 2 * HOUR})
     line = watch.look()
     assert line["found"] == 2 and [name.split()[1] for name in line["resources"]] == [silent, lost], (theirs, copy)
     monkeypatch.setattr(watching, "MAX_LISTED", 1)
@@ -378,6 +384,39 @@ def test_the_daily_search_reads_the_heartbeats_of_its_run(
         assert line["found"] == 1 and lost in line["resources"][0], "the other kinds are examined"
         assert problem in line["not_examined"][0]
         client("ssm").delete_parameters(Names=["/trainstack/own/run"])
+
+
+def test_the_resources_of_a_slot_are_found_when_its_stack_is_gone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy("own")
+    parameter = "/trainstack/own-2/run"
+    stack("own-TrainingStack-2", FleetId="f", LogGroup="/trainstack/own-2", RunParameter=parameter)
+    heartbeat("own", instance("own"))
+    node = instance("own-2")
+    assert found() == {} and deployments(client)["own-2"] == {"NetworkStack", "StorageStack", "TrainingStack"}
+    assert found(2 * HOUR)[node].reason == "it never sent a heartbeat", "the slot has no run"
+    client("ssm").put_parameter(Name=parameter, Type="String", Value=json.dumps(RUN.to_json()))
+    client("s3").put_object(Bucket="own-control", Key=heartbeat_key("own-2", RUN.run, f"AROA2:{node}"), Body=b"{}")
+    assert found() == {}
+    remove("own-TrainingStack")
+    assert not [each for each in found().values() if each.kind == "stack"], "the other slot trains in the network"
+    remove("own-TrainingStack-2")
+    assert found()[node].reason == "its TrainingStack does not exist"
+
+
+def test_the_daily_search_covers_all_slots(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    deploy("own")
+    stack("own-ObservabilityStack")
+    stack("own-TrainingStack-2", FleetId="f", LogGroup="/trainstack/own-2", RunParameter="/trainstack/own-2/run")
+    watch = Watch(monkeypatch, capsys, "own")
+    parameters = {"own": "/trainstack/own/run", "own-2": "/trainstack/own-2/run"}
+    monkeypatch.setenv("RUN_PARAMETERS", json.dumps(parameters))
+    heartbeat("own", instance("own"))
+    node = instance("own-2")
+    monkeypatch.setattr(searching, "BOOT_SECONDS", -1.0)
+    line = watch.look()
+    assert line["found"] == 1 and node in line["resources"][0] and "of own-2" in line["resources"][0]
 
 
 def archive(names: list[str], size: int = 0) -> bytes:
@@ -414,6 +453,20 @@ def test_forgotten_prepared_data_is_found_but_not_that_of_the_run() -> None:
     }
     assert later["1" * 64].has_data and later["1" * 64].deletion is None
     assert later["1" * 64].remedy.endswith(f"prepared s3://own-datasets/datasets --remove {'1' * 64}")
+
+
+def test_prepared_data_of_another_slot_is_not_found() -> None:
+    deploy("own")
+    client("s3").create_bucket(Bucket="own-datasets")
+    stack("own-TrainingStack-2", FleetId="f", LogGroup="/trainstack/own-2", RunParameter="/trainstack/own-2/run")
+    run = replace(RUN, prepare=Prepare("m:f", "raw/text", {}, 60))
+    client("ssm").put_parameter(Name="/trainstack/own-2/run", Type="String", Value=json.dumps(run.to_json()))
+    inputs = {"function": "m:f", "source": "raw/text", "options": {}}
+    key = f"datasets/prepared/{'1' * 64}/prepared.json"
+    client("s3").put_object(Bucket="own-datasets", Key=key, Body=json.dumps(inputs).encode())
+    assert found(31 * 24 * HOUR) == {}
+    client("ssm").delete_parameter(Name="/trainstack/own-2/run")
+    assert set(found(31 * 24 * HOUR)) == {"1" * 64}
 
 
 def test_forgotten_wheelhouse_is_found_but_no_other_asset() -> None:

@@ -59,7 +59,6 @@ def _result(opened: Account, deployment: account.Deployment, by: Any, with_actua
     total = cost.summed("total", entries)
     bought = cost.efficiency(seen, spent)
     spending = None if seen.controller is None else seen.controller.spending
-    buckets = [deployment.checkpoint_bucket, deployment.control_bucket]
     result: dict[str, Any] = {
         "name": deployment.name,
         "run": run,
@@ -68,7 +67,7 @@ def _result(opened: Account, deployment: account.Deployment, by: Any, with_actua
         "total": cost.to_json([total])[0],
         "current": None if spending is None else asdict(spending),
         "efficiency": asdict(bought),
-        "estimates": [asdict(each) for each in cost.estimates(opened.client, deployment.name, buckets, now)],
+        "estimates": [asdict(each) for each in cost.estimates(opened.client, deployment, now)],
         "problems": [*problems, *seen.problems],
         "table": cost.lines(cost.sums(entries, by), total),
     }

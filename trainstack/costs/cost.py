@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -24,10 +23,10 @@ from stacks.functions.run_controller.ledger import documents
 from stacks.functions.run_controller.ledger.documents import Entry
 from stacks.functions.run_controller.ledger.machines import Charge
 from stacks.functions.run_controller.records import InvalidRecord
-from trainstack.account import DEPLOYMENT_TAG, Clients, Deployment, Observation
+from trainstack.account import DEPLOYMENT_TAG, Clients, Deployment, Observation, get_template
 
 By = Literal["run", "node", "zone", "market", "day"]
-STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
+SHARED_STACKS = ("NetworkStack", "StorageStack", "ObservabilityStack")
 REQUEST_USD = 0.01
 """Price of a Cost Explorer request. Source (2026-11): https://aws.amazon.com/aws-cost-management/pricing/"""
 COST_EXPLORER_REGION = "us-east-1"
@@ -127,22 +126,32 @@ def efficiency(seen: Observation, spent: Charge) -> Efficiency:
     return Efficiency(price, goodput)
 
 
-def estimates(client: Clients, name: str, buckets: Sequence[str], now_unix_seconds: float) -> list[Estimate]:
+def estimates(client: Clients, deployment: Deployment, now_unix_seconds: float) -> list[Estimate]:
     """Return the monthly prices of the deployment's other resources, from its templates, snapshots and buckets.
+
+    The first slot has the prices of everything that the slots share.
 
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
     """
-    found = fixed_usd_per_month(templates(client, name))
+    stacks = templates(client, deployment)
+    if deployment.slot:
+        stacks = {name: stack for name, stack in stacks.items() if stack.name == deployment.stack}
+    found = fixed_usd_per_month(stacks)
     result = [Estimate(label, usd, f"templates at {ESTIMATE_SOURCE}") for label, usd in sorted(found.items())]
+    if deployment.slot:
+        return result
     gib = 0
-    owned: dict[str, Any] = {"OwnerIds": ["self"], "Filters": [{"Name": f"tag:{SNAPSHOTS_TAG}", "Values": [name]}]}
+    owned: dict[str, Any] = {
+        "OwnerIds": ["self"],
+        "Filters": [{"Name": f"tag:{SNAPSHOTS_TAG}", "Values": [deployment.name]}],
+    }
     for page in client("ec2").get_paginator("describe_snapshots").paginate(**owned):
         gib += sum(item["VolumeSize"] for item in page["Snapshots"])
     if gib:
         source = f"upper bound: volume sizes at {ESTIMATE_SOURCE}"
         result.append(Estimate("snapshots", gib * SNAPSHOT_USD_PER_GIB_MONTH, source))
-    for bucket in buckets:
+    for bucket in (deployment.checkpoint_bucket, deployment.control_bucket):
         size = _stored_gib(client, bucket, now_unix_seconds)
         source = "CloudWatch has no size yet: S3 reports it once a day"
         if size is not None:
@@ -151,18 +160,23 @@ def estimates(client: Clients, name: str, buckets: Sequence[str], now_unix_secon
     return result
 
 
-def templates(client: Clients, name: str) -> dict[str, StackTemplate]:
-    """Return the templates of the deployment's stacks that exist. Raises ClientError if AWS rejects a call."""
+def templates(client: Clients, deployment: Deployment) -> dict[str, StackTemplate]:
+    """Return the templates of a slot's stack and of the shared stacks that exist, by construct id.
+
+    Raises:
+        botocore.exceptions.ClientError: AWS rejected a call.
+    """
     found = {}
-    for stack in STACKS:
+    training = deployment.stack.removeprefix(f"{deployment.owner}-")
+    for stack in (*SHARED_STACKS, training):
+        name = f"{deployment.owner}-{stack}"
         try:
-            body = client("cloudformation").get_template(StackName=f"{name}-{stack}")["TemplateBody"]
+            template = get_template(client, name)
         except ClientError as error:
             if error.response["Error"]["Code"] != "ValidationError":
                 raise
             continue  # the stack does not exist, so it costs nothing
-        template = body if isinstance(body, dict) else json.loads(body)
-        found[stack] = StackTemplate(stack, f"{name}-{stack}", template)
+        found[stack] = StackTemplate(stack, name, template)
     return found
 
 

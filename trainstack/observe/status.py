@@ -12,6 +12,7 @@ from stacks.functions.run_controller.deadlines.goals import Outlook
 from stacks.functions.run_controller.spending import Spending
 from trainstack.account import Node, Observation
 
+NO_RUN = "no run; `trainstack run FILE --name RUN` starts one"
 LATE_SECONDS = 60.0
 """Age above which a training run's status is reported as old. The first member writes it every 10 s."""
 
@@ -129,7 +130,7 @@ def status_of(seen: Observation, catalogue: Catalogue, region: str, now_unix_sec
         run="" if run is None else run.run,
         run_digest=digest,
         phase=phase if run is not None else "idle",
-        reason=reason if run is not None else "no run document",
+        reason=reason if run is not None else NO_RUN if seen.deployment.slot else "no run document",
         zones="" if controller is None else controller.choice,
         deadline="" if outlook is None else outlook.sentence(0 if run is None else run.nodes),
         outlook=outlook,

@@ -14,7 +14,7 @@ from stacks.errors import ConfigError
 from trainstack import account, programs
 from trainstack.observe.current import observing, status_of
 from trainstack.observe.status import Status
-from trainstack.operate import desired
+from trainstack.operate import desired, slots
 from trainstack.operate.verbs import LIMITED, saved
 from trainstack.operate.waiting import Look, wait
 from trainstack.session import FAILED, INVALID, REFUSED, Account, CommandError, confirm
@@ -87,7 +87,7 @@ def deploy(file: Path, stacks: Sequence[str], approved: int, *, follows: bool, a
     if code not in MEANINGS:
         raise CommandError(INVALID if code == INVALID else FAILED, f"{file}: the review failed (code {code})")
     if code:
-        _approve(file, code, approved)
+        approve(file, code, approved, "Deploy?", "nothing was deployed")
         _run("deploy", "deploying", str(file), *stacks, "--yes")
     else:
         print(f"{file}: nothing to deploy", file=sys.stderr)
@@ -128,8 +128,14 @@ def down(
         confirm(f"Delete {what} of {config.name}?", "nothing was deleted", "--yes")
     if data:
         options += ["--data", "--context", "allow-destroy=true"]
+    client = Account(config.region).client
+    found = account.slots(client, config.name)  # before the deletion, also slots that the file no longer contains
     _run("destroy", "deleting", str(file), *options)
-    desired.forget(Account(config.region).client, config.name)
+    for slot in found:
+        desired.forget(client, slot.name)
+        if slot.slot:  # written at run time, so in no template
+            slots.forget(client, slot)
+    desired.forget(client, config.name)
     print(f"{config.name}: deleted" + ("" if data else "; the data remains"))
 
 
@@ -163,8 +169,15 @@ def _run(verb: str, what: str, *arguments: str) -> None:
         raise CommandError(code if code in (FAILED, INVALID) else FAILED, f"{what} failed (code {code}); see above")
 
 
-def _approve(file: Path, code: int, approved: int) -> None:
-    """Check that a change may be deployed.
+def approve(file: Path, code: int, approved: int, question: str, otherwise: str) -> None:
+    """Check that a change is approved, or ask on the terminal.
+
+    Args:
+        file: The deployment file.
+        code: Exit code of the review.
+        approved: Approved exit code.
+        question: The question after the meaning of the code.
+        otherwise: The consequence of any other answer than yes.
 
     Raises:
         CommandError: The change is not approved.
@@ -173,7 +186,7 @@ def _approve(file: Path, code: int, approved: int) -> None:
 
     if code <= max(approved, HARMLESS):
         return
-    confirm(f"{file}: {MEANINGS[code]} (code {code}). Deploy?", "nothing was deployed", f"--approved {code}")
+    confirm(f"{file}: {MEANINGS[code]} (code {code}). {question}", otherwise, f"--approved {code}")
 
 
 def _follow(opened: Account, deployment: account.Deployment) -> Status:

@@ -88,7 +88,7 @@ def _inputs(
     if cloud is not None:
         return Inputs(found, cloud["records"], cloud["deployment"], prices, notes=seen.problems)
     entries, problems = cost.entries(opened.client, deployment)
-    templates = cost.templates(opened.client, deployment.name)
+    templates = cost.templates(opened.client, deployment)
     types = Counter(
         str(resource.get("Type")) for each in templates.values() for resource in each.template["Resources"].values()
     )

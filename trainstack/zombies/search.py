@@ -11,7 +11,8 @@ from bootstrap.documents.object_keys import control_prefix
 from stacks.capacity.catalogue import Purchase, catalogue
 from stacks.changes.effects.fixed_costs import HOURS_PER_MONTH, USD_PER_MONTH
 from stacks.functions.zombie_watch import search as searching
-from stacks.functions.zombie_watch.search import Findings, Gap, NotExamined, Search, Zombie, deployments, joined
+from stacks.functions.zombie_watch.search import Findings, Gap, NotExamined, Search, Zombie, joined
+from stacks.functions.zombie_watch.stack_names import deployments, slots_by_deployment
 from trainstack.account import Clients, NotDeployed, find, run_document
 from trainstack.zombies.stored import stored
 
@@ -43,6 +44,8 @@ def search(client: Clients, region: str, now_unix_seconds: float) -> Findings:
         except NotDeployed as error:
             raise NotExamined(str(error)) from error
         run = run_document(client, found, problems)
+        if run is None and not problems:  # a slot without a run
+            return {}
         if run is None:
             raise NotExamined("; ".join(problems))
         return searching.heartbeats(client("s3"), found.control_bucket, control_prefix(found.name, run.run))
@@ -50,7 +53,7 @@ def search(client: Clients, region: str, now_unix_seconds: float) -> Findings:
     def prices(kind: str, resource: Mapping[str, Any]) -> float | None:
         return usd_per_month(region, kind, resource)
 
-    running = [name for name, kinds in known.items() if {"StorageStack", "TrainingStack"} <= kinds]
+    running = {owner: fleets for owner, fleets in slots_by_deployment(known).items() if "StorageStack" in known[owner]}
     found = Search(client, region, known, now_unix_seconds, heartbeats, prices).run()
     return joined([found, stored(client, region, running, now_unix_seconds)])
 

@@ -10,13 +10,14 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from stacks.changes.effects.fixed_costs import S3_USD_PER_GIB_MONTH
 from stacks.functions.zombie_watch.search import Findings, Gap, NotExamined, Zombie, collected, joined
+from stacks.functions.zombie_watch.stack_names import TRAINING_STACK, StackName
 from trainstack.account import Clients, NotDeployed, find, run_document
 
 OLD_SECONDS = 30 * 86400.0
@@ -38,32 +39,40 @@ Source (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses
 """
 
 
-def stored(client: Clients, region: str, deployments: Iterable[str], now_unix_seconds: float) -> Findings:
+def stored(client: Clients, region: str, deployments: Mapping[str, Sequence[str]], now_unix_seconds: float) -> Findings:
     """Return the forgotten wheelhouses and prepared data of deployments with a TrainingStack.
 
     Args:
         client: Clients of cloudformation, s3, ssm and sts.
-        deployments: Names of the deployments.
+        deployments: Names of the fleets of each deployment.
         now_unix_seconds: Time of the search.
     """
-    names = sorted(deployments)
-    parts = [collected(f"prepared data of {name}", _prepared(client, name, now_unix_seconds)) for name in names]
-    return joined([*parts, collected("wheelhouses", _wheelhouses(client, region, names, now_unix_seconds))])
+    parts = [
+        collected(f"prepared data of {owner}", _prepared(client, owner, fleets, now_unix_seconds))
+        for owner, fleets in sorted(deployments.items())
+    ]
+    stacks = [str(each) for owner, fleets in sorted(deployments.items()) for each in _stacks(owner, fleets)]
+    return joined([*parts, collected("wheelhouses", _wheelhouses(client, region, stacks, now_unix_seconds))])
 
 
-def _prepared(client: Clients, name: str, now: float) -> Iterator[Zombie]:
-    """Prepared data with other inputs than the current run's, or with an older result of the same inputs."""
+def _stacks(owner: str, fleets: Iterable[str]) -> Iterator[StackName]:
+    for fleet in fleets:
+        yield StackName(owner, TRAINING_STACK, fleet.removeprefix(owner).removeprefix("-"))
+
+
+def _prepared(client: Clients, owner: str, fleets: Sequence[str], now: float) -> Iterator[Zombie]:
+    """Prepared data with other inputs than those of the fleets' runs, or with an older result of the same inputs."""
     s3, problems = client("s3"), list[str]()
     try:
-        deployment = find(client, name)
+        slots = [find(client, fleet) for fleet in fleets]
     except NotDeployed as error:  # the stack is being created or deleted, or has failed
         raise NotExamined(str(error)) from error
-    run = run_document(client, deployment, problems)
-    if run is None:
+    runs = [run_document(client, slot, problems) for slot in slots]
+    if problems:
         raise NotExamined("; ".join(problems))
     datasets: dict[str, tuple[float, dict[str, Any]]] = {}
     sizes: dict[str, int] = {}
-    bucket = deployment.dataset_bucket
+    bucket = slots[0].dataset_bucket
     try:
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=PREPARED):
             for item in page.get("Contents", []):
@@ -75,18 +84,21 @@ def _prepared(client: Clients, name: str, now: float) -> Iterator[Zombie]:
         if error.response["Error"]["Code"] not in MISSING:
             raise
         return
-    prepare = run.prepare
-    wanted = None if prepare is None else (prepare.function, prepare.source, dict(prepare.options))
-    used = {each: at for each, (at, record) in datasets.items() if _inputs(record) == wanted}
-    newest = max(used, key=lambda each: used[each], default=None)
+    prepares = [run.prepare for run in runs if run is not None and run.prepare is not None]
+    used, newest = set[str](), set[str]()
+    for one in prepares:
+        wanted = (one.function, one.source, dict(one.options))
+        made = {each: at for each, (at, record) in datasets.items() if _inputs(record) == wanted}
+        used |= made.keys()
+        newest |= {max(made, key=made.__getitem__)} if made else set()
     for digest, (at, _) in sorted(datasets.items()):
-        if digest == newest or now - at < OLD_SECONDS:
+        if digest in newest or now - at < OLD_SECONDS:
             continue
         reason = "a newer result exists" if digest in used else "the current run has other inputs"
         remedy = f"python -m training prepared s3://{bucket}/datasets --remove {digest}"
         usd = sizes[digest] / GIB * S3_USD_PER_GIB_MONTH
         age = f"{(now - at) / 86400:.0f} days old, and {reason}"
-        yield Zombie("prepared data", digest, deployment.name, age, usd, remedy, None, has_data=True)
+        yield Zombie("prepared data", digest, owner, age, usd, remedy, None, has_data=True)
 
 
 def _inputs(record: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -102,15 +114,15 @@ def _record(s3: Any, bucket: str, key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _wheelhouses(client: Clients, region: str, names: Iterable[str], now: float) -> Iterator[Zombie | Gap]:
+def _wheelhouses(client: Clients, region: str, stacks: Iterable[str], now: float) -> Iterator[Zombie | Gap]:
     """Wheelhouses in the CDK's asset bucket that the node bundle of no deployment names.
 
     All templates and node bundles must be readable: any of them may name the wheelhouse.
     """
     s3, buckets, used = client("s3"), set[str](), set[str]()
     account = client("sts").get_caller_identity()["Account"]
-    for name in names:
-        text = json.dumps(client("cloudformation").get_template(StackName=f"{name}-TrainingStack")["TemplateBody"])
+    for stack in stacks:
+        text = json.dumps(client("cloudformation").get_template(StackName=stack)["TemplateBody"])
         text = text.replace("${AWS::AccountId}", account).replace("${AWS::Region}", region)
         own = {found.rstrip("-") for found in _BUCKET.findall(text)}
         buckets |= own

@@ -51,7 +51,7 @@ MAX_DAMAGED_GENERATIONS = 8
 
 _GENERATION_NAME = re.compile(r"generations/([0-9]{8})\.json")
 _HEARTBEAT_NAME = re.compile(rf"heartbeats/{USER_ID}\.json")
-_OUTCOME_NAME = "outcome.json"
+OUTCOME_NAME = "outcome.json"
 STATUS_NAME = "status.json"
 
 
@@ -149,7 +149,7 @@ class ControlStore:
     def record_outcome(self, outcome: RunOutcome) -> None:
         """Write the run's outcome. Raises ControlStoreError."""
         outcome = replace(outcome, message=outcome.message[:MAX_MESSAGE_CHARACTERS])
-        self._put(_OUTCOME_NAME, to_text(outcome))
+        self._put(OUTCOME_NAME, to_text(outcome))
 
     def report(self, status: RunStatus) -> None:
         """Write the run's status. Raises ControlStoreError."""
@@ -174,7 +174,7 @@ class ControlStore:
             # Other objects fill the pages, so list each kind of record separately.
             self._put_aside("", f"more than {MAX_PAGES} pages of objects; the records are listed one kind at a time")
             listed = {}
-            for kind, start in (("generations/", after), ("heartbeats/", ""), (_OUTCOME_NAME, "")):
+            for kind, start in (("generations/", after), ("heartbeats/", ""), (OUTCOME_NAME, "")):
                 part, _ = self._list_prefix(kind, start)
                 listed.update(part)
             # A running gang's peers must stay visible, regardless of how many objects precede them in the listing.
@@ -193,7 +193,7 @@ class ControlStore:
         for number, page in enumerate(pages, 1):
             for item in page.get("Contents", []):
                 name = item["Key"][len(self._prefix) :]
-                if _GENERATION_NAME.fullmatch(name) or _HEARTBEAT_NAME.fullmatch(name) or name == _OUTCOME_NAME:
+                if _GENERATION_NAME.fullmatch(name) or _HEARTBEAT_NAME.fullmatch(name) or name == OUTCOME_NAME:
                     listed[name] = _Listed(item["ETag"], item["Size"], item["LastModified"].timestamp())
                 elif name != STATUS_NAME:
                     self._put_aside(name, "is not the name of a control record")
@@ -209,8 +209,8 @@ class ControlStore:
                 heartbeats[beat.instance_id] = beat
         self._read_generations(listed)
         outcome = None
-        if _OUTCOME_NAME in listed:
-            outcome = self._cached(_OUTCOME_NAME, listed[_OUTCOME_NAME], run_outcome_from_bytes)
+        if OUTCOME_NAME in listed:
+            outcome = self._cached(OUTCOME_NAME, listed[OUTCOME_NAME], run_outcome_from_bytes)
         self._cache = {name: entry for name, entry in self._cache.items() if name in listed}
         return Observation(heartbeats, self._newest, outcome, self._last_generation, tuple(self._set_aside))
 

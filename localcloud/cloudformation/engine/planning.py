@@ -255,7 +255,7 @@ def _removal(resource: Resource, declared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_references(value: Any, declared: Any) -> Any:
-    """Return a removed resource's property as AWS shows it, which is unknown if it references another resource."""
+    """Return the value that AWS reports for a removed resource's property, or unknown if it references a resource."""
     if isinstance(declared, Mapping) and any(name == "Ref" or name.startswith("Fn::") for name in declared):
         is_reference = any("::" not in name for name, _ in references(declared))
         return str(Unknown("")) if is_reference else value

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stacks.capacity.catalogue import Purchase, catalogue
 from stacks.changes.effects.fixed_costs import HOURS_PER_MONTH, fixed_usd_per_month, volume_usd_per_month
-from stacks.changes.effects.fleet_summary import FleetSummary, fleet_summary, launch_template_data
+from stacks.changes.effects.fleet_summary import FleetSummary, by_slot, fleet_summary, launch_template_data
 from stacks.changes.templates.template_set import TemplateSet, resources_of_type
 from stacks.changes.templates.values import mapping, mappings, number, text_of
 
@@ -65,24 +66,40 @@ class Quota:
 
 
 def costs(templates: TemplateSet) -> Costs | None:
-    """Return the deployment's costs, or None if the templates do not contain a fleet."""
+    """Return the deployment's costs, or None without templates. The costs of training include all slots."""
     if not templates:
         return None
+    fixed = fixed_usd_per_month(templates) | _reservations(templates, fleet_summary(templates))
+    slots = [_training_costs(slot) for slot in by_slot(templates)] or [_Training("no fleet", Range(0, 0), None)]
+    counts = Counter(slot.fleet for slot in slots)
+    fleet = "; ".join(text if count == 1 else f"{count} slots of {text}" for text, count in counts.items())
+    unknown = "; ".join(dict.fromkeys(slot.unknown for slot in slots if slot.unknown is not None)) or None
+    hourly = [slot.per_hour for slot in slots if slot.per_hour is not None]
+    per_hour = Range(sum(one.low for one in hourly), sum(one.high for one in hourly))
+    is_known = len(hourly) == len(slots)
+    return Costs(fleet, per_hour if is_known else None, sum(fixed.values()), fixed, unknown)
+
+
+@dataclass(frozen=True)
+class _Training:
+    """The nodes of one slot as text, their cost in USD per hour, and why it is unknown or incomplete."""
+
+    fleet: str
+    per_hour: Range | None
+    unknown: str | None
+
+
+def _training_costs(templates: TemplateSet) -> _Training:
     fleet = fleet_summary(templates)
-    fixed = fixed_usd_per_month(templates)
-    reserved = _reservations(templates, fleet)
-    fixed |= reserved
-    total = sum(fixed.values())
-    if fleet is None:
-        return Costs("no fleet", Range(0, 0), total, fixed, None)
+    assert fleet is not None, "by_slot"
     text = f"{fleet.nodes} x {' or '.join(fleet.instance_types)}, {fleet.market}"
     if fleet.market_type == "capacity-block":
-        return Costs(text, None, total, fixed, "a capacity block is paid for in advance")
-    prices, unknown = _usd_per_hour_by_type(fleet, bool(reserved))
+        return _Training(text, None, "a capacity block is paid for in advance")
+    prices, unknown = _usd_per_hour_by_type(fleet, bool(_reservations(templates, fleet)))
     if not prices:
-        return Costs(text, None, total, fixed, unknown)
+        return _Training(text, None, unknown)
     volumes = _node_volumes_usd_per_hour(templates) * fleet.nodes
-    return Costs(text, Range(min(prices), max(prices)).plus(volumes), total, fixed, unknown)
+    return _Training(text, Range(min(prices), max(prices)).plus(volumes), unknown)
 
 
 def price_dates(templates: TemplateSet) -> dict[str, str]:
@@ -132,11 +149,13 @@ def _node_volumes_usd_per_hour(templates: TemplateSet) -> float:
 
 
 def quotas(templates: TemplateSet) -> list[Quota]:
-    """Return the vCPU quota that the fleet uses if every node has the largest listed type."""
-    fleet = fleet_summary(templates)
-    if fleet is None or fleet.market_type == "capacity-block":
-        return []
-    return sorted(_quotas(fleet), key=lambda one: (one.market, one.code))
+    """Return the vCPU quotas that the fleets of all slots use if every node has the largest listed type."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for slot in by_slot(templates):
+        fleet = fleet_summary(slot)
+        if fleet is not None and fleet.market_type != "capacity-block":
+            sums.update({(one.market, one.code): one.vcpus for one in _quotas(fleet)})
+    return [Quota(code, market, vcpus) for (market, code), vcpus in sorted(sums.items())]
 
 
 def _quotas(fleet: FleetSummary) -> Iterator[Quota]:

@@ -64,6 +64,13 @@ class FleetSummary:
         return "spot" if not self.on_demand_nodes else f"{self.on_demand_nodes} {rest}, {self.spot_nodes} spot"
 
 
+def by_slot(templates: TemplateSet) -> list[TemplateSet]:
+    """Return the templates of each slot: the stack with its fleet, and the stacks without a fleet."""
+    fleets = {stack_id for stack_id, _, _ in resources_of_type(templates, *_NAMES)}
+    shared = {stack_id: stack for stack_id, stack in templates.items() if stack_id not in fleets}
+    return [{**shared, stack_id: stack} for stack_id, stack in templates.items() if stack_id in fleets]
+
+
 def fleet_summary(templates: TemplateSet) -> FleetSummary | None:
     """Return a summary of the deployment's fleet, or None if the templates do not contain one.
 
@@ -80,7 +87,8 @@ def fleet_summaries(templates: TemplateSet) -> list[FleetSummary]:
 
 def _summary(templates: TemplateSet, stack_id: str, logical_id: str, fleet: Mapping[str, Any]) -> FleetSummary:
     run, node, settings = run_document(templates), node_document(templates), _controller_settings(templates)
-    nodes = int(number(run.get("nodes"), otherwise=0))
+    # A slot without a run document has as many nodes as its controller permits.
+    nodes = int(number(run.get("nodes"), otherwise=number(settings.get("NODES"), otherwise=0)))
     return FleetSummary(
         backend=_NAMES[fleet["Type"]],
         stack=stack_id,

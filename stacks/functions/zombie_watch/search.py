@@ -15,6 +15,8 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from .stack_names import TRAINING_STACK
+
 DEPLOYMENT_TAG = "trainstack:deployment"
 SNAPSHOTS_TAG = "trainstack:snapshots"
 COPY_TAG = "trainstack:copy-of"
@@ -27,7 +29,6 @@ IDLE_SECONDS = 3600.0
 MAX_HEARTBEAT_PAGES = 10
 SERVICES = ("cloudformation", "ec2", "fsx")
 """The services that a search calls."""
-STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
 _LIVE_REQUESTS = ("open", "active")
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -143,6 +144,10 @@ class Search:
         """Return True if a deployment has a kind of stack."""
         return stack in self.stacks.get(deployment, ())
 
+    def trains(self, deployment: str) -> bool:
+        """Return True if nodes of a deployment can use its network, in any slot."""
+        return any(stack.startswith(TRAINING_STACK) for stack in self.stacks.get(deployment, ()))
+
     def pages(self, call: str, key: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
         """Yield the resources on all pages of one of EC2's describe calls."""
         for page in self.client("ec2").get_paginator(call).paginate(**arguments):
@@ -192,21 +197,6 @@ def joined(parts: Iterable[Findings]) -> Findings:
     )
 
 
-def deployments(client: Clients) -> dict[str, frozenset[str]]:
-    """Return the kinds of stacks that each deployment in the region has.
-
-    Raises:
-        botocore.exceptions.ClientError: AWS rejected the call.
-    """
-    found: dict[str, set[str]] = {}
-    for page in client("cloudformation").get_paginator("list_stacks").paginate():
-        for stack in page["StackSummaries"]:
-            name, _, kind = stack["StackName"].rpartition("-")
-            if kind in STACKS and stack["StackStatus"] != "DELETE_COMPLETE":  # listed for 90 days
-                found.setdefault(name, set()).add(kind)
-    return {name: frozenset(kinds) for name, kinds in found.items()}
-
-
 def heartbeats(s3: Any, bucket: str, control_prefix: str) -> Mapping[str, float]:
     """Return the times of a run's heartbeats in Unix seconds.
 
@@ -234,7 +224,7 @@ def _instances(seen: Search) -> Iterator[Zombie | Gap]:
         for one in group["Instances"]:
             owner, instance_id = _tag(one, DEPLOYMENT_TAG), one["InstanceId"]
             remedy = Deletion("ec2", "terminate_instances", {"InstanceIds": [instance_id]})
-            if not seen.has(owner, "TrainingStack"):
+            if not seen.has(owner, TRAINING_STACK):
                 reason = "its TrainingStack does not exist"
                 yield seen.zombie("instance", instance_id, owner, reason, one, remedy)
                 continue
@@ -300,11 +290,11 @@ def _reservations(seen: Search) -> Iterator[Zombie]:
         owner, reservation_id = _tag(one, DEPLOYMENT_TAG), one["CapacityReservationId"]
         total = one["TotalInstanceCount"]
         is_idle = one["AvailableInstanceCount"] == total and seen.age_seconds(one["CreateDate"]) > IDLE_SECONDS
-        if seen.has(owner, "TrainingStack") and not is_idle:
+        if seen.has(owner, TRAINING_STACK) and not is_idle:
             continue
         remedy: Deletion | str = "edit capacity.market in the deployment file, and deploy"
         reason = f"none of its {total} instances is used"
-        if not seen.has(owner, "TrainingStack"):
+        if not seen.has(owner, TRAINING_STACK):
             reason = "its TrainingStack does not exist"
             arguments = {"CapacityReservationId": reservation_id}
             remedy = Deletion("ec2", "cancel_capacity_reservation", arguments)
@@ -325,7 +315,7 @@ def _spot_requests(seen: Search) -> Iterator[Zombie]:
     filters = [{"Name": "state", "Values": list(_LIVE_REQUESTS)}, _tagged(DEPLOYMENT_TAG)]
     for one in seen.pages("describe_spot_instance_requests", "SpotInstanceRequests", Filters=filters):
         owner, request_id = _tag(one, DEPLOYMENT_TAG), one["SpotInstanceRequestId"]
-        if not seen.has(owner, "TrainingStack"):
+        if not seen.has(owner, TRAINING_STACK):
             remedy = Deletion("ec2", "cancel_spot_instance_requests", {"SpotInstanceRequestIds": [request_id]})
             reason = "its TrainingStack does not exist"
             yield seen.zombie("spot request", request_id, owner, reason, one, remedy)
@@ -346,7 +336,7 @@ def _gateways(seen: Search) -> Iterator[Zombie]:
     filters = [{"Name": "state", "Values": ["pending", "available"]}, _tagged(DEPLOYMENT_TAG)]
     for one in seen.pages("describe_nat_gateways", "NatGateways", Filters=filters):
         owner, gateway_id = _tag(one, DEPLOYMENT_TAG), one["NatGatewayId"]
-        if not seen.has(owner, "TrainingStack"):
+        if not seen.trains(owner):
             remedy: Deletion | str = Deletion("ec2", "delete_nat_gateway", {"NatGatewayId": gateway_id})
             remedy = _down(owner) if seen.has(owner, "NetworkStack") else remedy
             reason = "its deployment has no TrainingStack"
@@ -356,7 +346,7 @@ def _gateways(seen: Search) -> Iterator[Zombie]:
 def _networks(seen: Search) -> Iterator[Zombie]:
     """NetworkStacks, whose endpoints are billed, without a TrainingStack."""
     for owner, kinds in sorted(seen.stacks.items()):
-        if "NetworkStack" in kinds and "TrainingStack" not in kinds:
+        if "NetworkStack" in kinds and not seen.trains(owner):
             reason = "nothing trains in its network"
             yield seen.zombie("stack", f"{owner}-NetworkStack", owner, reason, {}, _down(owner))
 
