@@ -81,7 +81,7 @@ LAYERS: dict[str, list[str]] = {
         "effects",
         "approvals",
         "review",
-        "comparison report",
+        "comparison report run_review",
         "formats",
     ],
     "stacks.constructs": [
@@ -147,9 +147,9 @@ LAYERS: dict[str, list[str]] = {
     ],
     "trainstack.operate": [
         "desired new_file waiting",
-        "verbs",
+        "slots verbs",
         "deploying",
-        "planning",
+        "planning running",
     ],
     "trainstack.report": [
         "about tables text training",
