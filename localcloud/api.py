@@ -110,8 +110,18 @@ class Credentials:
 class CredentialIssuer(Protocol):
     """Starts role sessions for services that provide credentials (instance metadata, Lambda)."""
 
-    def issue(self, role_arn: str, session_name: str, *, trusted_service: str, duration_seconds: int) -> Credentials:
+    def issue(
+        self,
+        role_arn: str,
+        session_name: str,
+        *,
+        trusted_service: str,
+        duration_seconds: int,
+        source_arn: str | None = None,
+    ) -> Credentials:
         """Start a session of `role_arn` for an AWS service such as "ec2.amazonaws.com".
+
+        The service can act for a resource, `source_arn`, which the trust policy may require.
 
         Raises:
             ApiError: AccessDenied if the role does not exist or its trust policy does not allow the service.

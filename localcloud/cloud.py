@@ -25,6 +25,8 @@ from localcloud.compute.launch.user_data import check_template
 from localcloud.compute.services import ComputeServices
 from localcloud.events.bus import LocalEventBus
 from localcloud.functions.service import FunctionService
+from localcloud.functions.sessions import RoleSessions
+from localcloud.functions.states.service import FUNCTION_SECONDS, StatesService
 from localcloud.gateway import Gateway
 from localcloud.http.server import ADDRESS, listen
 from localcloud.iam.authority import Authority
@@ -117,6 +119,14 @@ class LocalCloud:
         ]
         cloudformation = CloudFormationService(self.clients)
         stores: list[Service] = [FsxService(self.clients), DlmService(self.clients)]
+        sessions = RoleSessions(
+            self.clients,
+            self.identity,
+            service="states.amazonaws.com",
+            read_timeout_seconds=FUNCTION_SECONDS,
+            attempts=1,
+        )
+        stores.append(StatesService(self.clients, sessions, bus, self.authority.authorise, self.identity.authenticate))
         self._object_writes = ObjectWrites(self.clients.account)
         stores.append(self._object_writes)
         parameters = PublicParameters(self.clients, self.account.images)

@@ -46,6 +46,13 @@ WITHOUT_EFFECT = frozenset(
     ("lambda", operation)
     for operation in ("CreateEventSourceMapping", "InvokeAsync", "PublishLayerVersion")
     + ("PutFunctionEventInvokeConfig", "UpdateFunctionEventInvokeConfig")
+) | frozenset(
+    ("stepfunctions", operation)
+    for operation in ("CreateActivity", "CreateStateMachineAlias", "DeleteActivity", "DeleteStateMachineAlias")
+    + ("DeleteStateMachineVersion", "DescribeActivity", "DescribeStateMachineAlias", "GetActivityTask")
+    + ("DescribeStateMachineForExecution", "ListActivities", "ListStateMachineAliases", "ListStateMachineVersions")
+    + ("PublishStateMachineVersion", "StartSyncExecution", "TestState", "UpdateMapRun", "UpdateStateMachineAlias")
+    + ("ValidateStateMachineDefinition",)
 )
 
 

@@ -6,6 +6,7 @@ functions, the CDK CLI's roles and CloudFormation's execution role. Any other ca
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -253,6 +254,37 @@ def _put_event(action: str, prefix: str, entry: Parameters) -> Access:
     return Access(action, bus if bus.startswith("arn:") else f"{prefix}{bus}", context)
 
 
+def _token_owner(token: str) -> str:
+    """Return the state machine in a task token, or "*" if the token is invalid."""
+    try:
+        return base64.urlsafe_b64decode(token.partition(".")[0]).decode()
+    except ValueError:
+        return "*"
+
+
+def _stepfunctions(call: Call) -> list[Access]:
+    """Return the accesses of a call. Those with a task token are authorized on its state machine.
+
+    The token of a child execution of a map run belongs to `stateMachine:NAME/LABEL`.
+    Sources (2026-11): https://github.com/aws/aws-cdk/pull/8486 (tried with a function's task),
+    https://docs.aws.amazon.com/service-authorization/latest/reference/list_stepfunctions.md and
+    https://docs.aws.amazon.com/step-functions/latest/dg/iam-policies-eg-dist-map.html
+    """
+    p = call.parameters
+    prefix = f"arn:aws:states:{call.region}:{call.account}:stateMachine:"
+    resource = p.get("stateMachineArn") or p.get("executionArn") or p.get("mapRunArn") or p.get("resourceArn")
+    if call.operation == "CreateStateMachine":
+        resource = f"{prefix}{p['name']}"
+    if call.operation == "ListStateMachines":
+        resource = "*"
+    if p.get("taskToken"):
+        resource = _token_owner(str(p["taskToken"]))
+    found = [Access(f"states:{call.operation}", str(resource or "*"), {})]
+    if call.operation == "CreateStateMachine" and p.get("tags"):
+        found.append(Access("states:TagResource", str(resource), {}))
+    return found + ([_pass_role(str(p["roleArn"]), "states.amazonaws.com")] if p.get("roleArn") else [])
+
+
 def _cloudwatch(call: Call) -> list[Access]:
     p = call.parameters
     action = f"cloudwatch:{call.operation}"
@@ -286,6 +318,7 @@ BUILDERS: Mapping[str, Callable[[Call], list[Access]]] = {
     "cloudformation": _cloudformation,
     "events": _events,
     "cloudwatch": _cloudwatch,
+    "stepfunctions": _stepfunctions,
     "fsx": fsx_accesses,
     "dlm": dlm_accesses,
     "resource-groups": resource_groups_accesses,

@@ -45,7 +45,7 @@ INSTANCE_SESSION = re.compile(r"i-[0-9a-f]{8,17}")
 DENIED_CODES = {"ec2": "UnauthorizedOperation", "s3": "AccessDenied"}
 JSON_SERVICES = {
     *("ssm", "logs", "kms", "lambda", "events", "ecr", "dynamodb", "fsx", "dlm", "resource-groups", "pricing"),
-    "service-quotas",
+    *("service-quotas", "stepfunctions"),
 }
 
 

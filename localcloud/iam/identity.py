@@ -125,10 +125,19 @@ class Identity:
         session = self.session(principal)
         return {**tags, **(session.tags if session is not None else {})}
 
-    def issue(self, role_arn: str, session_name: str, *, trusted_service: str, duration_seconds: int) -> Credentials:
-        """Start a role session for an AWS service."""
+    def issue(
+        self,
+        role_arn: str,
+        session_name: str,
+        *,
+        trusted_service: str,
+        duration_seconds: int,
+        source_arn: str | None = None,
+    ) -> Credentials:
+        """Start a role session for an AWS service, which acts for the resource `source_arn`."""
         service = Principal(trusted_service, ACCOUNT, "service")
-        return self.assume(role_arn, session_name, service, duration_seconds=duration_seconds).credentials
+        session = self.assume(role_arn, session_name, service, duration_seconds=duration_seconds, source_arn=source_arn)
+        return session.credentials
 
     def assume(
         self,
@@ -141,11 +150,13 @@ class Identity:
         external_id: str | None = None,
         source_identity: str | None = None,
         policies: Sequence[Document] = (),
+        source_arn: str | None = None,
     ) -> Session:
         """Start a role session if the role's trust policy allows the caller.
 
         Args:
             policies: Session policies. If there are any, one of them must also allow each action in the session.
+            source_arn: The resource for which a service starts the session.
 
         Raises:
             ApiError: AccessDenied if the trust policy denies the caller; ValidationError if the duration exceeds
@@ -167,6 +178,8 @@ class Identity:
         context.update({f"aws:requesttag/{k.lower()}": [v] for k, v in (tags or {}).items()})
         if tags:
             context["aws:tagkeys"] = list(tags)
+        if source_arn is not None:
+            context["aws:sourcearn"] = [source_arn]
         if external_id is not None:
             context["sts:externalid"] = [external_id]
         if source_identity is not None:

@@ -11,7 +11,7 @@ from localcloud.cloudformation.provider import Provider
 
 _MODULES = (
     *("autoscaling", "budgets", "cloudwatch", "dlm", "ec2.fleet", "ec2.launch", "ec2.network", "ec2.traffic"),
-    *("ec2.volume", "ecr", "events", "fsx", "iam", "kms", "lambda_", "logs", "messaging", "s3", "ssm"),
+    *("ec2.volume", "ecr", "events", "fsx", "iam", "kms", "lambda_", "logs", "messaging", "s3", "ssm", "stepfunctions"),
 )
 
 

@@ -65,7 +65,15 @@ class FakeIssuer:
     refused_roles: set[str] = field(default_factory=set)
     issued: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def issue(self, role_arn: str, session_name: str, *, trusted_service: str, duration_seconds: int) -> Credentials:
+    def issue(
+        self,
+        role_arn: str,
+        session_name: str,
+        *,
+        trusted_service: str,
+        duration_seconds: int,
+        source_arn: str | None = None,
+    ) -> Credentials:
         if role_arn in self.refused_roles:
             raise ApiError("AccessDenied", f"{role_arn} does not trust {trusted_service}", 403)
         self.issued.append((role_arn, session_name, trusted_service))

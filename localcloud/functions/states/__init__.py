@@ -1,0 +1,1 @@
+"""Step Functions: Standard state machines with the states that deployments use, and their executions."""
