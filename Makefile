@@ -50,12 +50,15 @@ CHAOS_MINUTES ?= 12
 SEED ?= 1
 
 .PHONY: bench-image image-tools spot-economics chaos-in-place lock bundle bench-boot test-vm cdk-upgrade bench-checkpoint bench-synth bench-train bench-tokenize bench-gpu bench-operating bench-prewarm bench-staging parity perf-gate
-.PHONY: help install demo test truth mutate test-kubernetes test-slow test-flow test-deploy test-root test-slurm chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
+.PHONY: help install demo demo-pipeline test truth mutate test-kubernetes test-slow test-flow test-deploy test-root test-slurm chaos goodput policy prose agreement check synth diff cdk-diff deploy destroy clean
 
 install: node_modules/.installed ## install all dependencies into .venv and node_modules
 
 demo: install ## deploy to the embedded cloud, train, lose a node, resume and write a report [DATA=folder] [FAULT=notice|no-notice|none]
 	python -m localcloud.demo $(if $(DATA),--data "$(DATA)") --fault $(FAULT)
+
+demo-pipeline: install ## run a pipeline on the embedded cloud: prepare, train four models, evaluate, export
+	python -m localcloud.demo.pipeline
 
 test: install ## run the tests
 	python -m pytest -n 4 --dist loadgroup -m "not root and not flow and not deploy and not slow"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import aws_cdk as cdk
@@ -9,10 +10,11 @@ from constructs import Construct
 
 from stacks.artifacts import wheelhouse
 from stacks.artifacts.bundles import BUNDLES
-from stacks.config import DeploymentConfig
+from stacks.config import WORKFLOW_STACK, DeploymentConfig
 from stacks.config.slots import slots_of
 from stacks.constructs.observability.log_encryption import LogEncryption
 from stacks.constructs.permissions_boundary import PermissionsBoundary, deployment_statements, network_statements
+from stacks.constructs.workflow.workflow_stack import Buckets, WorkflowStack
 from stacks.errors import ConfigError, Problem
 from stacks.loading import load
 from stacks.network_stack import NetworkStack
@@ -104,6 +106,7 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool,
         )
         for slot in slots
     ]
+    workflows = _workflows(scope, config, storage, trainings)
     observability = ObservabilityStack(
         scope,
         "ObservabilityStack",
@@ -127,9 +130,30 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool,
         config=config,
         suffix="boundary",
         statements=deployment_statements(storage, config),
-    ).apply(storage, *trainings, observability)
-    LogEncryption(storage.key).apply((storage, *trainings, observability))
+    ).apply(storage, *trainings, *workflows, observability)
+    LogEncryption(storage.key).apply((storage, *trainings, *workflows, observability))
     for key, value in config.tags.items():
         cdk.Tags.of(scope).add(key, value)
     for warning in warnings(config):
         cdk.Annotations.of(trainings[0]).add_warning_v2(f"trainstack:{warning.path}", str(warning))
+
+
+def _workflows(
+    scope: Construct, config: DeploymentConfig, storage: StorageStack, trainings: Sequence[TrainingStack]
+) -> list[WorkflowStack]:
+    """Return the stack of the deployment's pipeline, or an empty list."""
+    if config.pipeline is None:
+        return []
+    stack = WorkflowStack(
+        scope,
+        WORKFLOW_STACK,
+        config=config,
+        buckets=Buckets(storage.datasets, storage.checkpoints, storage.control),
+        key=storage.key,
+        bundle_directory=BUNDLES,
+        env=environment(config),
+        stack_name=f"{config.name}-{WORKFLOW_STACK}",
+    )
+    for training in trainings:  # the members' fleets exist before the first execution, and until the last one has ended
+        stack.add_stack_dependency(training)
+    return [stack]

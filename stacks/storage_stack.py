@@ -41,6 +41,8 @@ class StorageStack(Stack):
     ) -> None:
         super().__init__(scope, id_, **kwargs)
         self._config = config
+        self.deployment = config.name
+        """Name of the deployment, which the fleets of its slots extend."""
         both_keys = config.storage.deletion == "destroy" and may_destroy
         self._removal = RemovalPolicy.DESTROY if both_keys else KEEP
         self.key = kms.Key(

@@ -77,6 +77,7 @@ class TrainingStack(Stack):
             self,
             "NodeRole",
             config=config,
+            deployment=storage.deployment,
             datasets=storage.datasets,
             checkpoints=storage.checkpoints,
             control=storage.control,

@@ -27,6 +27,7 @@ from trainstack.kubernetes import command as kubernetes_command
 from trainstack.observe import metrics, node_events, status, tensorboard
 from trainstack.observe.current import observing, status_of
 from trainstack.operate import deploying, running, verbs
+from trainstack.pipelines import command as pipeline_command
 from trainstack.reader_policy import model_statements, operator_policy, reader_policy
 from trainstack.report import command as report_command
 from trainstack.session import EXIT_CODES, FAILED, MISSING, Account, CommandError, Json, Name, Region, span_seconds
@@ -182,6 +183,7 @@ image_command.add(app)
 report_command.add(app)
 kubernetes_command.add(app)
 slurm_command.add(app)
+pipeline_command.add(app)
 tensorboard.add(app)
 zombies_command.add(app)
 for program in PROGRAMS:

@@ -3,6 +3,7 @@ records."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,9 @@ from bootstrap.supervise.membership.control import ControlStore
 from bootstrap.supervise.membership.records import Checkpoint, GenerationRecord, RunStatus
 
 INTERVAL_SECONDS = 10.0
-_LATEST = ("start", "step", "validation", "checkpoint", "reform")
+_LATEST = ("start", "step", "validation", "checkpoint", "reform", "result")
+MAX_METRICS = 50
+_METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class Progress:
@@ -39,6 +42,17 @@ class Progress:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:  # false for NaN
             return float(value)
         return None
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of a `result` record, and bits per byte of the last validation."""
+        bits = self.number("validation", "bits_per_byte")
+        found = {} if bits is None else {"bits_per_byte": bits}
+        given = self._records.get("result", {}).get("metrics")
+        for name, value in list(given.items())[:MAX_METRICS] if isinstance(given, Mapping) else ():
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+            if is_number and isinstance(name, str) and _METRIC.fullmatch(name):
+                found[name] = float(value)
+        return found
 
     def step(self) -> int | None:
         """Return the newest known step. Not every step has a record, so a save can report a later step."""
@@ -110,14 +124,15 @@ class StatusWriter:
                 source = self._source
             if source is None:
                 return
-            source.store.report(self._status(source.store.run, source.record, source.progress))
+            source.store.report(self._status(source))
             with self._lock:
                 if source.has_ended and self._source is source:
                     self._source = None
 
-    def _status(self, run: str, record: GenerationRecord, progress: Progress) -> RunStatus:
+    def _status(self, source: _Source) -> RunStatus:
+        record, progress = source.record, source.progress
         return RunStatus(
-            run=run,
+            run=source.store.run,
             run_digest=record.run_digest,
             generation=record.generation,
             members=tuple(member.instance_id for member in record.members),
@@ -130,4 +145,6 @@ class StatusWriter:
             mfu=progress.number("step", "mfu"),
             checkpoint=progress.checkpoint(),
             unix_seconds=self._unix_seconds(),
+            ended=source.has_ended,
+            metrics=progress.metrics() or None,
         )

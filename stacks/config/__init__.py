@@ -19,6 +19,7 @@ from stacks.config.limits import LimitsConfig
 from stacks.config.network import NetworkConfig
 from stacks.config.node import AMI_ID, NodeConfig
 from stacks.config.observability import BudgetConfig, ObservabilityConfig
+from stacks.config.pipeline import PipelineConfig
 from stacks.config.run import RunConfig
 from stacks.config.setting import Edit, Section, section, setting
 from stacks.config.slurm import SlurmConfig
@@ -29,6 +30,8 @@ __all__ = ["AMI_ID", "STACKS", "TRAINING_STACK", "DeploymentConfig", "Edit", "st
 TRAINING_STACK = "TrainingStack"
 STACKS = ("NetworkStack", "StorageStack", TRAINING_STACK, "ObservabilityStack")
 """The stacks of a deployment with one slot, in creation order."""
+WORKFLOW_STACK = "WorkflowStack"
+"""The stack of a pipeline."""
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 
 
@@ -80,21 +83,38 @@ class DeploymentConfig(Section):
     capacity: CapacityConfig
     node: NodeConfig = NodeConfig()
     training: RunConfig
+    pipeline: PipelineConfig | None = section(
+        "Steps that prepare data, train, evaluate and export (docs/pipelines.md). A deploy then starts no run; "
+        "`trainstack pipeline run` starts the steps. `null`: a deploy starts the run that `training` describes.",
+        edit="repeats steps",
+    )
     observability: ObservabilityConfig = ObservabilityConfig()
     limits: LimitsConfig = LimitsConfig()
     budget: BudgetConfig = BudgetConfig()
     delivery: DeliveryConfig = DeliveryConfig()
 
     @property
+    def shared_suffixes(self) -> list[str]:
+        """Ends of the names of the fleets with the deployment's capacity; "" for the first one."""
+        return ["", *(str(number) for number in range(2, self.capacity.slots + 1))]
+
+    @property
+    def step_capacities(self) -> dict[str, CapacityConfig]:
+        """The capacity of each fleet that belongs to a step of the pipeline, by the end of the fleet's name."""
+        steps = {} if self.pipeline is None else self.pipeline.steps
+        return {end: step.capacity for name, step in steps.items() if step.capacity for end in step.suffixes(name)}
+
+    @property
     def slot_suffixes(self) -> list[str]:
         """Ends of the names of the fleets, in creation order; "" for the first one."""
-        return ["", *(str(number) for number in range(2, self.capacity.slots + 1))]
+        return [*self.shared_suffixes, *self.step_capacities]
 
     @property
     def stacks(self) -> tuple[str, ...]:
         """Construct ids of the stacks, in creation order. Each slot has a TrainingStack."""
         before, after = STACKS[: STACKS.index(TRAINING_STACK)], STACKS[STACKS.index(TRAINING_STACK) + 1 :]
-        return (*before, *(stack_of(suffix) for suffix in self.slot_suffixes), *after)
+        workflow = () if self.pipeline is None else (WORKFLOW_STACK,)
+        return (*before, *(stack_of(suffix) for suffix in self.slot_suffixes), *workflow, *after)
 
     @property
     def stack_names(self) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ value |
 | changes the delivery | changes the pipeline or the workflows' roles; does not affect training |
 | applies to new jobs | `engine: slurm` only: applies to jobs that the next `trainstack up` submits |
 | applies to new pods | `engine: kubernetes` only: the next `trainstack up` replaces the pods, which save first |
+| repeats steps | the next execution of the pipeline repeats the steps whose inputs change, and those after them |
 | requires a new image | takes effect in new jobs and pods after `trainstack image lock` and `trainstack image build` |
 | nothing | - |
 """

@@ -20,6 +20,7 @@ Edit = Literal[
     "applies to new jobs",
     "applies to new pods",
     "requires a new image",
+    "repeats steps",
 ]
 ZoneLetter = Annotated[str, Field(pattern=r"^[a-z]$")]
 MountPoint = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]{1,100}$")]

@@ -29,9 +29,10 @@ class Slot:
     def owns_run_parameter(self) -> bool:
         """Whether the template contains the run document.
 
-        The run parameters of other slots are written at run time. In a template, each deploy would overwrite them.
+        The run parameters of other slots, and of all slots of a pipeline, are written at run time. In a template, each
+        deploy would overwrite them.
         """
-        return not self.suffix
+        return not self.suffix and self.config.pipeline is None
 
     @property
     def stack(self) -> str:
@@ -52,6 +53,7 @@ def slot(config: DeploymentConfig, suffix: str, capacity: Mapping[str, Any] | No
         suffix: End of the fleet's name, or "" for the first slot.
         capacity: Keys of `capacity` that differ in this slot.
     """
-    section = config.capacity.model_copy(update={"slots": 1, **(capacity or {})})
+    section = config.step_capacities.get(suffix, config.capacity)
+    section = section.model_copy(update={"slots": 1, **(capacity or {})})
     name = f"{config.name}-{suffix}" if suffix else config.name
     return Slot(suffix, config.model_copy(update={"name": name, "capacity": section}))

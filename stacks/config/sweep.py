@@ -46,7 +46,7 @@ def members(config: TrainingConfig, sweep: Mapping[str, Sequence[Any]]) -> list[
         SweepError: A key does not exist, a list is empty or repeats a value, a value is invalid, or there are too many
             combinations. The error contains all problems.
     """
-    problems = [*_key_problems(sweep)]
+    problems = [*key_problems(sweep)]
     if size(sweep) > MAX_MEMBERS:
         problems.append(("", f"has {size(sweep)} combinations, more than {MAX_MEMBERS}"))
     if problems:
@@ -55,7 +55,7 @@ def members(config: TrainingConfig, sweep: Mapping[str, Sequence[Any]]) -> list[
     seen: set[str] = set()
     for values in combinations(sweep):
         try:
-            found.append((values, TrainingConfig.model_validate(_replaced(config, values))))
+            found.append((values, TrainingConfig.model_validate(replaced(config, values))))
         except ValidationError as error:
             for text in describe_problems(error):
                 if text not in seen:
@@ -67,7 +67,8 @@ def members(config: TrainingConfig, sweep: Mapping[str, Sequence[Any]]) -> list[
     return found
 
 
-def _key_problems(sweep: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
+def key_problems(sweep: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
+    """Yield each key with a rule that it or its values violate."""
     for key, values in sweep.items():
         place: Any = TrainingConfig
         for part in key.split("."):
@@ -87,7 +88,8 @@ def _key_problems(sweep: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str
         yield from ((key, f"contains {other}, which is also listed") for other in longer)
 
 
-def _replaced(config: TrainingConfig, values: Mapping[str, Any]) -> dict[str, Any]:
+def replaced(config: TrainingConfig, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration as JSON values, with some of them replaced."""
     document = config.model_dump()
     for key, value in values.items():
         *parents, last = key.split(".")

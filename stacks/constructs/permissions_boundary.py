@@ -7,7 +7,7 @@ roles stay within the boundary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
@@ -236,6 +236,7 @@ def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.Po
             [arn("sqs", f"{name}-*")],
             None,
         ),
+        *_of_pipeline(config, arn),
         ("WithoutResourceLevel", list(WITHOUT_RESOURCE_LEVEL), ["*"], None),
         (
             "NodesOfFleets",
@@ -247,4 +248,28 @@ def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.Po
     return [
         iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
         for sid, actions, resources, conditions in allowed
+    ]
+
+
+def _of_pipeline(
+    config: DeploymentConfig, arn: Callable[[str, str], str]
+) -> list[tuple[str, list[str], list[str], dict[str, object] | None]]:
+    """Return the statements that only the state machine of a pipeline and its function need."""
+    if config.pipeline is None:
+        return []
+    name = config.name
+    parameters = [arn("ssm", f"parameter/trainstack/{one}/*") for one in (name, f"{name}-*")]
+    kinds = ("execution", "stateMachine")
+    return [
+        ("PipelineRuns", ["ssm:DeleteParameter", "ssm:PutParameter"], parameters, None),
+        ("PipelineFunction", ["lambda:InvokeFunction"], [arn("lambda", f"function:{name}-WorkflowStack-*")], None),
+        (
+            "Pipeline",
+            [
+                *("states:DescribeExecution", "states:RedriveExecution", "states:StartExecution"),
+                *("states:SendTask*", "states:StopExecution"),
+            ],
+            [arn("states", f"{kind}:trainstack-{name}*") for kind in kinds],
+            None,
+        ),
     ]

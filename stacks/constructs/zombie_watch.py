@@ -79,6 +79,7 @@ class ZombieWatch(Construct):
             environment={
                 "DEPLOYMENT": config.name,
                 "RUN_PARAMETERS": json.dumps({one.name: one.run_parameter for one in self._fleets}),
+                "RUN_MAY_BE_MISSING": str(config.pipeline is not None).lower(),
                 "CONTROL_BUCKET": control.bucket_name,
             },
             no_dead_letter_queue="An alarm reports a failed search, and the next search runs within a day",

@@ -15,7 +15,7 @@ import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from stacks.changes.effects.fixed_costs import PRICES_DATE, PRICES_REGION
-from stacks.config import TRAINING_STACK, DeploymentConfig
+from stacks.config import TRAINING_STACK, WORKFLOW_STACK, DeploymentConfig
 from stacks.delivery.deploy import run_cdk
 from stacks.delivery.failed_create import describe, resources
 from stacks.delivery.remaining import Remaining, remaining
@@ -42,7 +42,8 @@ def destroy(config: DeploymentConfig, file: Path, *, is_confirmed: bool) -> None
         client = deploy_session(config).client("cloudformation")
         has_file_system = _has_file_system(client, f"{config.name}-StorageStack")
         network = [] if has_file_system else [f"{config.name}-NetworkStack"]
-        names = [f"{config.name}-ObservabilityStack", *training_stacks(client, config.name), *network]
+        first = [f"{config.name}-ObservabilityStack", f"{config.name}-{WORKFLOW_STACK}"]
+        names = [*first, *training_stacks(client, config.name), *network]
         present = [name for name in names if describe(client, name) is not None]  # each uses exports of later ones
         if present and not is_confirmed:
             _confirm(present)

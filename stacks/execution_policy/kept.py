@@ -63,6 +63,7 @@ KEPT: tuple[tuple[str, str], ...] = (
     ("lambda:DeleteFunctionConcurrency", "removing a function's limit of one concurrent call"),
     ("lambda:*EventSourceMapping", _QUEUE),
     ("sqs:*", _QUEUE),
+    ("states:*", "state machines of pipelines, which the recorded deploys precede"),
     ("lambda:InvokeFunction", "the custom resource for fast snapshot restore"),
     ("sns:SetSubscriptionAttributes", "handlers for an existing subscription"),
     ("*:Get*", _READ),

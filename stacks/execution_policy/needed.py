@@ -25,7 +25,8 @@ TYPES = (
     *("AWS::Lambda::EventSourceMapping", "AWS::Lambda::Function", "AWS::Lambda::Permission", "AWS::Logs::LogGroup"),
     *("AWS::Logs::MetricFilter", "AWS::S3::Bucket"),
     *("AWS::S3::BucketPolicy", "AWS::SNS::Subscription", "AWS::SNS::Topic", "AWS::SNS::TopicPolicy"),
-    *("AWS::SQS::Queue", "AWS::SQS::QueuePolicy", "AWS::SSM::Parameter", "Custom::FastSnapshotRestore"),
+    *("AWS::SQS::Queue", "AWS::SQS::QueuePolicy", "AWS::SSM::Parameter", "AWS::StepFunctions::StateMachine"),
+    "Custom::FastSnapshotRestore",
 )
 """Every resource type that a deployment file can produce. A test compares this list with all example templates."""
 

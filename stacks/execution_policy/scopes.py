@@ -22,7 +22,7 @@ Limit = Literal["boundary", "passed to", "linked", "region", "none"]
 NAME, QUALIFIER = "{name}", "{qualifier}"
 PASSED_TO = (
     *("codebuild.amazonaws.com", "codepipeline.amazonaws.com", "dlm.amazonaws.com", "ec2.amazonaws.com"),
-    *("lambda.amazonaws.com", "spotfleet.amazonaws.com", "vpc-flow-logs.amazonaws.com"),
+    *("lambda.amazonaws.com", "spotfleet.amazonaws.com", "states.amazonaws.com", "vpc-flow-logs.amazonaws.com"),
 )
 FILE_SYSTEM_LINKS = "s3.data-source.lustre.fsx.amazonaws.com"
 """The service whose service-linked roles read a file system's bucket. FSx creates one for each association."""
@@ -99,6 +99,7 @@ SCOPES: tuple[Scope, ...] = (
     # These calls do not support resource-level permissions, so a statement with a topic's ARN would not allow them.
     Scope("Subscriptions", ("sns:Unsubscribe", "sns:*SubscriptionAttributes"), ("*",), "region"),
     Scope("Topics", ("sns:*",), ("sns:*:*:{name}-*",)),
+    Scope("StateMachines", ("states:*",), ("states:*:*:stateMachine:trainstack-{name}",)),
     Scope("Rules", ("events:*",), ("events:*:*:rule/{name}-*",)),
     Scope(
         "AlarmsAndDashboards",

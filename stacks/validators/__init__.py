@@ -18,6 +18,7 @@ from stacks.validators import (
     network,
     node,
     observability,
+    pipeline,
     run,
     slots,
     slurm,
@@ -28,13 +29,19 @@ from stacks.validators.rehearsal import rehearsal
 FLEET_RULES = (
     *(*capacity.RULES, *market.RULES, *network.RULES, *storage.RULES),
     *(*node.RULES, *run.RULES, *observability.RULES, *deadline.RULES, *delivery.RULES, *slurm.FLEET_RULES),
-    *(*kubernetes.OTHER_ENGINES_RULES, *image.FLEET_RULES, *slots.RULES),
+    *(*kubernetes.OTHER_ENGINES_RULES, *image.FLEET_RULES, *slots.RULES, *pipeline.RULES),
 )
 _COMMON_RULES = (capacity.one_gpu_model, capacity.gang, *run.RULES, *image.RULES)
 _RULES_OF = {
     "fleet": FLEET_RULES,
-    "slurm": (*_COMMON_RULES, *slurm.RULES, *kubernetes.OTHER_ENGINES_RULES, *slots.OTHER_ENGINES_RULES),
-    "kubernetes": (*_COMMON_RULES, *kubernetes.RULES, *slots.OTHER_ENGINES_RULES),
+    "slurm": (
+        *_COMMON_RULES,
+        *slurm.RULES,
+        *kubernetes.OTHER_ENGINES_RULES,
+        *slots.OTHER_ENGINES_RULES,
+        pipeline.engine,
+    ),
+    "kubernetes": (*_COMMON_RULES, *kubernetes.RULES, *slots.OTHER_ENGINES_RULES, pipeline.engine),
 }
 RULES = (*FLEET_RULES, *slurm.RULES, *kubernetes.RULES, *image.RULES, *slots.OTHER_ENGINES_RULES)
 

@@ -88,7 +88,7 @@ LAYERS: dict[str, list[str]] = {
         "cdk_bootstrap_roles daily_alarm network observability suppressions",
         "lambda_function permissions_boundary storage",
         "delivery nodes zombie_watch",
-        "fleet_resources",
+        "fleet_resources workflow",
         "run_controller",
     ],
     "training": [
@@ -132,7 +132,7 @@ LAYERS: dict[str, list[str]] = {
         "observe reader_policy",
         "costs models operate zombies",
         "engines image report",
-        "kubernetes slurm",
+        "kubernetes pipelines slurm",
         "dispatch",
         "commands",
     ],
@@ -151,6 +151,7 @@ LAYERS: dict[str, list[str]] = {
         "deploying",
         "planning running",
     ],
+    "trainstack.pipelines": ["executions", "graph", "command"],
     "trainstack.report": [
         "about tables text training",
         "costs timeline",

@@ -91,6 +91,9 @@ def deploy(file: Path, stacks: Sequence[str], approved: int, *, follows: bool, a
         _run("deploy", "deploying", str(file), *stacks, "--yes")
     else:
         print(f"{file}: nothing to deploy", file=sys.stderr)
+    if config.pipeline is not None:  # the deploy has started no run
+        print(f"{config.name}: deployed; start its steps with `trainstack pipeline run {config.name}`")
+        return
     opened = observing(config.region)
     deployment = account.find(opened.client, config.name)
     status = status_of(opened, deployment)
@@ -133,7 +136,7 @@ def down(
     _run("destroy", "deleting", str(file), *options)
     for slot in found:
         desired.forget(client, slot.name)
-        if slot.slot:  # written at run time, so in no template
+        if slot.slot or config.pipeline is not None:  # written at run time, so in no template
             slots.forget(client, slot)
     desired.forget(client, config.name)
     print(f"{config.name}: deleted" + ("" if data else "; the data remains"))

@@ -8,6 +8,7 @@ record violates one.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal, TypeVar
 
@@ -123,6 +124,8 @@ class RunStatus:
         step_seconds: Time per step, excluding pauses for saves.
         mfu: Model FLOPs utilization, from 0 to 1.
         unix_seconds: Time at which the status was written.
+        ended: Whether the generation has ended, so that no newer status of it follows.
+        metrics: Bits per byte of the last validation, and the metrics that a pipeline step's function returned.
     """
 
     run: _Text
@@ -138,6 +141,8 @@ class RunStatus:
     mfu: float | None
     checkpoint: Checkpoint | None
     unix_seconds: _UnixSeconds
+    ended: bool = False
+    metrics: Mapping[str, float] | None = None
 
 
 def to_text(record: GenerationRecord | Heartbeat | RunOutcome | RunStatus) -> str:

@@ -52,7 +52,7 @@ class StateMachine(Resource):
     def attributes(self, api: ResourceApi, found: dict[str, Any], properties: Properties) -> dict[str, Any]:
         """Return the ARN, the name and the revision."""
         names = {"Arn": "stateMachineArn", "Name": "name", "StateMachineRevisionId": "revisionId"}
-        return {attribute: found[name] for attribute, name in names.items()}
+        return {attribute: found.get(name) for attribute, name in names.items()}
 
 
 PROVIDERS = (StateMachine(),)

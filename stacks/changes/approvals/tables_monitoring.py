@@ -39,6 +39,7 @@ MONITORING: Mapping[str, Known] = {
     ),
     "AWS::SNS::Topic": Known({**TAGS, "DisplayName": passes}),
     "AWS::SQS::Queue": Known(TAGS),
+    "AWS::StepFunctions::StateMachine": Known(TAGS),
     "AWS::Lambda::EventSourceMapping": Known(TAGS),
     "AWS::SNS::Subscription": Known(
         {

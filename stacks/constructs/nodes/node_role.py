@@ -31,6 +31,7 @@ class NodeRole(Construct):
         id_: str,
         *,
         config: DeploymentConfig,
+        deployment: str,
         datasets: s3.IBucket,
         checkpoints: s3.IBucket,
         control: s3.IBucket,
@@ -50,7 +51,7 @@ class NodeRole(Construct):
         self._allow("ListDataset", ["s3:ListBucket"], [datasets.bucket_arn])
         self._allow("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn])
         self._allow("ListRecords", ["s3:ListBucket"], [control.bucket_arn])
-        self._allow_objects(config, {"checkpoints": checkpoints, "control": control, "datasets": datasets})
+        self._allow_objects(config, deployment, {"checkpoints": checkpoints, "control": control, "datasets": datasets})
         self._allow(
             "UseKeyThroughS3",
             ["kms:Decrypt", "kms:GenerateDataKey"],
@@ -108,9 +109,9 @@ class NodeRole(Construct):
             {"StringEquals": through_ec2, "Bool": {"kms:GrantIsForAWSResource": "true"}},
         )
 
-    def _allow_objects(self, config: DeploymentConfig, buckets: Mapping[str, s3.IBucket]) -> None:
+    def _allow_objects(self, config: DeploymentConfig, deployment: str, buckets: Mapping[str, s3.IBucket]) -> None:
         """Let nodes access the objects in `object_rights`, and no others."""
-        for right in object_rights(config):
+        for right in object_rights(config, deployment):
             bucket = buckets[right.bucket]
             resources = [bucket.arn_for_objects(key) for key in right.keys]
             self._allow(right.sid, list(right.actions), resources, right.conditions)

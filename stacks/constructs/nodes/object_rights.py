@@ -61,8 +61,8 @@ class ObjectRight:
         return ", ".join(word for (action,), word in words.items() if action in self.actions)
 
 
-def object_rights(config: DeploymentConfig) -> list[ObjectRight]:
-    """Return the rights of the fleet's nodes."""
+def object_rights(config: DeploymentConfig, deployment: str) -> list[ObjectRight]:
+    """Return the rights of the nodes of a fleet in a deployment."""
     fleet = config.name
     runs, control = run_prefix(fleet, ANY), control_prefix(fleet, ANY)
     checkpoints = f"{runs}/checkpoints"
@@ -94,6 +94,13 @@ def object_rights(config: DeploymentConfig) -> list[ObjectRight]:
         ObjectRight("BeatHeart", "control", (heartbeat_key(fleet, ANY, CALLER),), WRITE, "the node's own heartbeat"),
         ObjectRight("ReportFailures", "control", (f"{report_prefix(CALLER)}*",), WRITE, "the node's own reports"),
     ]
+    if config.pipeline is not None:
+        # The fleets of a deployment's slots have its name, and a dash and a suffix after it. No other deployment uses
+        # the bucket.
+        keys = tuple(f"{run_prefix(each, ANY)}/checkpoints/*" for each in (deployment, f"{deployment}-*"))
+        rights.append(
+            ObjectRight("ReadWeights", "checkpoints", keys, READ, "checkpoints of the pipeline's earlier steps")
+        )
     return [*rights, *_preparation(config)]
 
 

@@ -300,5 +300,5 @@ def test_security_page_contains_the_table_of_rights() -> None:
     prepared = config.model_copy(
         update={"name": "<fleet>", "training": config.training.model_copy(update={"prepare": prepare_config()})}
     )
-    table = rights_table(object_rights(prepared)).replace(PREPARE["source"], "<source>")
+    table = rights_table(object_rights(prepared, prepared.name)).replace(PREPARE["source"], "<source>")
     assert table in (ROOT / "docs" / "security.md").read_text(encoding="utf-8")

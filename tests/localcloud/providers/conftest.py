@@ -42,6 +42,7 @@ UNANSWERED = {
         ("MetadataConfiguration", "MetadataTableConfiguration"), "not emulated; rejected as a property"
     ),
     "AWS::Lambda::Function": {"SnapStartResponse": "moto does not emulate SnapStart"},
+    "AWS::StepFunctions::StateMachine": {"StateMachineRevisionId": "only the embedded cloud's own service returns it"},
     "AWS::IAM::ManagedPolicy": {"PermissionsBoundaryUsageCount": "moto does not count boundaries"},
 }
 # Documented for Fn::GetAtt in the template reference, though the schema does not list them as read-only.

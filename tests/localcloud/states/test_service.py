@@ -177,7 +177,7 @@ def test_members_wait_for_their_tokens_and_a_redrive_gives_new_ones(setting: Set
     answers = _client(setting, worker)
     execution = setting.states.start_execution(stateMachineArn=arn)["executionArn"]
     answers.send_task_success(taskToken=setting.token("a"), output='"done a"')
-    old = setting.token("b")
+    old, old_c = setting.token("b"), setting.token("c")
     answers.send_task_failure(taskToken=old, error="RunFailed", cause="out of memory")
     found = setting.ended(execution)
     assert (found["status"], found["error"]) == ("FAILED", "States.ExceedToleratedFailureThreshold")
@@ -189,7 +189,7 @@ def test_members_wait_for_their_tokens_and_a_redrive_gives_new_ones(setting: Set
     with pytest.raises(ClientError, match="TaskTimedOut"):
         answers.send_task_heartbeat(taskToken=old)
     answers.send_task_success(taskToken=new, output='"done b"')
-    answers.send_task_success(taskToken=setting.token("c"), output='"done c"')
+    answers.send_task_success(taskToken=setting.token("c", before=old_c), output='"done c"')
     found = setting.ended(execution)
     assert (found["status"], found["redriveCount"]) == ("SUCCEEDED", 1)
     assert json.loads(found["output"]) == ["done a", "done b", "done c"]

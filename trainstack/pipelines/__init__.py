@@ -1,0 +1,1 @@
+"""The commands `pipeline run`, `status`, `graph`, `stop`, `results` and `redrive`."""
