@@ -58,7 +58,7 @@ def variant(
 
 def differs(config: DeploymentConfig, deployed: Mapping[str, Any]) -> bool:
     """Return True if the file's trainer configuration differs from that of the deployed run document."""
-    return training_document(config.training.config) != deployed["training"]
+    return bool(training_document(config.training.config) != deployed["training"])
 
 
 def _setting_problem(values: Mapping[str, Any], key: str, rule: str) -> Problem:
