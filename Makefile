@@ -63,7 +63,7 @@ demo-pipeline: install ## run a pipeline on the embedded cloud: prepare, train f
 test: install ## run the tests
 	python -m pytest -n 4 --dist loadgroup -m "not root and not flow and not deploy and not slow"
 
-test-slow: install build/parity-venv/.installed build/kubernetes-venv/.installed build/trackers-venv/.installed ## run the slow tests, which cover the same ground as demo, test-flow and chaos
+test-slow: install build/parity-venv/.installed build/kubernetes-venv/.installed build/trackers-venv/.installed build/parallelcluster-venv/.installed ## run the slow tests, which cover the same ground as demo, test-flow and chaos
 	python -m pytest -n 2 --dist loadgroup -m "slow and not root and not flow and not deploy"
 
 test-flow: install ## test a deployment from diff through an interruption to destroy, and check that every permission is used (needs an idle machine)
@@ -151,6 +151,11 @@ build/kubernetes-venv/.installed: policy/requirements-kubernetes.lock
 	build/kubernetes-venv/bin/python -m $(PIP) --requirement $<
 	touch $@
 
+build/parallelcluster-venv/.installed: policy/requirements-parallelcluster.lock
+	test -x build/parallelcluster-venv/bin/python || $(PYTHON) -m venv build/parallelcluster-venv
+	build/parallelcluster-venv/bin/python -m $(PIP) --requirement $<
+	touch $@
+
 build/image-venv/.installed: policy/requirements-image.lock
 	test -x build/image-venv/bin/python || $(PYTHON) -m venv build/image-venv
 	build/image-venv/bin/python -m $(PIP) --requirement $<
@@ -221,7 +226,7 @@ LOCK := build/lock-venv/bin/uv pip compile --quiet --universal --generate-hashes
 
 lock: build/lock-venv/.installed ## write the hashes of requirements*.txt for all platforms: *.lock
 	$(LOCK) --python-version 3.11 $(foreach name,$(shell sed -n 's/==.*//p' requirements-cuda.txt),--no-emit-package $(name)) requirements.txt --output-file requirements.lock
-	for name in requirements-cuda policy/requirements-checkov policy/requirements-image policy/requirements-kubernetes policy/requirements-parity policy/requirements-trackers; do \
+	for name in requirements-cuda policy/requirements-checkov policy/requirements-image policy/requirements-kubernetes policy/requirements-parallelcluster policy/requirements-parity policy/requirements-trackers; do \
 	    $(LOCK) --python-version 3.11.5 --no-deps $$name.txt --output-file $$name.lock || exit 1; \
 	done
 

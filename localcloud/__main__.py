@@ -20,7 +20,7 @@ from rich.table import Table
 
 from localcloud import daemon
 from localcloud.account.account_file import AccountFileError, read_account
-from localcloud.cloudformation.resource_types import ACCEPTED_TYPES
+from localcloud.cloudformation.resource_types import ACCEPTED_TYPES, RECORDED_TYPES
 from localcloud.compute import capacity_trace
 from localcloud.state import MARKER, CloudFile, archive_records, end_processes, mark_of, read_cloud_file
 from localcloud.tokens import TOKEN_HEADER
@@ -121,11 +121,13 @@ def up(
 def status(
     state: State = DEFAULT_STATE, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show the cloud's endpoint and its instances."""
+    """Show the cloud's endpoint and its instances, and list the resources that are only recorded."""
     cloud = _running(state)
     instances = _request(cloud, "compute/instances")
+    recorded = _request(cloud, "cloudformation/recorded")
     if as_json:
-        print(json.dumps({"endpoint_url": cloud.endpoint_url, "pid": cloud.pid, "instances": instances}))
+        found = {"endpoint_url": cloud.endpoint_url, "pid": cloud.pid, "instances": instances, "recorded": recorded}
+        print(json.dumps(found))
         return
     table = Table(title=cloud.endpoint_url)
     for title in ("instance", "type", "market", "zone", "address", "state", "group"):
@@ -136,6 +138,8 @@ def status(
     # In a narrow terminal, wrapped lines are easier to read than words split across lines of a column.
     needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
     Console(highlight=False, width=max(console.width, needed)).print(table)
+    for one in recorded:
+        print(f"{one['stack']}/{one['logical_id']}: {one['type']}: {RECORDED_TYPES[one['type']]}")
 
 
 @app.command()

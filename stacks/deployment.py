@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import aws_cdk as cdk
+from aws_cdk import Stack
 from constructs import Construct
 
 from stacks.artifacts import wheelhouse
@@ -15,10 +16,13 @@ from stacks.config.slots import slots_of
 from stacks.constructs.observability.log_encryption import LogEncryption
 from stacks.constructs.permissions_boundary import PermissionsBoundary, deployment_statements, network_statements
 from stacks.constructs.workflow.workflow_stack import Buckets, WorkflowStack
+from stacks.eks_stack import EksStack
 from stacks.errors import ConfigError, Problem
+from stacks.hyperpod_stack import HyperPodStack
 from stacks.loading import load
 from stacks.network_stack import NetworkStack
 from stacks.observability_stack import ObservabilityStack
+from stacks.pcs_stack import PcsStack
 from stacks.pipeline_stack import PipelineStack
 from stacks.storage_stack import StorageStack
 from stacks.training_stack import TrainingStack
@@ -34,10 +38,15 @@ def synthesise(app: cdk.App) -> None:
     """
     path = Path(str(app.node.get_context("config")))
     config = load(path)
-    if config.engine != "fleet":
+    if not config.stacks:
         problem = Problem("engine", config.engine, "has no stacks", f"submit the run with `trainstack up {path}`")
         raise ConfigError(str(path), [problem])
-    add_stacks(app, config, may_destroy=_is_set(app, "allow-destroy"), is_idle=_is_set(app, "idle-network"))
+    may_destroy, is_idle = _is_set(app, "allow-destroy"), _is_set(app, "idle-network")
+    if config.engine != "fleet":
+        add_cluster_stacks(app, config, may_destroy=may_destroy, is_idle=is_idle)
+        app.synth()
+        return
+    add_stacks(app, config, may_destroy=may_destroy, is_idle=is_idle)
     if config.delivery.pipeline is not None or config.delivery.github is not None:
         PipelineStack(
             app,
@@ -73,23 +82,7 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool,
         is_idle: Whether to omit the parts of the network that are billed and that only nodes need.
     """
     env = environment(config)
-
-    def name(stack: str) -> str:
-        return f"{config.name}-{stack}"
-
-    network = NetworkStack(
-        scope, "NetworkStack", config=config, is_idle=is_idle, env=env, stack_name=name("NetworkStack")
-    )
-    storage = StorageStack(
-        scope,
-        "StorageStack",
-        config=config,
-        network=network,
-        may_destroy=may_destroy,
-        env=env,
-        stack_name=name("StorageStack"),
-        termination_protection=not may_destroy and config.storage.deletion == "retain",
-    )
+    network, storage = _persistent_stacks(scope, config, may_destroy=may_destroy, is_idle=is_idle)
     slots = slots_of(config)
     trainings = [
         TrainingStack(
@@ -102,7 +95,7 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool,
             wheelhouse_directory=wheelhouse.DIRECTORY,
             owns_run_parameter=slot.owns_run_parameter,
             env=env,
-            stack_name=name(slot.stack),
+            stack_name=f"{config.name}-{slot.stack}",
         )
         for slot in slots
     ]
@@ -115,8 +108,53 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool,
         trainings=trainings,
         bundle_directory=BUNDLES,
         env=env,
-        stack_name=name("ObservabilityStack"),
+        stack_name=f"{config.name}-ObservabilityStack",
     )
+    _finish(scope, config, network, storage, *trainings, *workflows, observability)
+
+
+def add_cluster_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool, is_idle: bool = False) -> None:
+    """Add the three stacks of a managed cluster to an app. The arguments are those of `add_stacks`."""
+    network, storage = _persistent_stacks(scope, config, may_destroy=may_destroy, is_idle=is_idle)
+    id_ = config.stacks[-1]
+    stack = {"PcsStack": PcsStack, "HyperPodStack": HyperPodStack, "EksStack": EksStack}[id_]
+    cluster = stack(
+        scope,
+        id_,
+        config=config,
+        network=network,
+        storage=storage,
+        env=environment(config),
+        stack_name=f"{config.name}-{id_}",
+    )
+    _finish(scope, config, network, storage, cluster)
+
+
+def _persistent_stacks(
+    scope: Construct, config: DeploymentConfig, *, may_destroy: bool, is_idle: bool
+) -> tuple[NetworkStack, StorageStack]:
+    """Add the stacks with the network and the data."""
+    env = environment(config)
+    network = NetworkStack(
+        scope, "NetworkStack", config=config, is_idle=is_idle, env=env, stack_name=f"{config.name}-NetworkStack"
+    )
+    storage = StorageStack(
+        scope,
+        "StorageStack",
+        config=config,
+        network=network,
+        may_destroy=may_destroy,
+        env=env,
+        stack_name=f"{config.name}-StorageStack",
+        termination_protection=not may_destroy and config.storage.deletion == "retain",
+    )
+    return network, storage
+
+
+def _finish(
+    scope: Construct, config: DeploymentConfig, network: NetworkStack, storage: StorageStack, *others: Stack
+) -> None:
+    """Apply the permissions boundaries, the log encryption, the tags and the warnings. The first stack has nodes."""
     PermissionsBoundary(
         network,
         "PermissionsBoundary",
@@ -130,12 +168,13 @@ def add_stacks(scope: Construct, config: DeploymentConfig, *, may_destroy: bool,
         config=config,
         suffix="boundary",
         statements=deployment_statements(storage, config),
-    ).apply(storage, *trainings, *workflows, observability)
-    LogEncryption(storage.key).apply((storage, *trainings, *workflows, observability))
+    ).apply(storage, *others)
+    LogEncryption(storage.key).apply((storage, *others))
     for key, value in config.tags.items():
         cdk.Tags.of(scope).add(key, value)
     for warning in warnings(config):
-        cdk.Annotations.of(trainings[0]).add_warning_v2(f"trainstack:{warning.path}", str(warning))
+        cdk.Annotations.of(others[0]).add_warning_v2(f"trainstack:{warning.path}", str(warning))
+
 
 
 def _workflows(

@@ -10,6 +10,7 @@ from constructs import Construct
 
 from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.config.network import isolated_subnet
 from stacks.constructs.network.flow_logs import create_flow_logs
 from stacks.constructs.network.nat_gateway import create_nat_gateway
 from stacks.constructs.network.vpc_endpoints import create_endpoints
@@ -96,7 +97,7 @@ class NetworkStack(Stack):
 
     def _subnet(self, index: int, letter: str) -> ec2.CfnSubnet:
         """Create the isolated subnet for a zone."""
-        name = f"Isolated{letter.upper()}"
+        name = isolated_subnet(letter)
         subnet = ec2.CfnSubnet(
             self,
             name,

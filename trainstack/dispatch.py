@@ -50,6 +50,10 @@ def engine_of(target: str, region: str | None) -> Engine:
         from trainstack.slurm.engine import SlurmEngine  # imports the configuration
 
         return SlurmEngine(read_plan(file, config), file)
+    if config.engine in ("pcs", "hyperpod") or config.has_eks_stack:
+        from trainstack.clusters.opening import managed_engine
+
+        return managed_engine(config, file, region)
     if config.engine == "kubernetes":
         from trainstack.kubernetes.command import read_plan as read_kubernetes_plan
         from trainstack.kubernetes.engine import KubernetesEngine
@@ -71,7 +75,8 @@ def up(
 
     With engine: fleet, builds the wheels, reviews the change and deploys it. A change with a code above 10 requires
     confirmation on the terminal, or --approved with its code. With engine: slurm, submits jobs, and with engine:
-    kubernetes, applies manifests. Ctrl-C ends the command, not the run.
+    kubernetes, applies manifests. With engine: pcs or hyperpod, deploys the cluster, and submits jobs on its
+    login node, or applies manifests. Ctrl-C ends the command, not the run.
     """
     engine = engine_of(f"./{file}" if not file.is_absolute() else str(file), None)
     engine.submit(Submission(tuple(stacks or ()), approved, follows, as_json))

@@ -12,7 +12,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ACCEPTED_TYPES = {"AWS::CDK::Metadata": "describes the CDK app to AWS and does not create anything"}
+RECORDED_TYPES = {
+    **dict.fromkeys(
+        ("AWS::PCS::Cluster", "AWS::PCS::ComputeNodeGroup", "AWS::PCS::Queue"),
+        "a Slurm cluster of AWS Parallel Computing Service: recorded only, nothing runs",
+    ),
+    **dict.fromkeys(
+        ("AWS::EKS::AccessEntry", "AWS::EKS::Addon", "AWS::EKS::Cluster", "AWS::EKS::PodIdentityAssociation"),
+        "an EKS cluster: recorded only, nothing runs",
+    ),
+    "AWS::SageMaker::Cluster": "a SageMaker HyperPod cluster: recorded only, nothing runs",
+}
+"""Types whose resources exist only as records of their stacks, with the reason for each."""
+ACCEPTED_TYPES = {
+    "AWS::CDK::Metadata": "describes the CDK app to AWS and does not create anything",
+    **RECORDED_TYPES,
+}
 """Types that templates may contain even though no provider creates them, with the reason for each."""
 SNAPSHOT_TYPES = ("AWS::EC2::Volume",)
 """Types that support Snapshot as their DeletionPolicy or UpdateReplacePolicy."""
@@ -68,6 +83,13 @@ def has_attribute(type_name: str, attribute: str) -> bool:
     if not described or "patternProperties" in described:
         return True
     return attribute.split(".", 1)[0] in described.get("properties", {})
+
+
+def read_only_attributes(type_name: str) -> list[str]:
+    """Return the attributes of a type that the service assigns and that are text."""
+    properties = schema(type_name).get("properties", {})
+    names = [path[0] for path in paths(type_name, "readOnlyProperties") if len(path) == 1]
+    return [name for name in names if properties.get(name, {}).get("type") == "string"]
 
 
 def has_same_name(type_name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ The read-only operations are in `queries` and `drift`. All other API operations 
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -62,7 +63,9 @@ class CloudFormationService(Service):
         }
 
     def http(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Receive the responses from the functions behind custom resources."""
+        """Receive the responses from the functions behind custom resources, or list the recorded resources."""
+        if method == "GET" and path.strip("/") == "recorded":
+            return 200, json.dumps(self.stacks.recorded()).encode()
         kind, _, token = path.strip("/").partition("/")
         if method != "PUT" or kind != "response" or not token:
             return 404, b""

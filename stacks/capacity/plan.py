@@ -16,6 +16,8 @@ from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS, SPOT_ROLE
 from stacks.functions.run_controller.fleet_clients.auto_scaling_group import ON_DEMAND_SUFFIX
 from stacks.functions.run_controller.market.moving import may_move
 
+PCS_ROLE = LinkedRole("Pcs", "pcs.amazonaws.com", "AWSServiceRoleForPCS")
+"""Source (2026-11): https://docs.aws.amazon.com/pcs/latest/userguide/security-key-policy-for-encrypted-volumes.html"""
 RESERVED_MARKETS = ("reserved", "capacity_block", "interruptible_reservation")
 """Markets whose instances all run in the capacity reservation that `capacity.reservation` names."""
 
@@ -28,9 +30,9 @@ def known_types(config: DeploymentConfig) -> list[InstanceType]:
 
 def gpus(config: DeploymentConfig) -> int:
     """Return the GPUs per node: the number in the engine's section, or else the lowest among the listed types."""
-    if config.engine == "slurm" and config.slurm is not None and config.slurm.gres is not None:
+    if config.runs_slurm_jobs and config.slurm is not None and config.slurm.gres is not None:
         return int(config.slurm.gres.rpartition(":")[2])
-    if config.engine == "kubernetes" and config.kubernetes is not None and config.kubernetes.gpus is not None:
+    if config.runs_pods and config.kubernetes is not None and config.kubernetes.gpus is not None:
         return config.kubernetes.gpus
     return min((one.gpus for one in known_types(config)), default=0)
 
@@ -134,6 +136,10 @@ def is_spot(config: DeploymentConfig) -> bool:
 
 def linked_roles(config: DeploymentConfig) -> tuple[LinkedRole, ...]:
     """Return the service-linked roles that launch a deployment's nodes."""
+    if config.engine == "hyperpod" or config.has_eks_stack:
+        return ()
+    if config.engine == "pcs":
+        return (PCS_ROLE, SPOT_ROLE) if is_spot(config) else (PCS_ROLE,)
     back_end = BACK_ENDS[config.capacity.backend]
     needs_spot = back_end.needs_spot_role == "always" or (
         back_end.needs_spot_role == "for spot instances" and is_spot(config)

@@ -66,9 +66,10 @@ def _expired(config: DeploymentConfig) -> list[Problem]:
 def _nodes(config: DeploymentConfig) -> str:
     """Return a description of the nodes or pods on which the run trains."""
     types = ", ".join(config.capacity.instance_types)
-    if config.engine == "slurm":
-        return f"{config.capacity.nodes} nodes x {gpus(config)} GPUs, jobs on a Slurm cluster"
-    if config.engine == "kubernetes":
+    if config.runs_slurm_jobs:
+        cluster = "a Slurm cluster" if config.engine == "slurm" else "a Slurm cluster that the stacks create"
+        return f"{config.capacity.nodes} nodes x {gpus(config)} GPUs, jobs on {cluster}"
+    if config.runs_pods:
         return f"{config.capacity.nodes} pods x {gpus(config)} GPUs in a Kubernetes cluster"
     return f"{config.capacity.nodes} x ({types}), {config.capacity.market}"
 

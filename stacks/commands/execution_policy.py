@@ -44,7 +44,8 @@ def _run(options: argparse.Namespace) -> int:
         if config.engine == "fleet":
             fleets.append(config)
         else:
-            print(f"{path}: needs no permissions: engine {config.engine} has no stacks", file=sys.stderr)
+            rule = "covers only fleets" if config.stacks else "needs no permissions: it has no stacks"
+            print(f"{path}: engine {config.engine}: {rule}", file=sys.stderr)
     if not fleets:
         return 2
     deployments = Deployments.of(fleets, qualifier=project_qualifier())

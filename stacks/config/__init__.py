@@ -6,6 +6,7 @@ the rules that involve several sections.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -13,25 +14,48 @@ from pydantic import Field
 from bootstrap.documents.desired_state import desired_parameter
 from stacks.config.capacity import CapacityConfig
 from stacks.config.delivery import DeliveryConfig
+from stacks.config.eks import EksConfig
+from stacks.config.hyperpod import HyperPodConfig
 from stacks.config.image import ImageConfig
 from stacks.config.kubernetes import KubernetesConfig
 from stacks.config.limits import LimitsConfig
 from stacks.config.network import NetworkConfig
 from stacks.config.node import AMI_ID, NodeConfig
 from stacks.config.observability import BudgetConfig, ObservabilityConfig
+from stacks.config.pcs import PcsConfig
 from stacks.config.pipeline import PipelineConfig
 from stacks.config.run import RunConfig
 from stacks.config.setting import Edit, Section, section, setting
 from stacks.config.slurm import SlurmConfig
 from stacks.config.storage import StorageConfig
 
-__all__ = ["AMI_ID", "STACKS", "TRAINING_STACK", "DeploymentConfig", "Edit", "stack_of"]
+__all__ = [
+    "AMI_ID",
+    "EKS_STACKS",
+    "STACKS",
+    "STACKS_OF",
+    "TRAINING_STACK",
+    "DeploymentConfig",
+    "Edit",
+    "Engine",
+    "stack_of",
+]
 
 TRAINING_STACK = "TrainingStack"
 STACKS = ("NetworkStack", "StorageStack", TRAINING_STACK, "ObservabilityStack")
-"""The stacks of a deployment with one slot, in creation order."""
+"""The stacks of a fleet with one slot, in creation order."""
 WORKFLOW_STACK = "WorkflowStack"
 """The stack of a pipeline."""
+Engine = Literal["fleet", "slurm", "kubernetes", "pcs", "hyperpod"]
+STACKS_OF: Mapping[Engine, tuple[str, ...]] = {
+    "fleet": STACKS,
+    "slurm": (),
+    "kubernetes": (),
+    "pcs": ("NetworkStack", "StorageStack", "PcsStack"),
+    "hyperpod": ("NetworkStack", "StorageStack", "HyperPodStack"),
+}
+"""The stacks of each engine, in creation order. With an eks section, `engine: kubernetes` has EKS_STACKS."""
+EKS_STACKS = ("NetworkStack", "StorageStack", "EksStack")
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 
 
@@ -58,20 +82,38 @@ class DeploymentConfig(Section):
     tags: dict[str, str] = setting(
         "Tags to set on every resource, for cost reports.", edit="replaces nodes", default={}
     )
-    engine: Literal["fleet", "slurm", "kubernetes"] = setting(
-        "System that runs the training. `fleet`: instances in your AWS account, managed by the stacks. `slurm`: jobs "
-        "on a Slurm cluster, described by the `slurm` section; docs/slurm.md lists the keys that then have no effect. "
-        "`kubernetes`: pods in a Kubernetes cluster, described by the `kubernetes` section (docs/kubernetes.md).",
+    engine: Engine = setting(
+        "System that runs the training. `fleet`: instances in your AWS account, managed by the stacks. `slurm`: jobs on a "
+        "Slurm cluster, described by the `slurm` section; docs/slurm.md lists the keys that then have no effect. "
+        "`kubernetes`: pods in a Kubernetes cluster, described by the `kubernetes` section (docs/kubernetes.md). "
+        "`pcs`: jobs on a Slurm cluster of AWS Parallel Computing Service, which the stacks create and the `pcs` and "
+        "`slurm` sections describe. `hyperpod`: jobs or pods on a SageMaker HyperPod cluster, which the stacks create "
+        "and the `hyperpod` and `slurm` or `kubernetes` sections describe (docs/managed-clusters.md).",
         edit="creates a second deployment",
         default="fleet",
     )
     slurm: SlurmConfig | None = section(
-        "The jobs on a Slurm cluster; requires `engine: slurm`, and has no effect on a fleet.",
+        "The jobs on a Slurm cluster; required by `engine: slurm`, `pcs`, and `hyperpod` with Slurm, and has no effect "
+        "on a fleet.",
         edit="applies to new jobs",
     )
     kubernetes: KubernetesConfig | None = section(
-        "The pods in a Kubernetes cluster; requires `engine: kubernetes`, and has no effect with other engines.",
+        "The pods in a Kubernetes cluster; required by `engine: kubernetes` and by `hyperpod` with EKS, and has no "
+        "effect with other engines.",
         edit="applies to new pods",
+    )
+    pcs: PcsConfig | None = section(
+        "The cluster of AWS Parallel Computing Service; required by `engine: pcs`, and has no effect with other "
+        "engines.",
+        edit="creates a second deployment",
+    )
+    hyperpod: HyperPodConfig | None = section(
+        "The SageMaker HyperPod cluster; required by `engine: hyperpod`, and has no effect with other engines.",
+        edit="creates a second deployment",
+    )
+    eks: EksConfig | None = section(
+        "An EKS cluster that the stacks create for `engine: kubernetes`; `null`: the cluster already exists.",
+        edit="creates a second deployment",
     )
     image: ImageConfig | None = section(
         "The container image that `trainstack image build` builds for Slurm and Kubernetes (docs/container-images.md). "
@@ -111,7 +153,9 @@ class DeploymentConfig(Section):
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """Construct ids of the stacks, in creation order. Each slot has a TrainingStack."""
+        """Construct ids of the stacks, in creation order. Each slot of a fleet has a TrainingStack."""
+        if self.engine != "fleet":
+            return EKS_STACKS if self.has_eks_stack else STACKS_OF[self.engine]
         before, after = STACKS[: STACKS.index(TRAINING_STACK)], STACKS[STACKS.index(TRAINING_STACK) + 1 :]
         workflow = () if self.pipeline is None else (WORKFLOW_STACK,)
         return (*before, *(stack_of(suffix) for suffix in self.slot_suffixes), *workflow, *after)
@@ -120,6 +164,22 @@ class DeploymentConfig(Section):
     def stack_names(self) -> tuple[str, ...]:
         """Names of the stacks in CloudFormation."""
         return tuple(f"{self.name}-{stack}" for stack in self.stacks)
+
+    @property
+    def has_eks_stack(self) -> bool:
+        """Whether the stacks create the EKS cluster of the pods."""
+        return self.engine == "kubernetes" and self.eks is not None
+
+    @property
+    def runs_slurm_jobs(self) -> bool:
+        """Whether the run consists of Slurm jobs, which the `slurm` section describes."""
+        return self.engine in ("slurm", "pcs") or (self.engine == "hyperpod" and not self.runs_pods)
+
+    @property
+    def runs_pods(self) -> bool:
+        """Whether the run consists of pods, which the `kubernetes` section describes."""
+        on_eks = self.engine == "hyperpod" and self.hyperpod is not None and self.hyperpod.orchestrator == "eks"
+        return self.engine == "kubernetes" or on_eks
 
     @property
     def run_parameter(self) -> str:

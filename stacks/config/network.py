@@ -10,9 +10,17 @@ from pydantic import Field, field_validator
 from stacks.config.setting import Section, ZoneLetter, setting
 from stacks.config.setting import section as optional_section
 
-Endpoint = Literal["s3", "dynamodb", "ssm", "ssmmessages", "logs", "autoscaling", "ec2"]
+Endpoint = Literal[
+    "s3", "dynamodb", "ssm", "ssmmessages", "logs", "autoscaling", "ec2", "pcs", "ecr.api", "ecr.dkr", "eks",
+    "eks-auth", "sts",
+]  # fmt: skip
 GATEWAYS: tuple[Endpoint, ...] = ("s3", "dynamodb")
 """Services whose endpoints are entries in route tables. All others have network interfaces in the subnets."""
+
+
+def isolated_subnet(zone: str) -> str:
+    """Return the logical id of the nodes' subnet in the zone with the given letter."""
+    return f"Isolated{zone.upper()}"
 
 
 class ExistingSubnet(Section):

@@ -37,7 +37,8 @@ The column `edit` shows what the next `cdk deploy` does after you edit the key:
 value |
 | touches data | changes storage or encryption keys; review the diff carefully |
 | changes the delivery | changes the pipeline or the workflows' roles; does not affect training |
-| applies to new jobs | `engine: slurm` only: applies to jobs that the next `trainstack up` submits |
+| applies to new jobs | `engine: slurm` and `pcs` only: applies to jobs that the next `trainstack up` submits |
+| replaces the cluster | AWS replaces the cluster; the jobs end, and the next `trainstack up` continues the run |
 | applies to new pods | `engine: kubernetes` only: the next `trainstack up` replaces the pods, which save first |
 | repeats steps | the next execution of the pipeline repeats the steps whose inputs change, and those after them |
 | requires a new image | takes effect in new jobs and pods after `trainstack image lock` and `trainstack image build` |

@@ -21,6 +21,7 @@ Edit = Literal[
     "applies to new pods",
     "requires a new image",
     "repeats steps",
+    "replaces the cluster",
 ]
 ZoneLetter = Annotated[str, Field(pattern=r"^[a-z]$")]
 MountPoint = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]{1,100}$")]

@@ -59,6 +59,21 @@ ESCALATION = (
 )
 
 
+VPC_ACTIONS = (
+    *("ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface"),
+    *("ec2:DeleteNetworkInterfacePermission", "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces"),
+    *("ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "ec2:DescribeVpcs", "ec2:DetachNetworkInterface"),
+)
+"""Calls with which HyperPod attaches the instances, which run in its own account, to the VPC. Source (2026-11):
+https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-prerequisites-iam.html"""
+EKS_ACTIONS = (
+    *("ec2:AssignPrivateIpAddresses", "ec2:ModifyNetworkInterfaceAttribute", "ec2:UnassignPrivateIpAddresses"),
+    *("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetAuthorizationToken"),
+    *("ecr:GetDownloadUrlForLayer", "eks-auth:AssumeRoleForPodIdentity"),
+)
+"""Calls for the addresses of pods, their images and their roles. Source: the same page."""
+HYPERPOD = "/aws/sagemaker/Clusters"
+"""Prefix of the log groups of HyperPod's clusters, and namespace of their metrics."""
 WRITE_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams")
 
 
@@ -147,30 +162,15 @@ def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.Po
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
     """
     name = config.name
+    if config.engine != "fleet":
+        return cluster_statements(stack, config)
     slots = [f"{name}-*"] if len(config.slot_suffixes) > 1 else []
-    here: dict[str, object] = {"StringEquals": {"aws:ResourceAccount": stack.account}}
     own_roles = [f"arn:{stack.partition}:iam::{stack.account}:role/{name}-*"]
 
     def arn(service: str, resource: str) -> str:
         return f"arn:{stack.partition}:{service}:{stack.region}:{stack.account}:{resource}"
 
     allowed: list[tuple[str, list[str], list[str], dict[str, object] | None]] = [
-        (
-            "Buckets",
-            ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListBucket"],
-            # CloudFormation chooses bucket names. The condition limits the grant to buckets in this account.
-            [f"arn:{stack.partition}:s3:::*"],
-            here,
-        ),
-        (
-            "Keys",
-            [
-                *("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey*"),
-                *("kms:ReEncryptFrom", "kms:ReEncryptTo"),
-            ],
-            [arn("kms", "key/*")],
-            None,
-        ),
         (
             "Documents",
             ["ssm:GetParameters"],
@@ -245,9 +245,54 @@ def deployment_statements(stack: Stack, config: DeploymentConfig) -> list[iam.Po
             {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
         ),
     ]
-    return [
+    others = [
         iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
         for sid, actions, resources, conditions in allowed
+    ]
+    return [*_data_statements(stack), *others]
+
+
+def _data_statements(stack: Stack) -> list[iam.PolicyStatement]:
+    """Return the statements about objects and keys."""
+    return [
+        iam.PolicyStatement(
+            sid="Buckets",
+            actions=["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListBucket"],
+            # CloudFormation chooses bucket names. The condition limits the grant to buckets in this account.
+            resources=[f"arn:{stack.partition}:s3:::*"],
+            conditions={"StringEquals": {"aws:ResourceAccount": stack.account}},
+        ),
+        iam.PolicyStatement(
+            sid="Keys",
+            actions=[
+                *("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey*"),
+                *("kms:ReEncryptFrom", "kms:ReEncryptTo"),
+            ],
+            resources=[f"arn:{stack.partition}:kms:{stack.region}:{stack.account}:key/*"],
+        ),
+    ]
+
+
+def cluster_statements(stack: Stack, config: DeploymentConfig) -> list[iam.PolicyStatement]:
+    """Return the statements that limit the roles of a managed cluster's nodes."""
+    here = f"{stack.region}:{stack.account}"
+    messages = [action for action in WITHOUT_RESOURCE_LEVEL if action.startswith(("ssm:", "ssmmessages:"))]
+    found = [*_data_statements(stack), iam.PolicyStatement(sid="Shells", actions=messages, resources=["*"])]
+    if config.has_eks_stack:
+        pulls = [action for action in EKS_ACTIONS if action.startswith("ecr:")]
+        actions = [*pulls, "ecr:BatchImportUpstreamImage", "eks-auth:AssumeRoleForPodIdentity"]
+        return [*found, iam.PolicyStatement(sid="Nodes", actions=actions, resources=["*"])]
+    if config.engine == "pcs":
+        actions = ["pcs:RegisterComputeNodeGroupInstance"]
+        return [*found, iam.PolicyStatement(sid="Nodes", actions=actions, resources=["*"])]
+    interfaces = [*VPC_ACTIONS, *EKS_ACTIONS, "cloudwatch:PutMetricData"]
+    logs = f"arn:{stack.partition}:logs:{here}:log-group:{HYPERPOD}/*"
+    tagged = f"arn:{stack.partition}:ec2:{here}:network-interface/*"
+    return [
+        *found,
+        iam.PolicyStatement(sid="Nodes", actions=interfaces, resources=["*"]),
+        iam.PolicyStatement(sid="Interfaces", actions=["ec2:CreateTags"], resources=[tagged]),
+        iam.PolicyStatement(sid="Logs", actions=["logs:CreateLogGroup", *WRITE_LOGS], resources=[logs]),
     ]
 
 

@@ -42,8 +42,7 @@ def destroy(config: DeploymentConfig, file: Path, *, is_confirmed: bool) -> None
         client = deploy_session(config).client("cloudformation")
         has_file_system = _has_file_system(client, f"{config.name}-StorageStack")
         network = [] if has_file_system else [f"{config.name}-NetworkStack"]
-        first = [f"{config.name}-ObservabilityStack", f"{config.name}-{WORKFLOW_STACK}"]
-        names = [*first, *training_stacks(client, config.name), *network]
+        names = [*_stacks_on_network(client, config), *network]
         present = [name for name in names if describe(client, name) is not None]  # each uses exports of later ones
         if present and not is_confirmed:
             _confirm(present)
@@ -56,6 +55,14 @@ def destroy(config: DeploymentConfig, file: Path, *, is_confirmed: bool) -> None
         print_remaining(lookup_session(config), config.name)
     except (BotoCoreError, ClientError) as error:
         raise DeployError(f"{config.name}: {error}") from error
+
+
+def _stacks_on_network(client: Any, config: DeploymentConfig) -> list[str]:
+    """Return the names of the stacks that use the network, in deletion order."""
+    if config.engine == "fleet":
+        first = [f"{config.name}-ObservabilityStack", f"{config.name}-{WORKFLOW_STACK}"]
+        return [*first, *training_stacks(client, config.name)]
+    return [f"{config.name}-{stack}" for stack in config.stacks if stack not in ("NetworkStack", "StorageStack")]
 
 
 def training_stacks(client: Any, deployment: str) -> list[str]:

@@ -5,6 +5,7 @@ The same file, code, catalogue and lock files (`ami.lock.json`, `wheelhouse.lock
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,9 @@ def resolve(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig, lis
     A key stays unset if it depends on an invalid key.
     """
     problems: list[Problem] = []
-    steps = (_instance_types,) if config.__dict__.get("engine", "fleet") != "fleet" else _STEPS
+    engine = config.__dict__.get("engine", "fleet")
+    has_eks = engine == "kubernetes" and config.__dict__.get("eks") is not None
+    steps = _STEPS_OF.get("eks" if has_eks else engine, (_instance_types,))
     for step in steps:
         with suppress(UndecodedKey):
             config, found = step(config, path)
@@ -106,5 +109,11 @@ def _trackers(config: DeploymentConfig, path: Path) -> tuple[DeploymentConfig, l
     return config, tracker_problems(config)
 
 
-_STEPS = (_zones, _instance_types, _image, _trackers, _wheelhouse)
-"""The steps for a fleet. Other engines do not launch instances."""
+_Step = Callable[[DeploymentConfig, Path], tuple[DeploymentConfig, list[Problem]]]
+_STEPS_OF: Mapping[str, Sequence[_Step]] = {
+    "fleet": (_zones, _instance_types, _image, _trackers, _wheelhouse),
+    "pcs": (_zones, _instance_types),
+    "hyperpod": (_zones, _instance_types),
+    "eks": (_zones, _instance_types),
+}
+"""The steps of each engine with stacks. The other engines do not launch instances."""

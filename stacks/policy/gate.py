@@ -22,6 +22,8 @@ from stacks.policy.verdicts import Verdict
 def run_gate(configs: Sequence[Path], build: Path, checkov_program: Path, reference_environment: Path) -> bool:
     """Check the templates for the given deployment files. Return True if there are no findings.
 
+    Files without stacks are skipped. The execution policy covers fleets.
+
     Raises:
         ConfigError: A deployment file is invalid.
         CheckovError: checkov is not installed, or did not return a report.
@@ -33,17 +35,25 @@ def run_gate(configs: Sequence[Path], build: Path, checkov_program: Path, refere
     counts, explained = nag.rule_counts(), explained_rules()
     verdicts: list[Verdict] = []
     templates: dict[str, Path] = {}
+    fleets = []
     for config in configs:
+        read_config = read(config)
+        if not read_config.stacks:
+            print(f"{config}: engine {read_config.engine} has no stacks")
+            continue
+        if read_config.engine == "fleet":
+            fleets.append(read_config)
         print(f"{config}: synthesis, cfn-lint, cdk-nag, authorization", flush=True)
         checked = synthesise_for_check(config, build / config.stem)
         templates |= {f"{config.stem}/{stack}": path for stack, path in checked.templates.items()}
-        verdicts += cfn_lint(checked, read(config).region)
+        verdicts += cfn_lint(checked, read_config.region)
         verdicts += nag.solutions(checked, counts[nag.SOLUTIONS])
         verdicts += nag.nist(checked, counts[nag.NIST], explained)
         verdicts += check_roles(checked, reference)
-    deployments = Deployments.of((read(config) for config in configs), qualifier=project_qualifier())
-    execution = {f"document {number}": one for number, one in enumerate(documents(needed(), deployments), start=1)}
-    verdicts.append(check_documents("execution role", execution, reference))
+    if fleets:
+        deployments = Deployments.of(fleets, qualifier=project_qualifier())
+        execution = {f"document {number}": one for number, one in enumerate(documents(needed(), deployments), start=1)}
+        verdicts.append(check_documents("execution role", execution, reference))
     print(f"checkov: {len(templates)} templates", flush=True)
     verdicts += checkov(checkov_program, build, templates)
     return _report(verdicts, explained)

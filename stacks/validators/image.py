@@ -40,18 +40,18 @@ def uses_image(config: DeploymentConfig) -> bool:
     """Return whether the jobs or pods run the image of the image section."""
     if config.image is None:
         return False
-    if config.engine == "kubernetes":
+    if config.runs_pods:
         return config.kubernetes is not None and config.kubernetes.image is None
-    container = config.slurm.container if config.engine == "slurm" and config.slurm is not None else None
+    container = config.slurm.container if config.runs_slurm_jobs and config.slurm is not None else None
     return container is not None and container.image is None
 
 
 def source(config: DeploymentConfig) -> Iterator[Problem]:
     """Containers have exactly one image."""
     path, needed, named = "kubernetes.image", False, False
-    if config.engine == "kubernetes" and config.kubernetes is not None:
+    if config.runs_pods and config.kubernetes is not None:
         needed, named = True, config.kubernetes.image is not None
-    elif config.engine == "slurm" and config.slurm is not None and config.slurm.container is not None:
+    elif config.runs_slurm_jobs and config.slurm is not None and config.slurm.container is not None:
         path, needed, named = "slurm.container.image", True, config.slurm.container.image is not None
     if needed and not named and config.image is None:
         yield Problem(path, None, "is missing, and there is no image section", "name an image, or add image.base")

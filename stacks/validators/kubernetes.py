@@ -12,7 +12,7 @@ from stacks.config import DeploymentConfig
 from stacks.config.kubernetes import KubernetesConfig
 from stacks.errors import Problem
 from stacks.validators.image import uses_image
-from stacks.validators.unused import unused_keys
+from stacks.validators.unused import USED_BY_STACKS, unused_keys
 
 USED = (
     *("name", "engine", "kubernetes", "image", "training", "region", "limits.run_hours"),
@@ -40,7 +40,7 @@ SectionRule = Callable[[DeploymentConfig, KubernetesConfig], Iterator[Problem]]
 
 def section_of_fleet(config: DeploymentConfig) -> Iterator[Problem]:
     """Other engines do not use the section."""
-    if config.kubernetes is not None and config.engine != "kubernetes":
+    if config.kubernetes is not None and not config.runs_pods:
         remedy = "set engine: kubernetes, or remove the section"
         yield Problem("kubernetes", "set", f"has no effect with engine: {config.engine}", remedy, "warning")
 
@@ -50,7 +50,7 @@ def _when_used(rule: SectionRule) -> Callable[[DeploymentConfig], Iterator[Probl
 
     @functools.wraps(rule)
     def checked(config: DeploymentConfig) -> Iterator[Problem]:
-        if config.engine == "kubernetes" and config.kubernetes is not None:
+        if config.runs_pods and config.kubernetes is not None:
             yield from rule(config, config.kubernetes)
 
     return checked
@@ -58,8 +58,8 @@ def _when_used(rule: SectionRule) -> Callable[[DeploymentConfig], Iterator[Probl
 
 def has_section(config: DeploymentConfig) -> Iterator[Problem]:
     """The engine needs its section."""
-    if config.engine == "kubernetes" and config.kubernetes is None:
-        rule = "is missing, but engine is kubernetes"
+    if config.runs_pods and config.kubernetes is None:
+        rule = f"is missing, but engine is {config.engine}"
         yield Problem("kubernetes", None, rule, "set kubernetes.bucket and an image, or engine: fleet")
 
 
@@ -168,6 +168,11 @@ def gang(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Proble
 def market(config: DeploymentConfig, section: KubernetesConfig) -> Iterator[Problem]:
     """The provisioner supports the market."""
     capacity = config.capacity
+    if config.engine == "hyperpod":
+        if section.provisioner != "none":
+            rule = "does not launch nodes: HyperPod's instance group has a fixed number of them"
+            yield Problem("kubernetes.provisioner", section.provisioner, rule, "remove it")
+        return
     if section.provisioner == "none":
         if "market" in capacity.model_fields_set:
             rule = "has no effect, because kubernetes.provisioner is none"
@@ -242,10 +247,11 @@ def dependencies(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Prob
 
 def keys_without_effect(config: DeploymentConfig) -> Iterator[Problem]:
     """Keys that the engine does not use are reported."""
-    if config.engine != "kubernetes":
+    if not config.runs_pods:
         return
-    for path in unused_keys(config, USED):
-        rule = "has no effect with engine: kubernetes"
+    has_stacks = config.engine == "hyperpod" or config.has_eks_stack
+    for path in unused_keys(config, (*USED, *USED_BY_STACKS, "hyperpod", "eks") if has_stacks else USED):
+        rule = f"has no effect with engine: {config.engine}"
         yield Problem(path, "set", rule, "remove it, unless the file also describes a fleet", "warning")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from stacks.capacity.catalogue import catalogue
 from stacks.capacity.plan import gpus, processes_per_node
@@ -11,14 +11,23 @@ from stacks.config.slurm import SlurmConfig
 from stacks.config.sweep import SweepError, members
 from stacks.errors import Problem
 from stacks.validators.image import uses_image
-from stacks.validators.unused import unused_keys
+from stacks.validators.unused import USED_BY_STACKS, unused_keys
 
 USED = (
     *("name", "engine", "slurm", "image", "training", "region"),
-    *("capacity.nodes", "capacity.min_nodes", "capacity.instance_types", "capacity.auto"),
+    *("capacity.nodes", "capacity.min_nodes", "capacity.instance_types", "capacity.auto", "capacity.market"),
     *("node.python.interpreter", "node.fabric"),
 )
-"""Keys that have an effect with `engine: slurm`, including all keys below them."""
+"""Keys that have an effect on Slurm jobs, including all keys below them."""
+USED_BY: Mapping[str, tuple[str, ...]] = {
+    "slurm": USED,
+    "pcs": (
+        *(*USED, *USED_BY_STACKS, "pcs", "capacity.placement", "capacity.partitions", "capacity.allocation_strategy"),
+        *("node.ami", "node.root_device", "node.root_volume"),
+    ),
+    "hyperpod": (*USED, *USED_BY_STACKS, "hyperpod"),
+}
+"""Keys that have an effect with each engine that runs Slurm jobs."""
 USUAL_ARRAY_LIMIT = 1000
 """Highest index of a job array in Slurm's default configuration. Source (2026-11):
 https://slurm.schedmd.com/slurm.conf.html, MaxArraySize"""
@@ -35,13 +44,15 @@ FLEET_RULES = (engine_of_section,)
 
 
 def _section(config: DeploymentConfig) -> SlurmConfig | None:
-    return config.slurm if config.engine == "slurm" else None
+    return config.slurm if config.runs_slurm_jobs else None
 
 
 def has_section(config: DeploymentConfig) -> Iterator[Problem]:
-    """The Slurm engine needs its section."""
-    if config.engine == "slurm" and config.slurm is None:
-        yield Problem("slurm", None, "is missing, but engine is slurm", "set slurm.directory, or engine: fleet")
+    """Slurm jobs need their section."""
+    if config.runs_slurm_jobs and config.slurm is None:
+        yield Problem(
+            "slurm", None, f"is missing, but engine is {config.engine}", "set slurm.directory, or engine: fleet"
+        )
 
 
 def types_are_known(config: DeploymentConfig) -> Iterator[Problem]:
@@ -110,7 +121,7 @@ def sweep(config: DeploymentConfig) -> Iterator[Problem]:
 
 def data_on_nodes(config: DeploymentConfig) -> Iterator[Problem]:
     """The dataset is a complete folder, because a job does not prepare or stream it."""
-    if config.engine != "slurm":
+    if not config.runs_slurm_jobs:
         return
     if config.training.prepare is not None:
         rule = "is supported only by the nodes of a fleet"
@@ -118,7 +129,7 @@ def data_on_nodes(config: DeploymentConfig) -> Iterator[Problem]:
         yield Problem("training.prepare", "set", rule, remedy)
     listed = config.training.dependencies
     if isinstance(listed, list) and listed and not uses_image(config):
-        rule = "are not installed with engine: slurm"
+        rule = f"are not installed with engine: {config.engine}"
         remedy = "install them in the environment of node.python.interpreter or in the container"
         yield Problem("training.dependencies", ", ".join(listed), rule, remedy, "warning")
     stream = config.training.config.data.stream_cache_gib
@@ -129,7 +140,7 @@ def data_on_nodes(config: DeploymentConfig) -> Iterator[Problem]:
 
 def limits(config: DeploymentConfig) -> Iterator[Problem]:
     """Cost limits are not silently ignored: only the run controller of a fleet enforces them."""
-    if config.engine != "slurm":
+    if not config.runs_slurm_jobs:
         return
     remedy = "limit the account or the QOS in Slurm (GrpTRESMins), and remove this key"
     for path, value in (
@@ -139,7 +150,7 @@ def limits(config: DeploymentConfig) -> Iterator[Problem]:
         ("budget.monthly_usd", config.budget.monthly_usd),
     ):
         if value is not None:
-            yield Problem(path, value, "is not enforced with engine: slurm", remedy)
+            yield Problem(path, value, f"is not enforced with engine: {config.engine}", remedy)
 
 
 def gpus_known(config: DeploymentConfig) -> Iterator[Problem]:
@@ -151,11 +162,9 @@ def gpus_known(config: DeploymentConfig) -> Iterator[Problem]:
 
 
 def keys_without_effect(config: DeploymentConfig) -> Iterator[Problem]:
-    """Keys that the Slurm engine does not use are reported."""
-    if config.engine != "slurm":
-        return
-    for path in unused_keys(config, USED):
-        rule = "has no effect with engine: slurm"
+    """Keys that the engine does not use are reported."""
+    for path in unused_keys(config, USED_BY.get(config.engine, ())) if config.runs_slurm_jobs else ():
+        rule = f"has no effect with engine: {config.engine}"
         yield Problem(path, "set", rule, "remove it, unless the file also describes a fleet", "warning")
 
 

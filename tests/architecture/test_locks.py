@@ -12,7 +12,7 @@ from .import_graph import ROOT
 INSTALLED = (
     "requirements.lock", "requirements-cpu.lock", "requirements-cuda.lock", "policy/requirements-checkov.lock",
     "policy/requirements-image.lock", "policy/requirements-kubernetes.lock", "policy/requirements-parity.lock",
-    "policy/requirements-trackers.lock",
+    "policy/requirements-trackers.lock", "policy/requirements-parallelcluster.lock",
     "policy/requirements-lock.txt", "policy/requirements-proselint.txt", "policy/requirements-reference.txt",
 )  # fmt: skip
 LOCKED = tuple(name for name in INSTALLED if name.endswith(".lock") and name != "requirements-cpu.lock")

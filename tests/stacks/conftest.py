@@ -16,6 +16,7 @@ from stacks.deployment import synthesise
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
+CLUSTERS = tuple(sorted(f"clusters/{path.stem}" for path in (ROOT / "config" / "clusters").glob("*.yaml")))
 CONFIGS = tuple(sorted(path.stem for path in (ROOT / "config").glob("*.yaml")))
 
 

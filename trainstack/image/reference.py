@@ -24,7 +24,7 @@ def with_image(config: DeploymentConfig, file: Path) -> DeploymentConfig:
     from trainstack.image.recipe import recipe_of  # reads all code
 
     name = recipe_of(config, file).reference("environment")
-    if config.kubernetes is not None and config.engine == "kubernetes":
+    if config.kubernetes is not None and config.runs_pods:
         return config.model_copy(update={"kubernetes": config.kubernetes.model_copy(update={"image": name})})
     assert config.slurm is not None and config.slurm.container is not None, "stacks.validators.image.uses_image"
     container = config.slurm.container

@@ -53,4 +53,4 @@ def read_plan(file: Path, config: DeploymentConfig | None = None) -> Plan:
     from trainstack.image.reference import with_image
     from trainstack.kubernetes.plan import plan_of
 
-    return plan_for(file, "kubernetes", lambda valid: plan_of(with_image(valid, file)), config)
+    return plan_for(file, ("kubernetes", "hyperpod"), lambda valid: plan_of(with_image(valid, file)), config)

@@ -16,6 +16,7 @@ import yaml
 from bootstrap.kubernetes import exit_codes
 from bootstrap.kubernetes.pod import NODE_FILE, RUN_FILE
 from stacks.config.kubernetes import Flavour
+from trainstack.kubernetes.node_pool import node_manifests
 from trainstack.kubernetes.plan import Plan
 from trainstack.kubernetes.pod_template import CONTAINER, labels, pod_template
 
@@ -41,7 +42,7 @@ def manifests(plan: Plan, flavour: Flavour, queue: str | None) -> list[Manifest]
     job = {"job": _job, "jobset": _jobset, "trainjob": _trainjob}[flavour](plan, queue)
     digest = hashlib.sha256(json.dumps([job, *found[1:]], sort_keys=True).encode()).hexdigest()
     job["metadata"].setdefault("annotations", {})[DIGEST] = digest
-    return [*found, job]
+    return [*node_manifests(plan), *found, job]
 
 
 class _Dumper(yaml.SafeDumper):

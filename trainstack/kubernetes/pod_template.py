@@ -90,7 +90,7 @@ def _container(plan: Plan) -> dict[str, Any]:
         "TRAINSTACK_ROOT": ROOT,
         pod.GRACE: str(grace_seconds(plan.config)),
         pod.INSTANCE_TYPE: types[0] if len(types) == 1 else "",
-        pod.MARKET: "spot" if plan.config.capacity.market == "spot" and section.provisioner != "none" else "on-demand",
+        pod.MARKET: _market(plan),
         "AWS_REGION": plan.config.region,
         "AWS_DEFAULT_REGION": plan.config.region,
         **section.environment,
@@ -110,6 +110,12 @@ def _container(plan: Plan) -> dict[str, Any]:
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 mount point of POSIX shared memory
         ],
     }
+
+
+def _market(plan: Plan) -> str:
+    """Return the market of the node, as the instance metadata service names it."""
+    is_known = plan.section.provisioner != "none" or plan.config.engine == "hyperpod"
+    return "spot" if plan.config.capacity.market == "spot" and is_known else "on-demand"
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
@@ -146,7 +152,10 @@ def _node_selector(plan: Plan) -> dict[str, str]:
 
 def _affinity(plan: Plan, queue: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if types := list(plan.config.capacity.instance_types):
+    # HyperPod's nodes have SageMaker's names of the types. Source (2026-11):
+    # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
+    prefix = "ml." if plan.config.engine == "hyperpod" else ""
+    if types := [f"{prefix}{name}" for name in plan.config.capacity.instance_types]:
         expression = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": types}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
         found["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,18 +79,9 @@ def deploy(file: Path, stacks: Sequence[str], approved: int, *, follows: bool, a
         follows: Whether to report progress until the run ends.
         as_json: Whether to print the status as JSON.
     """
-    from stacks.delivery.review import MEANINGS
-
     config = load(file, warn=False)
     _run("bundle", "building wheels", str(file), *(["--locked"] if _is_locked(file) else []))
-    code = programs.run(programs.python("stacks", "diff", str(file)), "reviewing the change")
-    if code not in MEANINGS:
-        raise CommandError(INVALID if code == INVALID else FAILED, f"{file}: the review failed (code {code})")
-    if code:
-        approve(file, code, approved, "Deploy?", "nothing was deployed")
-        _run("deploy", "deploying", str(file), *stacks, "--yes")
-    else:
-        print(f"{file}: nothing to deploy", file=sys.stderr)
+    deploy_stacks(file, tuple(stacks), approved)
     if config.pipeline is not None:  # the deploy has started no run
         print(f"{config.name}: deployed; start its steps with `trainstack pipeline run {config.name}`")
         return
@@ -102,6 +93,36 @@ def deploy(file: Path, stacks: Sequence[str], approved: int, *, follows: bool, a
     _report(status, as_json=as_json)
 
 
+def deploy_stacks(
+    file: Path, stacks: tuple[str, ...], approved: int, *, persistent: Callable[[], None] | None = None
+) -> None:
+    """Review a file's change, and deploy it.
+
+    Args:
+        file: A valid deployment file with stacks.
+        stacks: Stacks to deploy; empty: all.
+        approved: Approved exit code of the review.
+        persistent: Called before the deploy of the last stack, when the network and the storage exist.
+
+    Raises:
+        CommandError: The review or the deploy failed, or the change is not approved.
+    """
+    from stacks.delivery.review import MEANINGS
+
+    code = programs.run(programs.python("stacks", "diff", str(file)), "reviewing the change")
+    if code not in MEANINGS:
+        raise CommandError(INVALID if code == INVALID else FAILED, f"{file}: the review failed (code {code})")
+    if code:
+        approve(file, code, approved, "Deploy?", "nothing was deployed")
+        if persistent is not None:
+            if not stacks:
+                _run("deploy", "deploying", str(file), "NetworkStack", "StorageStack", "--yes")
+            persistent()
+        _run("deploy", "deploying", str(file), *stacks, "--yes")
+    else:
+        print(f"{file}: nothing to deploy", file=sys.stderr)
+
+
 def down(
     file: File,
     data: Annotated[bool, typer.Option("--data", help="Also delete the data; requires --allow-destroy.")] = False,
@@ -110,13 +131,15 @@ def down(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete the fleet and all other billed resources except the data, and list the data with its monthly price.
+    """Delete the fleet or the cluster, and all other billed resources except the data, and list the data with its
+    monthly price.
 
     With --data and --allow-destroy, and storage.deletion: destroy in the file, also deletes the buckets and
     StorageStack.
     """
+
     config = load(file)
-    if config.engine != "fleet":
+    if not config.stacks:
         rule = f"engine {config.engine} has no billed resources to delete; end its jobs with `trainstack stop {file}`"
         raise CommandError(REFUSED, f"{file}: {rule}")
     if data and not (config.storage.deletion == "destroy" and allow_destroy):
@@ -127,7 +150,10 @@ def down(
         )
     options = ["--force"]
     if not yes:
-        what = "the fleet, the network, the alarms AND ALL DATA" if data else "the fleet, the network and the alarms"
+        parts = (
+            ["the fleet", "the network", "the alarms"] if config.engine == "fleet" else ["the cluster", "the network"]
+        )
+        what = f"{', '.join(parts)} AND ALL DATA" if data else f"{', '.join(parts[:-1])} and {parts[-1]}"
         confirm(f"Delete {what} of {config.name}?", "nothing was deleted", "--yes")
     if data:
         options += ["--data", "--context", "allow-destroy=true"]

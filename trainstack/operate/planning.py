@@ -1,8 +1,8 @@
-"""Plans of deployment files for engines that have no stacks."""
+"""Plans of deployment files whose runs are jobs or pods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,13 +17,16 @@ Plan = TypeVar("Plan")
 
 
 def plan_for(
-    file: Path, engine: str, plan_of: Callable[[DeploymentConfig], Plan], config: DeploymentConfig | None = None
+    file: Path,
+    engines: Sequence[str],
+    plan_of: Callable[[DeploymentConfig], Plan],
+    config: DeploymentConfig | None = None,
 ) -> Plan:
     """Return a file's plan for an engine.
 
     Args:
         file: The deployment file. Its warnings are printed when it is loaded here.
-        engine: The engine that the file must have.
+        engines: The engines that the file may have.
         plan_of: Creates the plan.
         config: The file's contents if already loaded.
 
@@ -31,8 +34,10 @@ def plan_for(
         CommandError: The file is invalid, or has another engine.
     """
     config = config or load(file)
-    if config.engine != engine:
-        raise CommandError(INVALID, f"{file}: engine: {config.engine!r}: must be {engine} for this command")
+    if config.engine not in engines:
+        raise CommandError(
+            INVALID, f"{file}: engine: {config.engine!r}: must be {' or '.join(engines)} for this command"
+        )
     try:
         return plan_of(config)
     except BundleError as error:

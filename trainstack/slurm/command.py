@@ -1,8 +1,9 @@
-"""The commands `slurm script` and `slurm sweep`."""
+"""The commands `slurm script`, `slurm sweep` and `slurm parallelcluster`."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,7 @@ def add(app: typer.Typer) -> None:
     group = typer.Typer(help="Show how a deployment file with engine: slurm becomes jobs.", no_args_is_help=True)
     group.command("script")(show_script)
     group.command("sweep")(show_sweep)
+    group.command("parallelcluster")(show_cluster)
     app.add_typer(group, name="slurm", rich_help_panel="Programs")
 
 
@@ -58,6 +60,25 @@ def show_sweep(file: File, as_json: Json = False) -> None:
         print(f"{index:>5}  {member.run:<24} {settings}")
 
 
+def show_cluster(
+    file: File,
+    subnet: Annotated[str, typer.Option(help="Subnet of all nodes, such as subnet-0123456789abcdef0.")],
+    head_node_type: Annotated[str, typer.Option(help="Instance type of the head node.")] = "m7i.large",
+    file_system: Annotated[
+        str | None, typer.Option(help="Existing FSx for Lustre file system; default: the cluster creates one.")
+    ] = None,
+) -> None:
+    """Print a configuration of AWS ParallelCluster with a queue for the jobs, as YAML."""
+    from trainstack.slurm.parallelcluster import cluster_text
+
+    for option, value, prefix in (("--subnet", subnet, "subnet-"), ("--file-system", file_system, "fs-")):
+        if value is not None and re.fullmatch(f"{prefix}[0-9a-f]{{8,17}}", value) is None:
+            raise CommandError(
+                INVALID, f"{option}: {value!r}: must be an id, such as {prefix}0123456789abcdef0; correct it"
+            )
+    print(cluster_text(read_plan(file), subnet, head_node_type, file_system), end="")
+
+
 def read_plan(file: Path, config: DeploymentConfig | None = None) -> Plan:
     """Return the plan of a deployment file with engine: slurm. `config`: the file's contents if already loaded.
 
@@ -67,4 +88,4 @@ def read_plan(file: Path, config: DeploymentConfig | None = None) -> Plan:
     from trainstack.image.reference import with_image
     from trainstack.slurm.plan import plan_of
 
-    return plan_for(file, "slurm", lambda valid: plan_of(with_image(valid, file)), config)
+    return plan_for(file, ("slurm", "pcs", "hyperpod"), lambda valid: plan_of(with_image(valid, file)), config)

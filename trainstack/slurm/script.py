@@ -147,6 +147,11 @@ def _srun_options(plan: Plan) -> Iterator[str]:
     document = plan.members[0].document
     by_process = slurm.launch == "srun"
     yield from ("--kill-on-bad-exit=1", "--label", "--cpu-bind=none")
+    hyperpod = plan.config.hyperpod
+    if plan.config.engine == "hyperpod" and hyperpod is not None and hyperpod.node_recovery:
+        # HyperPod replaces a node with a hardware fault, and starts the step again. Source (2026-11):
+        # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-auto-resume.html
+        yield "--auto-resume=1"
     if by_process:
         yield f"--ntasks-per-node={document.processes_per_node}"
         yield "--distribution=block"

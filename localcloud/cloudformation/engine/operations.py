@@ -21,6 +21,7 @@ from localcloud.cloudformation.engine.stack import ChangeSet, Configuration, Sta
 from localcloud.cloudformation.engine.work import Worker
 from localcloud.cloudformation.errors import InvalidRequest, NoSuchStack, TemplateError
 from localcloud.cloudformation.provider import Provider, ResourceFailure
+from localcloud.cloudformation.resource_types import RECORDED_TYPES
 from localcloud.cloudformation.templates.definition import evaluate_output
 from localcloud.cloudformation.templates.intrinsics import MakeResolver, Resolver, Unknown, text_of
 
@@ -55,6 +56,17 @@ class Stacks:
         """Return a region's stacks, including deleted stacks, newest first."""
         with self._lock:
             return [stack for stack in reversed(self._stacks) if stack.region == region]
+
+    def recorded(self) -> list[dict[str, str]]:
+        """Return the existing resources of recorded types."""
+        with self._lock:
+            existing = [stack for stack in self._stacks if stack.exists]
+        return [
+            {"stack": stack.name, "logical_id": one.logical_id, "type": one.type_name, "status": one.status}
+            for stack in existing
+            for one in list(stack.resources.values())
+            if one.type_name in RECORDED_TYPES
+        ]
 
     def find(self, name_or_id: str, region: str) -> Stack:
         """Return a stack by ARN, or by name if it has not been deleted.

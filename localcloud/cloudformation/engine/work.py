@@ -17,9 +17,11 @@ from localcloud.cloudformation.engine.stack import Resource, Stack, now
 from localcloud.cloudformation.provider import Provider, Provisioned, ResourceContext, ResourceFailure
 from localcloud.cloudformation.resource_types import (
     ACCEPTED_TYPES,
+    RECORDED_TYPES,
     SNAPSHOT_TYPES,
     has_same_name,
     is_custom,
+    read_only_attributes,
     required_properties,
 )
 from localcloud.cloudformation.templates.definition import PROVIDER_ATTRIBUTES
@@ -48,20 +50,23 @@ class RoleClients:
 
 
 class AcceptedProvider:
-    """Provider for an accepted type: assigns a physical ID without creating anything."""
+    """Provider for an accepted type: assigns a physical ID and attributes without creating anything."""
 
     def __init__(self, type_name: str) -> None:
         self.type_name = type_name
 
     def create(self, context: ResourceContext, properties: Mapping[str, Any]) -> Provisioned:
-        """Return a generated physical ID."""
-        return Provisioned(context.generated_name())
+        """Return a generated physical ID, which is also the value of the attributes that the service would assign."""
+        return self._provisioned(context.generated_name())
 
     def update(
         self, context: ResourceContext, physical_id: str, old: Mapping[str, Any], new: Mapping[str, Any]
     ) -> Provisioned:
-        """Return the same physical ID."""
-        return Provisioned(physical_id)
+        """Return the same physical ID and attributes."""
+        return self._provisioned(physical_id)
+
+    def _provisioned(self, physical_id: str) -> Provisioned:
+        return Provisioned(physical_id, dict.fromkeys(read_only_attributes(self.type_name), physical_id))
 
     def delete(self, context: ResourceContext, physical_id: str, properties: Mapping[str, Any]) -> None:
         """Do nothing."""
@@ -120,8 +125,8 @@ class Worker:
             resource.physical_id = failure.physical_id or ""
             raise
         done = self.stack.put(replace(resource, physical_id=made.physical_id, attributes=made.attributes))
-        self._record(done, "CREATE_IN_PROGRESS", INITIATED)
-        self._record(done, "CREATE_COMPLETE")
+        self._record(done, "CREATE_IN_PROGRESS", RECORDED_TYPES.get(done.type_name, INITIATED))
+        self._record(done, "CREATE_COMPLETE", RECORDED_TYPES.get(done.type_name))
         return done
 
     def replace(self, before: Resource, definition: Mapping[str, Any], needs: frozenset[str]) -> Resource:

@@ -10,6 +10,8 @@ from typing import Any
 
 from stacks.errors import ConfigError, Problem
 
+NODE_STACKS = frozenset({"TrainingStack", "PcsStack", "HyperPodStack", "EksStack"})
+"""The stacks with nodes. Each deployment has one of them."""
 PropertyPath = tuple[str, ...]
 """Property names from outermost to innermost, without list positions: ("LustreConfiguration", "DeploymentType")."""
 
@@ -87,9 +89,10 @@ def _validate(templates: TemplateSet, source: str) -> None:
             )
         elif any("Type" not in one for one in stack.resources.values() if isinstance(one, Mapping)):
             problems.append(Problem(stack.id, stack.name, "has resources without a Type", remedy))
-    if not problems and "TrainingStack" not in templates:
+    if not problems and not templates.keys() & NODE_STACKS:
         names = ", ".join(templates) or "no stack"
-        problems.append(Problem("stacks", names, "contains no TrainingStack: not Trainstack templates", remedy))
+        rule = f"contains none of {', '.join(sorted(NODE_STACKS))}: not Trainstack templates"
+        problems.append(Problem("stacks", names, rule, remedy))
     if problems:
         raise ConfigError(source, problems)
 

@@ -31,6 +31,15 @@ def handles_volumes(config: DeploymentConfig) -> bool:
     return any(volume is not None for volume in volumes)
 
 
+def _is_fleet(config: DeploymentConfig) -> bool:
+    return config.engine == "fleet"
+
+
+def _has_eks(config: DeploymentConfig) -> bool:
+    return config.has_eks_stack
+
+
+_PRIVATE_EKS = "https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html (2026-11)"
 _SESSION_MANAGER = "https://docs.aws.amazon.com/systems-manager/latest/userguide/setup-create-vpc.html (2026-11)"
 # Endpoints that are not needed: sts (not called), kms (S3 and EBS call it themselves), monitoring (metrics come from
 # log lines), ebs (nodes read blocks from the device), fsx (mounting needs only DNS and Lustre's ports), and ec2messages
@@ -50,21 +59,33 @@ INTERFACES = (
         _SESSION_MANAGER,
         lambda config: config.node.session_manager,
     ),
-    Interface("Logs", "logs", "PutLogEvents: events, metrics", "bootstrap/events/shipper.py", lambda config: True),
+    Interface("Logs", "logs", "PutLogEvents: events, metrics", "bootstrap/events/shipper.py", _is_fleet),
     Interface(
         "AutoScaling",
         "autoscaling",
         "CompleteLifecycleAction from a terminating node",
         "bootstrap/supervise/leaving.py",
-        lambda config: BACK_ENDS[config.capacity.backend].has_lifecycle_hooks,
+        lambda config: _is_fleet(config) and BACK_ENDS[config.capacity.backend].has_lifecycle_hooks,
     ),
     Interface(
         "Ec2",
         "ec2",
         "DescribeVolumes, AttachVolume, and the calls that copy the checkpoint volume",
         "bootstrap/boot_steps/volumes.py",
-        handles_volumes,
+        lambda config: handles_volumes(config) or _has_eks(config),
     ),
+    Interface(
+        "Pcs",
+        "pcs",
+        "RegisterComputeNodeGroupInstance from PCS's agent",
+        "https://docs.aws.amazon.com/pcs/latest/userguide/vpc-interface-endpoints.html (2026-11)",
+        lambda config: config.engine == "pcs",
+    ),
+    Interface("EcrApi", "ecr.api", "image pulls by the kubelet", _PRIVATE_EKS, _has_eks),
+    Interface("EcrDkr", "ecr.dkr", "image pulls by the kubelet", _PRIVATE_EKS, _has_eks),
+    Interface("Eks", "eks", "DescribeCluster from nodes", _PRIVATE_EKS, _has_eks),
+    Interface("EksAuth", "eks-auth", "AssumeRoleForPodIdentity from the Pod Identity agent", _PRIVATE_EKS, _has_eks),
+    Interface("Sts", "sts", "GetCallerIdentity from nodes", _PRIVATE_EKS, _has_eks),
 )
 """All interface endpoints."""
 

@@ -36,7 +36,13 @@ class TemplateVariant:
 
 
 class NodeLaunchTemplate(Construct):
-    """The launch templates. Changing them replaces nodes."""
+    """The launch templates. Changing them replaces nodes.
+
+    Args:
+        document: The node document, or user data for nodes that do not run the node program.
+        role: The role of the nodes; None: the service that launches them passes it.
+        label: End of the instances' names.
+    """
 
     def __init__(
         self,
@@ -44,28 +50,31 @@ class NodeLaunchTemplate(Construct):
         id_: str,
         *,
         config: DeploymentConfig,
-        document: NodeDocument,
-        role: NodeRole,
+        document: NodeDocument | str,
+        role: NodeRole | None,
         security_group_id: str,
         key: kms.IKey,
         group: ec2.CfnPlacementGroup | None = None,
         reservation: ReservationTarget | None = None,
         volumes: Sequence[ec2.CfnLaunchTemplate.BlockDeviceMappingProperty] = (),
+        label: str = "node",
     ) -> None:
         super().__init__(scope, id_)
-        self._config = config
+        self._config, self._label = config, label
         self._key = key
         self._group = group
         self._reservation = reservation
         self._security_group_id = security_group_id
         tags = [CfnTag(key=name, value=value) for name, value in sorted(self._tags().items())]
-        image, user_data = self._image(), Fn.base64(self._user_data(document))
+        image = self._image()
+        user_data = Fn.base64(document if isinstance(document, str) else self._user_data(document))
+        profile = ec2.CfnLaunchTemplate.IamInstanceProfileProperty
         self.variants: list[TemplateVariant] = []
         for index, (layout, names) in enumerate(layouts(config).items()):
             data = ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
                 image_id=image,
                 instance_type=names[0] if config.capacity.market in MARKET_TYPES else None,
-                iam_instance_profile=ec2.CfnLaunchTemplate.IamInstanceProfileProperty(arn=role.profile.attr_arn),
+                iam_instance_profile=None if role is None else profile(arn=role.profile.attr_arn),
                 block_device_mappings=[self._root_volume(), *volumes],
                 instance_initiated_shutdown_behavior="terminate",
                 metadata_options=ec2.CfnLaunchTemplate.MetadataOptionsProperty(
@@ -130,7 +139,7 @@ class NodeLaunchTemplate(Construct):
         return self._reservation.for_launch_template()
 
     def _tags(self) -> dict[str, str]:
-        return {**self._config.tags, "Name": f"{self._config.name}-node", DEPLOYMENT_TAG: self._config.name}
+        return {**self._config.tags, "Name": f"{self._config.name}-{self._label}", DEPLOYMENT_TAG: self._config.name}
 
     def _image(self) -> str:
         ami = self._config.node.ami

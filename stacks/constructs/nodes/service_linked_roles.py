@@ -49,7 +49,7 @@ def create_linked_roles(scope: Construct, config: DeploymentConfig) -> None:
     because other fleets in the account use them. They belong to a stack that is deployed before the fleet's stack,
     because a fleet cannot depend on a conditional resource.
     """
-    if BACK_ENDS[config.capacity.backend].creates_linked_role:
+    if config.engine != "fleet" or BACK_ENDS[config.capacity.backend].creates_linked_role:
         return
     parameter = CfnParameter(
         scope,

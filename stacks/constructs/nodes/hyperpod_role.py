@@ -1,0 +1,106 @@
+"""The role of HyperPod's nodes.
+
+The grants are those of AWS's managed policy AmazonSageMakerClusterInstanceRolePolicy and of AWS's examples for a VPC
+and for EKS, limited to the deployment's resources where the service permits it. Sources (2026-11):
+https://docs.aws.amazon.com/aws-managed-policy/latest/reference/AmazonSageMakerClusterInstanceRolePolicy.html and
+https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-prerequisites-iam.html
+"""
+
+from __future__ import annotations
+
+from aws_cdk import Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+from constructs import Construct
+
+from stacks.config import DeploymentConfig
+from stacks.constructs.nodes.cluster_nodes import allow_checkpoints
+from stacks.constructs.permissions_boundary import EKS_ACTIONS, HYPERPOD, VPC_ACTIONS
+from stacks.constructs.suppressions import suppress
+
+MESSAGES = (
+    *("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel"),
+    *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
+)
+
+
+class HyperPodRole(Construct):
+    """The execution role of all instance groups.
+
+    Args:
+        control: The control bucket, which contains the life-cycle scripts below `scripts` and the reports.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: DeploymentConfig,
+        control: s3.IBucket,
+        key: kms.IKey,
+        scripts: str,
+        reports: str,
+    ) -> None:
+        super().__init__(scope, id_)
+        stack = Stack.of(self)
+        self.role = iam.Role(self, "Default", assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"))
+        network = [*VPC_ACTIONS, *(EKS_ACTIONS if config.runs_pods else ())]
+        self._allow("AttachNodesToVpc", network, ["*"])
+        here = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
+        self._allow("TagInterfaces", ["ec2:CreateTags"], [f"{here}:network-interface/*"])
+        logs = f"arn:{stack.partition}:logs:{stack.region}:{stack.account}:log-group:{HYPERPOD}/*"
+        self._allow("CreateLogs", ["logs:CreateLogGroup"], [logs])
+        streams = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
+        self._allow("WriteLogs", streams, [f"{logs}:log-stream:*"])
+        of_clusters = {"StringEquals": {"cloudwatch:namespace": HYPERPOD}}
+        self._allow("PutMetrics", ["cloudwatch:PutMetricData"], ["*"], of_clusters)
+        if config.node.session_manager:
+            self._allow("SessionManager", list(MESSAGES), ["*"])
+        self._allow("ReadScripts", ["s3:GetObject"], [control.arn_for_objects(f"{scripts}*")])
+        listed = {"StringLike": {"s3:prefix": f"{scripts}*"}}
+        self._allow("ListScripts", ["s3:ListBucket"], [control.bucket_arn], listed)
+        self._allow("WriteReports", ["s3:PutObject"], [control.arn_for_objects(f"{reports}/*")])
+        self._allow(
+            "UseKeyThroughS3",
+            ["kms:Decrypt", "kms:GenerateDataKey"],
+            [key.key_arn],
+            {"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}},
+        )
+        # SageMaker encrypts the nodes' volumes on behalf of this role. Source (2026-11):
+        # https://docs.aws.amazon.com/sagemaker/latest/dg/encryption-at-rest.html
+        self._allow("UseKeyOfVolumes", ["kms:DescribeKey"], [key.key_arn])
+        for_volumes = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
+        self._allow("GrantKeyToVolumes", ["kms:CreateGrant"], [key.key_arn], for_volumes)
+        allow_checkpoints(self.role, config)
+        for index, policy in enumerate(config.node.extra_policies):
+            self.role.add_managed_policy(iam.ManagedPolicy.from_managed_policy_arn(self, f"Extra{index}", policy))
+        self._suppress()
+
+    @property
+    def policy(self) -> iam.CfnPolicy:
+        """The role's inline policy."""
+        found = self.role.node.find_child("DefaultPolicy").node.default_child
+        assert isinstance(found, iam.CfnPolicy)
+        return found
+
+    def _allow(
+        self, sid: str, actions: list[str], resources: list[str], conditions: dict[str, object] | None = None
+    ) -> None:
+        statement = iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
+        self.role.add_to_policy(statement)
+
+    def _suppress(self) -> None:
+        for reason, resource in (
+            ("AWS's policy for HyperPod's nodes: HyperPod creates interfaces with names that are not known", r"\*"),
+            ("The ids of interfaces are not known in advance", r"arn:.*:ec2:.*:network-interface/\*"),
+            ("HyperPod names its log groups", rf"arn:.*:log-group:{HYPERPOD}/\*(:log-stream:\*)?"),
+            ("Scripts are in folders named by their contents, reports are named by nodes", r".*/(hyperpod|nodes)/.*\*"),
+        ):  # fmt: skip
+            suppress(self.policy, "AwsSolutions-IAM5", reason, applies_to=[rf"Resource::{resource}"])
+        suppress(
+            self.policy,
+            "CKV_AWS_111",
+            "HyperPod's calls for network interfaces do not name them; other writes name their resources",
+        )

@@ -1,0 +1,1 @@
+"""Clusters that AWS services manage: their states, and the engine that runs jobs or pods on them."""
