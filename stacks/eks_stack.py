@@ -78,6 +78,7 @@ class EksStack(Stack):
         pools = ["general-purpose", "system"] if section.addons else []
         role = iam.Role(self, "ClusterRole", assumed_by=_sessions_of("eks.amazonaws.com"))
         self._add_policies(role, CLUSTER_POLICIES)
+        self._permit_tags(role)
         # The boundary of the other roles denies what Karpenter needs, such as instance profiles.
         iam.PermissionsBoundary.of(role).clear()
         types = [cluster.LoggingTypeConfigProperty(type=name) for name in LOGS]
@@ -114,6 +115,28 @@ class EksStack(Stack):
         if section.public_access_cidrs:
             suppress(created, "AwsSolutions-EKS1", "The API is accessible only from the ranges in the deployment file")
         return created
+
+    def _permit_tags(self, role: iam.Role) -> None:
+        """Permit the tags of the node class, which EKS's policies do not permit.
+
+        Source (2026-11): https://docs.aws.amazon.com/eks/latest/userguide/auto-cluster-iam-role.html
+        """
+        own = {"aws:RequestTag/eks:eks-cluster-name": "${aws:PrincipalTag/eks:eks-cluster-name}"}
+        for sid, actions, tags in (
+            (
+                "TagNodes",
+                ["ec2:CreateFleet", "ec2:RunInstances", "ec2:CreateLaunchTemplate"],
+                ["kubernetes-node-class-name", "kubernetes-node-pool-name"],
+            ),
+            ("TagNetworkInterfaces", ["ec2:CreateNetworkInterface"], ["kubernetes-cni-node-name"]),
+        ):
+            present = {f"aws:RequestTag/eks:{tag}": "*" for tag in tags}
+            conditions = {"StringEquals": own, "StringLike": present}
+            role.add_to_policy(iam.PolicyStatement(sid=sid, actions=actions, resources=["*"], conditions=conditions))
+        policy = role.node.find_child("DefaultPolicy")
+        reason = "EKS names the resources; the conditions limit the grant to requests with the tags of this cluster"
+        suppress(policy, "AwsSolutions-IAM5", reason)
+        suppress(policy, "CKV_AWS_111", reason)
 
     def _node_role(self) -> iam.Role:
         role = iam.Role(

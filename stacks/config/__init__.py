@@ -83,8 +83,8 @@ class DeploymentConfig(Section):
         "Tags to set on every resource, for cost reports.", edit="replaces nodes", default={}
     )
     engine: Engine = setting(
-        "System that runs the training. `fleet`: instances in your AWS account, managed by the stacks. `slurm`: jobs on a "
-        "Slurm cluster, described by the `slurm` section; docs/slurm.md lists the keys that then have no effect. "
+        "System that runs the training. `fleet`: instances in your AWS account, managed by the stacks. `slurm`: jobs "
+        "on a Slurm cluster, described by the `slurm` section; docs/slurm.md lists the keys that then have no effect. "
         "`kubernetes`: pods in a Kubernetes cluster, described by the `kubernetes` section (docs/kubernetes.md). "
         "`pcs`: jobs on a Slurm cluster of AWS Parallel Computing Service, which the stacks create and the `pcs` and "
         "`slurm` sections describe. `hyperpod`: jobs or pods on a SageMaker HyperPod cluster, which the stacks create "

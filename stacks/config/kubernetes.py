@@ -64,7 +64,8 @@ class KubernetesConfig(Section):
         pattern=BUCKET,
     )
     context: str | None = setting(
-        "kubectl context that `trainstack up` and the other commands use; `null`: the current context.",
+        "kubectl context that `trainstack up` and the other commands use; `null`: the current context, or "
+        "`trainstack-<name>` with an `eks` section.",
         edit="nothing",
         default=None,
         pattern=r"^[A-Za-z0-9_.:/@-]{1,253}$",

@@ -22,6 +22,7 @@ from stacks.validators import warnings
 from training.process.outcome import EXIT_CODES
 from trainstack.commands import main
 from trainstack.kubernetes.command import read_plan
+from trainstack.kubernetes.kubectl import Cluster
 from trainstack.kubernetes.manifests import manifest_text, manifests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -276,9 +277,35 @@ def test_flavour_of_the_file(write: Write, capsys: pytest.CaptureFixture[str]) -
     assert "--flavour: 'pods': must be job, jobset, trainjob" in capsys.readouterr().err
 
 
+def test_nodes_of_the_cluster_that_the_stacks_create() -> None:
+    example = ROOT / "config" / "clusters" / "eks.yaml"
+    found = {each["kind"]: each for each in made(example)}
+    node_class, pool, job = found["NodeClass"], found["NodePool"], found["Job"]
+    assert node_class["apiVersion"] == "eks.amazonaws.com/v1" and node_class["spec"]["role"] == "eks-us-east-1-eks-node"
+    assert node_class["spec"]["ephemeralStorage"] == {"size": "560Gi"}, "the pod's 500 GiB, and the image"
+    stacks = {term["tags"]["aws:cloudformation:stack-name"] for term in node_class["spec"]["subnetSelectorTerms"]}
+    assert stacks == {"eks-NetworkStack"} and len(node_class["spec"]["subnetSelectorTerms"]) == 2
+    assert node_class["spec"]["tags"] == {"trainstack:deployment": "eks"}
+    spec = pool["spec"]["template"]["spec"]
+    assert spec["nodeClassRef"]["name"] == node_class["metadata"]["name"]
+    requirements = {each["key"]: each["values"] for each in spec["requirements"]}
+    assert requirements["karpenter.sh/capacity-type"] == ["spot"]
+    assert requirements["node.kubernetes.io/instance-type"] == ["p5.48xlarge"]
+    assert pool["spec"]["limits"] == {"nvidia.com/gpu": "32"}, "four nodes: twice capacity.nodes"
+    assert pool["spec"]["disruption"] == {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "5m"}
+    tolerations = job["spec"]["template"]["spec"]["tolerations"]
+    assert any(each["key"] == spec["taints"][0]["key"] for each in tolerations)
+
+
+def test_an_eks_section_selects_its_own_cluster(write: Write) -> None:
+    assert Cluster(read_plan(write())).place == ["--namespace=default"]
+    plan = read_plan(ROOT / "config" / "clusters" / "eks.yaml")
+    assert Cluster(plan).place == ["--context=trainstack-eks", "--namespace=default"]
+
+
 def test_other_engines_have_no_manifests(capsys: pytest.CaptureFixture[str]) -> None:
     assert command(*["kubernetes", "manifests", str(ROOT / "config" / "minimal.yaml")]) == 2
-    assert "must be kubernetes for this command" in capsys.readouterr().err
+    assert "must be kubernetes or hyperpod for this command" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -227,6 +227,8 @@ def test_eks_cluster_in_auto_mode(synthesis: Synthesis) -> None:
     assert [entry["Properties"]["PrincipalArn"] for entry in entries.values()] == [
         "arn:aws:iam::123456789012:role/operator"
     ]
+    tagging = made.statements("EksStack", cluster["RoleArn"]["Fn::GetAtt"][0])["TagNodes"]
+    assert "ec2:RunInstances" in tagging["Action"], "the node class has tags, which EKS's policies do not permit"
     association = made.one("EksStack", "AWS::EKS::PodIdentityAssociation")["Properties"]
     assert (association["Namespace"], association["ServiceAccount"]) == ("default", "trainer")
     pod_role = association["RoleArn"]["Fn::GetAtt"][0]

@@ -358,7 +358,8 @@ def test_reads_a_cluster_of_eks(status: str, is_ready: bool) -> None:
     with Stubber(client) as stub:
         stub.add_response("describe_cluster", {"cluster": cluster}, {"name": "trainstack-x"})
         state = EksCluster(client, "x", "us-east-1").read()
-        assert state.is_ready is is_ready and "aws eks update-kubeconfig --name trainstack-x" in state.access
+        command = "aws eks update-kubeconfig --name trainstack-x --alias trainstack-x"
+        assert state.is_ready is is_ready and command in state.access
         assert state.problems == (("Ec2SubnetNotFound: no subnet",) if issues else ())
         stub.add_client_error("describe_cluster", "ResourceNotFoundException", "no such cluster")
         assert not EksCluster(client, "x", "us-east-1").read().status

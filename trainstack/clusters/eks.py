@@ -31,7 +31,8 @@ class EksCluster:
     def read(self) -> ClusterState:
         """Return the cluster's state. Raises CommandError."""
         name = cluster_name(self._deployment)
-        access = f"`aws eks update-kubeconfig --name {name} --region {self._region}` selects it for kubectl"
+        command = f"aws eks update-kubeconfig --name {name} --alias {name} --region {self._region}"
+        access = f"`{command}` creates the context {name}, which kubectl needs"
         try:
             cluster = ask(lambda: self._client.describe_cluster(name=name)["cluster"], name)
         except ClientError:

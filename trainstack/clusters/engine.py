@@ -50,6 +50,8 @@ class ManagedEngine:
                 raise CommandError(FAILED, f"{state.summary()}; see `trainstack why {self._file}`")
             return
         self._require_ready(state)
+        if self._deploys_with_jobs and state.access and not submission.as_json:
+            print(state.access)
         self._jobs.submit(dataclasses.replace(submission, stacks=(), approved=0))
 
     def observe(self) -> View:

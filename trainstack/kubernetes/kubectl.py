@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stacks.config.eks import cluster_name
 from stacks.config.kubernetes import Flavour
 from trainstack.kubernetes.plan import Plan
 from trainstack.session import FAILED, MISSING, CommandError
@@ -71,7 +72,9 @@ class Cluster:
     @property
     def place(self) -> list[str]:
         """kubectl's arguments for the context and the namespace."""
-        context = self._plan.section.context
+        config = self._plan.config
+        # An eks section names one cluster, so the pods must not reach another one that kubectl has selected.
+        context = self._plan.section.context or (cluster_name(config.name) if config.has_eks_stack else None)
         return [*([f"--context={context}"] if context else []), f"--namespace={self._plan.section.namespace}"]
 
     @property

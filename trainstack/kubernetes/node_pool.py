@@ -10,12 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from stacks.capacity.plan import gpus
+from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.config.eks import NODE_CLASS, NODE_POOL, cluster_name, node_role_name
 from stacks.config.network import isolated_subnet
 from stacks.validators.kubernetes import INSTANCE_TYPE_LABEL, MARKET_LABELS
 from trainstack.kubernetes.plan import Plan
 
 GROUP = "eks.amazonaws.com"
+MAX_AGE = "504h"
+"""Age at which a node is replaced: 21 days, the longest lifetime in Auto Mode. Its pods save first. Source (2026-11):
+https://docs.aws.amazon.com/eks/latest/userguide/automode.html"""
 IMAGE_GIB = 60
 """Part of a node's disk for images and logs, in addition to the pod's own disk."""
 
@@ -36,7 +40,7 @@ def _class(plan: Plan) -> dict[str, Any]:
             "subnetSelectorTerms": _subnets(plan),
             "securityGroupSelectorTerms": [{"tags": {"aws:eks:cluster-name": cluster_name(config.name)}}],
             "ephemeralStorage": {"size": f"{plan.section.scratch_gib + IMAGE_GIB}Gi"},
-            "tags": {"trainstack-deployment": config.name},
+            "tags": {**config.tags, DEPLOYMENT_TAG: config.name},
         },
     }
 
@@ -63,7 +67,7 @@ def _pool(plan: Plan) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "nodeClassRef": {"group": GROUP, "kind": "NodeClass", "name": NODE_CLASS},
         "requirements": requirements,
-        "expireAfter": "Never",
+        "expireAfter": MAX_AGE,
     }
     pool: dict[str, Any] = {
         "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": f"{section.idle_minutes}m"},

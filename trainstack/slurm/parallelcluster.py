@@ -14,6 +14,7 @@ import botocore.session
 import yaml
 
 from stacks.capacity.plan import fabric
+from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from trainstack.session import INVALID, CommandError
 from trainstack.slurm.plan import Plan
 
@@ -62,7 +63,7 @@ def _cluster(plan: Plan, subnet: str, head_node_type: str, file_system: str | No
         },
         "Scheduling": {"Scheduler": "slurm", "SlurmQueues": [_queue(plan, subnet)]},
         "SharedStorage": [_shared_storage(plan, file_system)],
-        "Tags": [{"Key": "trainstack:deployment", "Value": plan.config.name}],
+        "Tags": [{"Key": DEPLOYMENT_TAG, "Value": plan.config.name}],
     }
 
 

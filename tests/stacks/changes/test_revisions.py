@@ -121,7 +121,7 @@ def test_folder_without_trainstack_templates_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"W.json.*cannot be read"):
         read_cloud_assembly(tmp_path)
     (tmp_path / "W.json").write_text(json.dumps({"Resources": {"B": {"Type": "AWS::S3::Bucket"}}}))
-    with pytest.raises(ConfigError, match="contains no TrainingStack: not Trainstack templates"):
+    with pytest.raises(ConfigError, match="contains none of EksStack, HyperPodStack, PcsStack, TrainingStack"):
         read_cloud_assembly(tmp_path)
     (tmp_path / "W.json").write_text(json.dumps({"Resources": {"B": {}}, "Outputs": {}}))
     with pytest.raises(ConfigError, match="has resources without a Type"):
