@@ -16,16 +16,16 @@ from stacks.config.slots import slots_of
 from stacks.constructs.observability.log_encryption import LogEncryption
 from stacks.constructs.permissions_boundary import PermissionsBoundary, deployment_statements, network_statements
 from stacks.constructs.workflow.workflow_stack import Buckets, WorkflowStack
-from stacks.eks_stack import EksStack
 from stacks.errors import ConfigError, Problem
-from stacks.hyperpod_stack import HyperPodStack
 from stacks.loading import load
 from stacks.network_stack import NetworkStack
 from stacks.observability_stack import ObservabilityStack
-from stacks.pcs_stack import PcsStack
 from stacks.pipeline_stack import PipelineStack
+from stacks.run_stacks.eks_stack import EksStack
+from stacks.run_stacks.hyperpod_stack import HyperPodStack
+from stacks.run_stacks.pcs_stack import PcsStack
+from stacks.run_stacks.training_stack import TrainingStack
 from stacks.storage_stack import StorageStack
-from stacks.training_stack import TrainingStack
 from stacks.validators import warnings
 
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootstrap.hyperpod.settings import COMPUTE, Settings
+from bootstrap.slurm.hyperpod.settings import COMPUTE, Settings
 from stacks.artifacts.bundles import BUNDLES, ROOT, node_bundle
 from stacks.capacity.plan import fabric, gpus
 from stacks.config import DeploymentConfig
 from stacks.config.hyperpod import CONTROLLER, LOGIN
 
-SCRIPT = ROOT / "bootstrap" / "hyperpod" / "node.sh"
+SCRIPT = ROOT / "bootstrap" / "slurm" / "hyperpod" / "node.sh"
 PREFIX = "hyperpod/"
 """The folders in the control bucket, each named by its digest."""
 REPORTS = "nodes/hyperpod"

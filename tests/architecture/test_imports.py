@@ -22,7 +22,7 @@ ALLOWED = {
     "bootstrap": {"hardware"},
     "hardware": set(),
     "localcloud": set(),
-    "stacks": {"bootstrap.documents", "hardware", "training.config"},
+    "stacks": {"bootstrap.documents", "bootstrap.slurm.hyperpod.settings", "hardware", "training.config"},
     "training": {"hardware"},
     "trainstack": {"bootstrap", "stacks"},
 }

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bootstrap.hyperpod.checks import COMPUTE_STEPS
-from bootstrap.hyperpod.settings import Settings
+from bootstrap.slurm.hyperpod.checks import COMPUTE_STEPS
+from bootstrap.slurm.hyperpod.settings import Settings
 from stacks.artifacts.lifecycle import LifecycleFolder, lifecycle_folder
 from stacks.loading import load
 

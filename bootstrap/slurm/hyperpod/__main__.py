@@ -1,4 +1,4 @@
-"""The life-cycle script of a node: `python3 -m bootstrap.hyperpod settings.json GROUP`.
+"""The life-cycle script of a node: `python3 -m bootstrap.slurm.hyperpod settings.json GROUP`.
 
 HyperPod runs the script when it creates or replaces a node, and removes a node whose script fails. Each step that has
 passed leaves a marker, so that a second run repeats only the others. The node reports to S3, through the VPC's
@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bootstrap.hyperpod.checks import COMPUTE_STEPS, OTHER_STEPS, CheckError
-from bootstrap.hyperpod.settings import COMPUTE, Settings, read_settings
+from bootstrap.slurm.hyperpod.checks import COMPUTE_STEPS, OTHER_STEPS, CheckError
+from bootstrap.slurm.hyperpod.settings import COMPUTE, Settings, read_settings
 
 STATE = Path("/var/lib/trainstack")
 UPLOAD_SECONDS = 60

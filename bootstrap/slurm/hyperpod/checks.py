@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from bootstrap.hyperpod.settings import Settings
 from bootstrap.slurm.health import faults
+from bootstrap.slurm.hyperpod.settings import Settings
 
 PROGRAM_SECONDS = 120
 WAIT_SECONDS = 300.0
