@@ -176,7 +176,6 @@ def _finish(
         cdk.Annotations.of(others[0]).add_warning_v2(f"trainstack:{warning.path}", str(warning))
 
 
-
 def _workflows(
     scope: Construct, config: DeploymentConfig, storage: StorageStack, trainings: Sequence[TrainingStack]
 ) -> list[WorkflowStack]:

@@ -7,7 +7,7 @@ https://docs.aws.amazon.com/step-functions/latest/dg/state-map-distributed.html
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from localcloud.functions.states.paths import PathError, check_path, check_template
@@ -78,7 +78,7 @@ def _problems(machine: object, where: str, *, is_top: bool) -> Iterator[str]:
 
 
 def _state_problems(state: Any, where: str, states: Mapping[str, Any]) -> Iterator[str]:
-    kind = state.get("Type") if isinstance(state, Mapping) else None
+    kind = str(state.get("Type")) if isinstance(state, Mapping) else ""
     if kind not in FIELDS:
         yield f"{where}: type {kind!r} is not supported by the embedded cloud; supported: {', '.join(FIELDS)}"
         return
@@ -97,11 +97,10 @@ def _state_problems(state: Any, where: str, states: Mapping[str, Any]) -> Iterat
             check_template(state.get(field))
     except PathError as error:
         yield f"{where}: {error}"
-    yield from {"Task": _task, "Map": _map, "Choice": _choice}.get(kind, _none)(state, where, states)
-
-
-def _none(_: Any, __: str, ___: Any) -> Iterator[str]:
-    return iter(())
+    checks: Mapping[str, Callable[[Mapping[str, Any], str, Mapping[str, Any]], Iterator[str]]]
+    checks = {"Task": _task, "Map": _map, "Choice": _choice}
+    if kind in checks:
+        yield from checks[kind](state, where, states)
 
 
 def _task(state: Mapping[str, Any], where: str, _: Any) -> Iterator[str]:

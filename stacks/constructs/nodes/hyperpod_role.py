@@ -8,6 +8,8 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-prerequisites
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
@@ -86,7 +88,7 @@ class HyperPodRole(Construct):
         return found
 
     def _allow(
-        self, sid: str, actions: list[str], resources: list[str], conditions: dict[str, object] | None = None
+        self, sid: str, actions: list[str], resources: list[str], conditions: Mapping[str, object] | None = None
     ) -> None:
         statement = iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
         self.role.add_to_policy(statement)

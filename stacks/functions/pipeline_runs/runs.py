@@ -77,14 +77,10 @@ class Runs:
             self._send_success(token)
             return {"started": None, "cached": known.run}
         run = decisions.run_name(step, index, digest) if known is None else known.run
-        document = {
-            "code": self._environment.code,
-            "run": run,
-            "weights": str(previous.get("weights", "")),
-        }
+        code, weights = self._environment.code, str(previous.get("weights", ""))
         last = None if known is None else known.fleet
         for fleet in decisions.slot_order(event["fleets"], last):
-            written = decisions.run_document(item["document"], fleet=fleet, **document)
+            written = decisions.run_document(item["document"], code=code, fleet=fleet, run=run, weights=weights)
             task = Task(
                 *(token, execution, step, index, digest, run, decisions.canonical_digest(written), now_unix_seconds),
                 *(tuple(event["metrics"]), item["settings"]),
