@@ -12,7 +12,7 @@ from bootstrap.slurm.hyperpod.settings import COMPUTE, Settings
 from stacks.artifacts.bundles import BUNDLES, ROOT, node_bundle
 from stacks.capacity.plan import fabric, gpus
 from stacks.config import DeploymentConfig
-from stacks.config.hyperpod import CONTROLLER, LOGIN
+from stacks.config.clusters.hyperpod import CONTROLLER, LOGIN
 
 SCRIPT = ROOT / "bootstrap" / "slurm" / "hyperpod" / "node.sh"
 PREFIX = "hyperpod/"

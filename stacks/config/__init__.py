@@ -13,16 +13,16 @@ from pydantic import Field
 
 from bootstrap.documents.desired_state import desired_parameter
 from stacks.config.capacity import CapacityConfig
+from stacks.config.clusters.eks import EksConfig
+from stacks.config.clusters.hyperpod import HyperPodConfig
+from stacks.config.clusters.pcs import PcsConfig
 from stacks.config.delivery import DeliveryConfig
-from stacks.config.eks import EksConfig
-from stacks.config.hyperpod import HyperPodConfig
 from stacks.config.image import ImageConfig
 from stacks.config.kubernetes import KubernetesConfig
 from stacks.config.limits import LimitsConfig
 from stacks.config.network import NetworkConfig
 from stacks.config.node import AMI_ID, NodeConfig
 from stacks.config.observability import BudgetConfig, ObservabilityConfig
-from stacks.config.pcs import PcsConfig
 from stacks.config.pipeline import PipelineConfig
 from stacks.config.run import RunConfig
 from stacks.config.setting import Edit, Section, section, setting

@@ -13,8 +13,8 @@ from constructs import Construct
 
 from stacks.artifacts.lifecycle import PREFIX, REPORTS, lifecycle_folder, script_name
 from stacks.config import DeploymentConfig
+from stacks.config.clusters.hyperpod import CONTROLLER, LOGIN, NODES, cluster_name
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
-from stacks.config.hyperpod import CONTROLLER, LOGIN, NODES, cluster_name
 from stacks.constructs.nodes.hyperpod_role import HyperPodRole
 from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack

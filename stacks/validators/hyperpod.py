@@ -13,7 +13,7 @@ from functools import cache
 
 from stacks.capacity.plan import gpus, known_types
 from stacks.config import DeploymentConfig
-from stacks.config.hyperpod import HyperPodConfig
+from stacks.config.clusters.hyperpod import HyperPodConfig
 from stacks.errors import Problem
 from stacks.validators.managed import shared_folder, unsupported_storage
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from stacks.capacity.plan import gpus, known_types, layouts
 from stacks.config import AMI_ID, DeploymentConfig
-from stacks.config.pcs import PcsConfig
+from stacks.config.clusters.pcs import PcsConfig
 from stacks.errors import Problem
 from stacks.validators.managed import shared_folder, unsupported_storage
 

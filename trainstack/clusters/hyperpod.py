@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from stacks.config.hyperpod import CONTROLLER, LOGIN, cluster_name
+from stacks.config.clusters.hyperpod import CONTROLLER, LOGIN, cluster_name
 from trainstack.clusters.state import ClusterState, Part, ask
 from trainstack.session import FAILED, CommandError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from stacks.config.pcs import LOGIN, cluster_name
+from stacks.config.clusters.pcs import LOGIN, cluster_name
 from trainstack.clusters.state import ClusterState, Part, ask
 
 READY = ("ACTIVE", "UPDATING")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from stacks.capacity.plan import gpus
+from stacks.config.clusters.eks import NODE_CLASS, NODE_POOL, cluster_name, node_role_name
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
-from stacks.config.eks import NODE_CLASS, NODE_POOL, cluster_name, node_role_name
 from stacks.config.network import isolated_subnet
 from stacks.validators.kubernetes import INSTANCE_TYPE_LABEL, MARKET_LABELS
 from trainstack.kubernetes.plan import Plan

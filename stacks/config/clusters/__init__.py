@@ -1,0 +1,1 @@
+"""The sections for clusters that AWS manages: PCS, HyperPod and EKS."""
