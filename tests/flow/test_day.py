@@ -46,7 +46,7 @@ EDITS: dict[str, Any] = {
 }
 
 pytestmark = [
-    pytest.mark.slow,  # not in test-flow: it has not been run to its end yet
+    pytest.mark.flow,
     pytest.mark.timeout(1800),
     pytest.mark.xdist_group("flow_day"),
     pytest.mark.skipif(not CDK.exists(), reason="node_modules is absent: npm ci"),
@@ -127,6 +127,11 @@ def test_a_day(day: UserProject, tmp_path: Path) -> None:
     assert (stopped["phase"], stopped["nodes"]) == ("stopped", [])
     assert stopped["checkpoint_step"] == stopped["step"]
     assert json.loads(day.good("why", "day", "--json"))["cause"] == "stopped"
+
+    # The ledger contains every instance, and the interrupted one is free.
+    costs = day.wait_for("the ledger to equal the bill", lambda: equal_costs(day))
+    assert costs[victim] == 0.0 and len(costs) == NODES + 1
+    assert "other resources, estimated per month" in day.good("cost", "day")
     day.good("resume", "day", "--wait")
     resumed = day.wait_for("a checkpoint after the resume", training(day, second["generation"]))
     assert resumed["step"] > stopped["step"]
@@ -171,6 +176,11 @@ def test_a_day(day: UserProject, tmp_path: Path) -> None:
     day.good("retry", "day")
     assert day.status()["phase"] == "running"
 
+    # By now, more instances have been billed.
+    total = json.loads(day.good("cost", "day", "--json"))[0]["total"]
+    assert total["usd"] > sum(costs.values()) and total["instances"] > len(costs)
+    assert total["unpriced_seconds"] == 0.0
+
     # Remove what is billed, then the data.
     assert day.call("down", "config/day.yaml").code == 4
     day.good("down", "config/day.yaml", "--yes")
@@ -180,6 +190,36 @@ def test_a_day(day: UserProject, tmp_path: Path) -> None:
     assert day.call("down", "config/day.yaml", "--data", "--yes").code == 4
     day.good("down", "config/day.yaml", "--data", "--allow-destroy", "--yes")
     assert left_over(day) == []
+
+
+def equal_costs(day: UserProject) -> dict[str, float] | None:
+    """Return the cost of each instance according to `trainstack cost`, once the sum equals the bill.
+
+    The bill follows from the times and prices that the embedded cloud has recorded. Its records contain the end of a
+    termination, but not the start, after which AWS does not bill an instance.
+    """
+    lines = (day.cloud.state / "records.jsonl").read_text().splitlines()
+    ended = [record for record in map(json.loads, lines) if record["kind"] == "instance_ended"]
+    (result,) = json.loads(day.good("cost", "day", "--by", "node", "--json"))
+    found = {each["label"].split()[0]: each["usd"] for each in result["groups"]}
+    bill = sum(spot_usd(day, record) for record in ended)
+    is_equal = sum(found.values()) == pytest.approx(bill, rel=0.03)
+    return found if is_equal and set(found) == {record["instance_id"] for record in ended} else None
+
+
+def spot_usd(day: UserProject, ended: dict[str, Any]) -> float:
+    """Return AWS's charge for an instance that lived for less than an hour."""
+    seconds = ended["unix_seconds"] - ended["launched_unix_seconds"]
+    assert ended["market"] == "spot" and seconds < 3600.0
+    if ended["reason"] == "Server.SpotInstanceTermination":
+        return 0.0
+    answer = day.cloud.client("ec2").describe_spot_price_history(
+        InstanceTypes=[ended["instance_type"]],
+        AvailabilityZone=ended["zone"],
+        ProductDescriptions=["Linux/UNIX"],
+    )
+    (price,) = {float(each["SpotPrice"]) for each in answer["SpotPriceHistory"]}
+    return price * max(seconds, 60.0) / 3600.0
 
 
 def lost_steps(events: list[dict[str, Any]]) -> int:
