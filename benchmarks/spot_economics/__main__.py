@@ -1,7 +1,9 @@
 """Replay recorded spot capacity and prices, and compare the cost of a run under several policies.
 
-Each window is replayed in all zones together, in each region, and in each zone. The cost is compared with the least
-cost in hindsight, which dynamic programming bounds on both sides. Exits with 1 if a requirement is not met.
+Each window is replayed in all zones together, in each region, and in each zone. With several regions, it is also
+replayed with copies: a move to another region waits for the checkpoint, and its price includes the transfer of the
+checkpoint and, once per region, of the dataset. The cost is compared with the least cost in hindsight, without copies,
+which dynamic programming bounds on both sides. Exits with 1 if a requirement is not met.
 
 Limitations: in all zones together, a move to another region costs a restart, but no transfer. All policies know the
 remaining training time and the restart time exactly. On-Demand Instances are always available. One instance represents
@@ -14,7 +16,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
 
@@ -23,10 +25,11 @@ from benchmarks.spot_economics.baselines import ListOrder, OnDemand, UniformProg
 from benchmarks.spot_economics.decision import measure
 from benchmarks.spot_economics.omniscient import Bounds, least_cost
 from benchmarks.spot_economics.plot import bar_chart
-from benchmarks.spot_economics.results import ALL_ZONES, Group, Result, requirements
+from benchmarks.spot_economics.results import ALL_REGIONS, ALL_ZONES, Group, Result, requirements
 from stacks.capacity.simulation.controller import Controller, Randomised
 from stacks.capacity.simulation.market import Conditions, Policy, replay
 from stacks.capacity.simulation.windows import Window, WindowError, read_windows
+from stacks.functions.run_controller.placement import NO_TRANSFER, Transfer
 
 
 def policies() -> dict[str, Policy]:
@@ -53,7 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.work_hours, options.deadline_hours, options.restart_minutes / 60.0, options.on_demand_usd
     )
     print(f"{len(windows)} windows; {conditions}")
-    groups = [_group(name, prefix, windows, conditions) for name, prefix in _groups(windows, options.zones)]
+    groups = [
+        _group(name, [window.only(prefix) for window in windows], conditions)
+        for name, prefix in _groups(windows, options.zones)
+    ]
+    groups += _groups_with_copies(windows, replace(conditions, transfer=_transfer(options)))
     adversarial = [worst for price_ratio in PRICE_RATIOS for worst in worst_ratios(price_ratio)]
     _print_adversarial(adversarial)
     _print_comparison(groups)
@@ -93,6 +100,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--deadline-hours", type=float, default=60.0, help="time to the deadline (default 60)")
     parser.add_argument("--restart-minutes", type=float, default=12.0, help="launch to first step (default 12)")
     parser.add_argument("--on-demand-usd", type=float, default=3.06, help="On-Demand price per hour (default 3.06)")
+    parser.add_argument("--checkpoint-gb", type=float, default=10.0, help="size of a checkpoint (default 10)")
+    parser.add_argument("--dataset-gb", type=float, default=100.0, help="size of the dataset (default 100)")
+    parser.add_argument(
+        "--transfer-usd-per-gb", type=float, default=0.02, help="price of a transfer to another region (default 0.02)"
+    )
+    parser.add_argument(
+        "--copy-gb-per-second", type=float, default=0.5, help="speed of a copy to another region (default 0.5)"
+    )
     parser.add_argument("--every", type=int, default=1, help="replay only every Nth window (default 1)")
     parser.add_argument("--no-zones", dest="zones", action="store_false", help="omit the groups of a single zone")
     parser.add_argument("--output", type=Path, default=Path("build/bench/spot.json"), help="path of the JSON report")
@@ -106,8 +121,32 @@ def _groups(windows: Sequence[Window], with_zones: bool) -> list[tuple[str, str]
     return found + ([(zone.name, zone.name) for zone in zones] if with_zones else [])
 
 
-def _group(name: str, prefix: str, windows: Sequence[Window], conditions: Conditions) -> Group:
-    chosen = [window.only(prefix) for window in windows]
+def _transfer(options: argparse.Namespace) -> Transfer:
+    """Return the cost of a move to another region.
+
+    The default price is that of most pairs of regions. Source (2026-11): https://aws.amazon.com/s3/pricing/, section
+    "Data transfer".
+    """
+    return Transfer(
+        hours=options.checkpoint_gb / options.copy_gb_per_second / 3600.0,
+        usd=options.checkpoint_gb * options.transfer_usd_per_gb,
+        once_usd=options.dataset_gb * options.transfer_usd_per_gb,
+    )
+
+
+def _groups_with_copies(windows: Sequence[Window], conditions: Conditions) -> list[Group]:
+    """Return the results in all regions and, with three or more, without each one of them."""
+    regions = sorted({zone.region for zone in windows[0].zones})
+    if len(regions) < 2:
+        return []
+    found = [_group(ALL_REGIONS, windows, conditions)]
+    for region in regions if len(regions) > 2 else ():
+        others = [window.without(region) for window in windows]
+        found.append(_group(f"without {region}, with copies", others, conditions))
+    return found
+
+
+def _group(name: str, chosen: Sequence[Window], conditions: Conditions) -> Group:
     bounds = [least_cost(window, conditions) for window in chosen]
     least = Bounds(mean(each.lower_usd for each in bounds), mean(each.upper_usd for each in bounds))
     results = []
@@ -131,7 +170,7 @@ def _group(name: str, prefix: str, windows: Sequence[Window], conditions: Condit
                 starts=mean(each.starts for each in outcomes),
             )
         )
-    group = Group(name, least, tuple(results))
+    group = Group(name, least, tuple(results), copies=conditions.transfer != NO_TRANSFER)
     _print_group(group)
     return group
 

@@ -310,7 +310,9 @@ def test_command_writes_a_report_and_a_chart(
     assert found["on demand"]["mean_usd"] == pytest.approx(5.2 * 3.06)
     assert found["controller"]["mean_usd"] == pytest.approx(5.2)
     assert (found["controller"]["missed"], found["controller"]["avoidable"]) == (0, 0)
-    assert len(document["requirements"]) == 12  # two for each of five groups, and two for a decision
+    # Two for each of five groups, three for all regions with copies, and two for a decision.
+    assert len(document["requirements"]) == 15
+    assert [group["name"] for group in document["groups"] if group["copies"]] == ["all regions, with copies"]
     assert document["unmet"] == []
     assert ET.parse(output.with_suffix(".svg")).getroot().tag.endswith("svg")  # noqa: S314
     printed = capsys.readouterr().out
@@ -322,12 +324,14 @@ def test_unmet_requirements_are_listed() -> None:
     def result(policy: str, usd: float, avoidable: int = 0) -> results.Result:
         return results.Result(policy, usd, usd, usd / 10.0, usd / 10.0, avoidable + 1, avoidable, 0.0, 0.0, 0.0)
 
-    def unmet(name: str, own: results.Result, *adversarial: adversary.Worst, **measured: float) -> list[str]:
+    def unmet(
+        name: str, own: results.Result, *adversarial: adversary.Worst, copies: bool = False, **measured: float
+    ) -> list[str]:
         decision = Measured(
             **{"places": 200, "slowest_seconds": 0.1, "median_seconds": 0.1, "peak_bytes": 64_000_000, **measured}
         )
-        others = (result("uniform progress", 12.0), result("on demand", 30.0))
-        groups = [results.Group(name, results.Bounds(10.0, 10.0), (own, *others))]
+        others = (result("uniform progress", 12.0), result("eager failover", 11.5), result("on demand", 30.0))
+        groups = [results.Group(name, results.Bounds(10.0, 10.0), (own, *others), copies)]
         return [each.name for each in results.requirements(groups, adversarial, decision) if not each.is_met]
 
     kept = adversary.Worst("randomized", 4.0, 2.0, 2.0, ())
@@ -336,6 +340,13 @@ def test_unmet_requirements_are_listed() -> None:
     assert unmet(results.ALL_ZONES, result("controller", 11.0), kept, without) == []
     assert unmet(results.ALL_ZONES, result("controller", 11.1)) == ["all zones: mean cost over the least in hindsight"]
     assert unmet("us-east-1", result("controller", 12.0)) == []
+    assert unmet("without us-east-1", result("controller", 11.5), copies=True) == []
+    assert unmet("without us-east-1", result("controller", 11.6), copies=True) == [
+        "without us-east-1: mean cost over that of eager failover"
+    ]
+    assert unmet(results.ALL_REGIONS, result("controller", 11.1), copies=True) == [
+        "all regions, with copies: mean cost over the least in hindsight"
+    ]
     assert unmet("us-east-1", result("controller", 12.1, avoidable=1), broken) == [
         "us-east-1: mean cost over that of uniform progress",
         "us-east-1: deadlines missed that On-Demand meets",
@@ -355,3 +366,10 @@ def test_decision_is_measured_in_a_process_of_its_own() -> None:
     assert 5e6 < measured.peak_bytes < 64e6, "an interpreter without this process's libraries"
     given = decision.offers(200)
     assert len({each.place for each in given}) == 201
+
+
+def test_without_a_region_the_other_zones_remain() -> None:
+    given = window("xx", "x.", ".x", prices=(1.0, 2.0, 3.0))
+    names = [group.name for group in command._groups_with_copies([given], replace(CONDITIONS, work_hours=0.4))]
+    assert names == [results.ALL_REGIONS, *(f"without us-east-{number}, with copies" for number in (1, 2, 3))]
+    assert [zone.name for zone in given.without("us-east-2").zones] == ["us-east-1a", "us-east-3a"]

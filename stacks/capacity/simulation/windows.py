@@ -54,6 +54,10 @@ class Window:
         """Return the window with the zones whose names start with `prefix`, such as a region."""
         return Window(self.name, self.gap_hours, tuple(zone for zone in self.zones if zone.name.startswith(prefix)))
 
+    def without(self, region: str) -> Window:
+        """Return the window without the zones of a region."""
+        return Window(self.name, self.gap_hours, tuple(zone for zone in self.zones if zone.region != region))
+
 
 def read_windows(folder: Path) -> list[Window]:
     """Read all windows that exist in every zone, in numerical order.
