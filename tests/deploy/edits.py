@@ -60,6 +60,17 @@ IN_PLACE: dict[str, Any] = {
     "limits.warn_at_percent": 70,
     "budget.monthly_usd": 900.0,
     "budget.warn_at_percent": [60, 90],
+    # The embedded cloud only records clusters, and the examples of pipelines have no deploy test.
+    **dict.fromkeys(
+        (
+            *("eks.addons", "eks.admins", "eks.public_access_cidrs", "eks.version"),
+            *("hyperpod.deep_health_checks", "hyperpod.login_instance_type", "hyperpod.node_recovery"),
+            *("pcs.accounting", "pcs.always_on", "pcs.idle_minutes", "pcs.login_instance_type", "pcs.slurm_version"),
+            *("pipeline.steps.capacity.boot_failure_limit", "pipeline.steps.capacity.choose"),
+            *("pipeline.steps.capacity.maintenance.max_lifetime_days", "pipeline.steps.capacity.slots"),
+            *("pipeline.steps.capacity.reservation.create.count", "pipeline.steps.capacity.reservation.create.end"),
+        )
+    ),
 }
 """All keys that are documented to change in place, each with a value that no example uses. None: not edited here."""
 
