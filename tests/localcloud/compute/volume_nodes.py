@@ -65,6 +65,7 @@ def node_statements() -> str:
         stack,
         "NodeRole",
         config=load(ROOT / "config" / f"{DEPLOYMENT}.yaml"),
+        deployment=DEPLOYMENT,
         datasets=s3.Bucket.from_bucket_name(stack, "Datasets", "datasets"),
         checkpoints=s3.Bucket.from_bucket_name(stack, "Checkpoints", "checkpoints"),
         control=s3.Bucket.from_bucket_name(stack, "Control", "control"),

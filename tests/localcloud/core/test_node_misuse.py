@@ -49,6 +49,7 @@ def template(name: str, **training: Any) -> str:
         stack,
         "NodeRole",
         config=changed,
+        deployment=config.name,
         datasets=s3.Bucket.from_bucket_name(stack, "Datasets", DATASETS),
         checkpoints=s3.Bucket.from_bucket_name(stack, "Checkpoints", CHECKPOINTS),
         control=s3.Bucket.from_bucket_name(stack, "Control", CONTROL),
