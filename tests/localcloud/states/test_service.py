@@ -105,7 +105,7 @@ class Setting:
 
 
 def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
