@@ -33,7 +33,7 @@ IN_PLACE: dict[str, Any] = {
     "image.keep_images": 5,
     "image.pull_roles": None,  # the roles must exist
     "capacity.boot_failure_limit": 5,
-    "capacity.slots": 2,
+    "capacity.slots": None,  # adds a stack, see test_edit_effects.py
     "capacity.choose": "cost",
     "capacity.maintenance.max_lifetime_days": 30,
     "capacity.reservation.create.count": None,
@@ -105,11 +105,6 @@ def _applies(config: Mapping[str, Any], path: str) -> bool:
     if path == "capacity.maintenance.max_lifetime_days":
         backend: str = config["capacity"].get("backend", "auto_scaling_group")
         return backend == "auto_scaling_group"
-    if path == "capacity.slots":  # the capacity and storage of one fleet cannot be shared
-        storage = config.get("storage", {})
-        has_restore = storage.get("dataset_volume", {}).get("warm") == "fast_snapshot_restore"
-        creates = "create" in config["capacity"].get("reservation", {})
-        return not ("checkpoint_volume" in storage or has_restore or creates)
     if path == "capacity.choose":
         capacity, storage = config["capacity"], config.get("storage", {})
         uses_one_zone = capacity.get("placement") == "cluster" or capacity.get("zone_policy") == "one_at_a_time"
