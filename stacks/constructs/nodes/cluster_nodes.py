@@ -11,13 +11,9 @@ from constructs import Construct
 
 from bootstrap.documents import Lustre
 from stacks.config import DeploymentConfig
+from stacks.constructs.nodes.instance_role import SESSION_MANAGER, InstanceRole
 from stacks.constructs.suppressions import suppress
 
-SESSION_MANAGER = (
-    *("ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel"),
-    *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
-)
-"""Source (2026-11): the page that `stacks.constructs.nodes.node_role` names."""
 _MOUNT = """\
 #!/bin/bash
 # Mounts the shared file system before slurmd starts, and again after a reboot. Without it, the node shuts down, and
@@ -76,32 +72,20 @@ def allow_checkpoints(role: iam.Role, config: DeploymentConfig) -> None:
         )
 
 
-class ClusterNodeRole(Construct):
+class ClusterNodeRole(InstanceRole):
     """The role and the instance profile of the cluster's nodes."""
 
     def __init__(self, scope: Construct, id_: str, *, config: DeploymentConfig) -> None:
-        super().__init__(scope, id_)
         # PCS accepts only roles with this path. Source (2026-11):
         # https://docs.aws.amazon.com/pcs/latest/APIReference/API_CreateComputeNodeGroup.html
         path = "/aws-pcs/"
-        self.role = iam.Role(self, "Default", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"), path=path)
+        super().__init__(scope, id_, path=path)
         self._allow("RegisterNodes", ["pcs:RegisterComputeNodeGroupInstance"], ["*"])
         if config.node.session_manager:
-            self._allow("SessionManager", list(SESSION_MANAGER), ["*"])
+            self._allow("SessionManager", SESSION_MANAGER, ["*"])
         allow_checkpoints(self.role, config)
-        for index, policy in enumerate(config.node.extra_policies):
-            self.role.add_managed_policy(iam.ManagedPolicy.from_managed_policy_arn(self, f"Extra{index}", policy))
+        self._attach_policies(config)
         reason = "Session Manager's calls and the registration of nodes do not support resource-level permissions"
         suppress(self.policy, "AwsSolutions-IAM5", reason, applies_to=[r"Resource::\*"])
         suppress(self.policy, "CKV_AWS_111", f"{reason}; other writes name their resources")
         self.profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name], path=path)
-
-    @property
-    def policy(self) -> iam.CfnPolicy:
-        """The role's inline policy."""
-        found = self.role.node.find_child("DefaultPolicy").node.default_child
-        assert isinstance(found, iam.CfnPolicy)
-        return found
-
-    def _allow(self, sid: str, actions: list[str], resources: list[str]) -> None:
-        self.role.add_to_policy(iam.PolicyStatement(sid=sid, actions=actions, resources=resources))

@@ -8,26 +8,19 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-prerequisites
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from aws_cdk import Stack
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from stacks.config import DeploymentConfig
 from stacks.constructs.nodes.cluster_nodes import allow_checkpoints
+from stacks.constructs.nodes.instance_role import MESSAGES, InstanceRole
 from stacks.constructs.permissions_boundary import EKS_ACTIONS, HYPERPOD, VPC_ACTIONS
 from stacks.constructs.suppressions import suppress
 
-MESSAGES = (
-    *("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel"),
-    *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
-)
 
-
-class HyperPodRole(Construct):
+class HyperPodRole(InstanceRole):
     """The execution role of all instance groups.
 
     Args:
@@ -45,9 +38,8 @@ class HyperPodRole(Construct):
         scripts: str,
         reports: str,
     ) -> None:
-        super().__init__(scope, id_)
+        super().__init__(scope, id_, service="sagemaker.amazonaws.com")
         stack = Stack.of(self)
-        self.role = iam.Role(self, "Default", assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"))
         network = [*VPC_ACTIONS, *(EKS_ACTIONS if config.runs_pods else ())]
         self._allow("AttachNodesToVpc", network, ["*"])
         here = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
@@ -59,7 +51,7 @@ class HyperPodRole(Construct):
         of_clusters = {"StringEquals": {"cloudwatch:namespace": HYPERPOD}}
         self._allow("PutMetrics", ["cloudwatch:PutMetricData"], ["*"], of_clusters)
         if config.node.session_manager:
-            self._allow("SessionManager", list(MESSAGES), ["*"])
+            self._allow("SessionManager", MESSAGES, ["*"])
         self._allow("ReadScripts", ["s3:GetObject"], [control.arn_for_objects(f"{scripts}*")])
         listed = {"StringLike": {"s3:prefix": f"{scripts}*"}}
         self._allow("ListScripts", ["s3:ListBucket"], [control.bucket_arn], listed)
@@ -76,22 +68,8 @@ class HyperPodRole(Construct):
         for_volumes = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
         self._allow("GrantKeyToVolumes", ["kms:CreateGrant"], [key.key_arn], for_volumes)
         allow_checkpoints(self.role, config)
-        for index, policy in enumerate(config.node.extra_policies):
-            self.role.add_managed_policy(iam.ManagedPolicy.from_managed_policy_arn(self, f"Extra{index}", policy))
+        self._attach_policies(config)
         self._suppress()
-
-    @property
-    def policy(self) -> iam.CfnPolicy:
-        """The role's inline policy."""
-        found = self.role.node.find_child("DefaultPolicy").node.default_child
-        assert isinstance(found, iam.CfnPolicy)
-        return found
-
-    def _allow(
-        self, sid: str, actions: list[str], resources: list[str], conditions: Mapping[str, object] | None = None
-    ) -> None:
-        statement = iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
-        self.role.add_to_policy(statement)
 
     def _suppress(self) -> None:
         for reason, resource in (

@@ -16,13 +16,14 @@ from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.constructs.cdk_bootstrap_roles import asset_bucket, qualifier_of
 from stacks.constructs.network.vpc_endpoints import handles_volumes
+from stacks.constructs.nodes.instance_role import SESSION_MANAGER, InstanceRole
 from stacks.constructs.nodes.object_rights import CALLER, object_rights
 from stacks.constructs.storage.volume_copy_policy import volume_copy_statements
 from stacks.constructs.suppressions import suppress
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
 
-class NodeRole(Construct):
+class NodeRole(InstanceRole):
     """The nodes' role and instance profile."""
 
     def __init__(
@@ -40,7 +41,6 @@ class NodeRole(Construct):
         copied_volume_id: str | None = None,
     ) -> None:
         super().__init__(scope, id_)
-        self.role = iam.Role(self, "Default", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"))
         stack = Stack.of(self)
         arn = f"arn:{stack.partition}:"
         here = f"{stack.region}:{stack.account}"
@@ -79,9 +79,8 @@ class NodeRole(Construct):
             for statement in volume_copy_statements(stack, config.name, copied_volume_id, key):
                 self.role.add_to_policy(statement)
         if config.node.session_manager:
-            self._allow_session_manager()
-        for index, policy in enumerate(config.node.extra_policies):
-            self.role.add_managed_policy(iam.ManagedPolicy.from_managed_policy_arn(self, f"Extra{index}", policy))
+            self._allow("SessionManager", SESSION_MANAGER, ["*"])
+        self._attach_policies(config)
         self._suppress_wildcards()
         self.profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
 
@@ -184,37 +183,6 @@ class NodeRole(Construct):
             "CKV_AWS_111",
             "Session Manager's calls do not support resource-level permissions; other writes name their resources",
         )
-
-    def _allow_session_manager(self) -> None:
-        """Let the SSM agent register and open shells. These calls do not support resource-level permissions.
-
-        Source (2026-11):
-        https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-create-iam-instance-profile.html
-        """
-        self._allow(
-            "SessionManager",
-            [
-                "ssm:UpdateInstanceInformation",
-                "ssmmessages:CreateControlChannel",
-                "ssmmessages:CreateDataChannel",
-                "ssmmessages:OpenControlChannel",
-                "ssmmessages:OpenDataChannel",
-            ],
-            ["*"],
-        )
-
-    @property
-    def policy(self) -> iam.CfnPolicy:
-        """The role's inline policy."""
-        found = self.role.node.find_child("DefaultPolicy").node.default_child
-        assert isinstance(found, iam.CfnPolicy)
-        return found
-
-    def _allow(
-        self, sid: str, actions: list[str], resources: list[str], conditions: dict[str, object] | None = None
-    ) -> None:
-        statement = iam.PolicyStatement(sid=sid, actions=actions, resources=resources, conditions=conditions)
-        self.role.add_to_policy(statement)
 
 
 def _in_findings(key: str) -> str:

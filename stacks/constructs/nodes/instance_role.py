@@ -1,0 +1,60 @@
+"""The parts that the roles of all instances share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from stacks.config import DeploymentConfig
+
+MESSAGES = (
+    *("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel"),
+    *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
+)
+"""Session Manager's calls for open shells."""
+SESSION_MANAGER = ("ssm:UpdateInstanceInformation", *MESSAGES)
+"""The calls with which the SSM agent registers and opens shells. They do not support resource-level permissions.
+
+Source (2026-11):
+https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-create-iam-instance-profile.html
+"""
+
+
+class InstanceRole(Construct):
+    """A role whose grants are named statements of one inline policy.
+
+    Args:
+        service: The service principal that assumes the role.
+        path: The role's path, or None for the default.
+    """
+
+    def __init__(
+        self, scope: Construct, id_: str, *, service: str = "ec2.amazonaws.com", path: str | None = None
+    ) -> None:
+        super().__init__(scope, id_)
+        self.role = iam.Role(self, "Default", assumed_by=iam.ServicePrincipal(service), path=path)
+
+    @property
+    def policy(self) -> iam.CfnPolicy:
+        """The role's inline policy."""
+        found = self.role.node.find_child("DefaultPolicy").node.default_child
+        assert isinstance(found, iam.CfnPolicy)
+        return found
+
+    def _allow(
+        self,
+        sid: str,
+        actions: Sequence[str],
+        resources: Sequence[str],
+        conditions: Mapping[str, object] | None = None,
+    ) -> None:
+        self.role.add_to_policy(
+            iam.PolicyStatement(sid=sid, actions=list(actions), resources=list(resources), conditions=conditions)
+        )
+
+    def _attach_policies(self, config: DeploymentConfig) -> None:
+        """Attach the managed policies in `node.extra_policies`."""
+        for index, policy in enumerate(config.node.extra_policies):
+            self.role.add_managed_policy(iam.ManagedPolicy.from_managed_policy_arn(self, f"Extra{index}", policy))
