@@ -141,9 +141,10 @@ def test_a_failed_function_names_its_exception(setting: Setting) -> None:
     assert (found["status"], found["error"]) == ("FAILED", "KeyError")
 
 
-def test_members_wait_for_their_tokens_and_a_redrive_gives_new_ones(setting: Setting) -> None:
+def map_of_items(function: str) -> dict[str, Any]:
+    """Return a definition that starts a child for each item and waits for its token."""
     payload = {"token.$": "$$.Task.Token", "item.$": "$"}
-    definition = machine(
+    return machine(
         Train={
             "Type": "Map",
             "Label": "Train",
@@ -154,12 +155,16 @@ def test_members_wait_for_their_tokens_and_a_redrive_gives_new_ones(setting: Set
             },
             "ItemProcessor": {
                 "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
-                **machine(run=call(WAIT, setting.function, payload, End=True)),
+                **machine(run=call(WAIT, function, payload, End=True)),
             },
             "MaxConcurrency": 2,
             "End": True,
         }
     )
+
+
+def test_members_wait_for_their_tokens_and_a_redrive_gives_new_ones(setting: Setting) -> None:
+    definition = map_of_items(setting.function)
     arn = setting.machine(
         "sweep",
         definition,
@@ -198,8 +203,7 @@ def test_members_wait_for_their_tokens_and_a_redrive_gives_new_ones(setting: Set
 
 
 def test_a_map_needs_the_permission_to_start_its_children(setting: Setting) -> None:
-    definition = json.loads(setting.states.describe_state_machine(stateMachineArn=f"{MACHINE}:sweep")["definition"])
-    arn = setting.machine("no-children", definition, ("s3:GetObject", "arn:aws:s3:::data/items.json"))
+    arn = setting.machine("no-children", map_of_items(setting.function), ("s3:GetObject", "arn:aws:s3:::data/items.json"))
     found = setting.ended(setting.states.start_execution(stateMachineArn=arn)["executionArn"])
     assert found["status"] == "FAILED"
     assert "states:StartExecution" in found["cause"]
