@@ -1,4 +1,4 @@
-"""Adds objects that no part of this project writes to the records of a supervised run during training.
+"""During training, adds objects that no part of this project writes to the records of a supervised run.
 
 Anyone who controls a node can write these objects with the node's permissions. The run must continue.
 """

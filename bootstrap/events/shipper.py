@@ -3,7 +3,7 @@
 A thread sends about one batch per second from a bounded queue. Events that cannot be delivered stay in the events file.
 
 A batch is ordered by time and has at most 10,000 events and 1,048,576 bytes, counting 26 extra bytes for each event. An
-event has at most 256 KiB.
+event can be at most 1 MB in size; the limit was 256 KB until 2025, and messages are kept shorter than that.
 Source: https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutLogEvents.html (2026-11).
 """
 

@@ -85,8 +85,8 @@ class RunConfig(Section):
 def training_document(section: BaseModel) -> dict[str, Any]:
     """Return a section of the trainer configuration as JSON values, without keys whose default, null, is unchanged.
 
-    A new optional key therefore does not change the documents of runs that do not use it. A key whose default is not
-    null remains in the document if it is null, because the trainer would otherwise use the default.
+    A new optional key therefore does not change the documents of runs that do not use it. A null value remains in the
+    document if the default is another value, which the trainer would otherwise use.
     """
     values = section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():

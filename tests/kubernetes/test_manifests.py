@@ -1,4 +1,4 @@
-"""Manifests: every key has an effect, the structure of each flavour, and the rules that schemas do not contain."""
+"""Tests of manifests: the effect of each key, the structure of each flavour, and the rules that schemas lack."""
 
 from __future__ import annotations
 

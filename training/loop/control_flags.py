@@ -47,7 +47,7 @@ class DeferredFlags:
         gang: ranks that participate in the all-reduce.
         tolerates_infinite_gradients: True if a gradient scaler skips steps with infinite gradients.
         max_skipped_steps: maximum number of consecutive steps with a non-finite loss or gradient before the run fails.
-        ledger: ledger to which every complete step is added; None: steps have no gate.
+        ledger: ledger to which every completed step is added; None: steps have no gate.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class DeferredFlags:
         self._reports = []
 
     def recover(self) -> list[StepReport]:
-        """Return the reports of all complete steps that the loop has not taken yet. This does not use a collective.
+        """Return the reports of all completed steps that the loop has not taken yet. This does not use a collective.
 
         Every value is the same on all ranks, because each step's gate has summed the loss. Steps after the first that
         was aborted are dropped: none of them has changed a weight.

@@ -44,7 +44,7 @@ class Run:
         loss_terms_per_sequence: tokens per sequence; 1 for a user-supplied dataset.
         resumed_from_step: step of the checkpoint that the run resumed from; None for a new run.
         validation: newest validation with a finite loss.
-        ledger: the complete steps; None unless the gang can be re-formed (`parallel.reform`).
+        ledger: the completed steps; None unless the gang can be re-formed (`parallel.reform`).
         buffers: the model's buffers before the last steps; None unless the gang can be re-formed.
         is_updating: True inside an optimizer step.
         compiled_sizes: sizes of micro-batches for which the model has been compiled.

@@ -2,7 +2,7 @@
 
 The supervisor's handover (training/process/reform/handover.py) is the only authority. A planned change happens after a
 step on which all ranks agree with their control flags. After a loss, every rank that lives finds its collective broken,
-and waits for the handover. The ranks then meet, agree on the newest complete step, and give the state to those that do
+and waits for the handover. The ranks then meet, agree on the newest completed step, and give the state to those that do
 not have it. Whatever goes wrong ends in `NotReformedError`: new processes then start from the newest checkpoint.
 
 After the change at step k, the run continues bit for bit like one that resumes from the checkpoint of step k with the

@@ -46,7 +46,7 @@ class StateInMemory:
         self._reports: list[StepReport] = []
 
     def recover(self) -> None:
-        """Go back to the last complete step, and keep the reports that the loop has not read. Without collectives.
+        """Go back to the last completed step, and keep the reports that the loop has not read. Without collectives.
 
         Raises:
             NotReformedError: The last step's result cannot be read.

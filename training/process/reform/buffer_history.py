@@ -32,14 +32,14 @@ class BufferHistory:
         self._kept: deque[tuple[int, list[Tensor | None]]] = deque(maxlen=STEPS)
 
     def keep(self, step: int) -> None:
-        """Keep the buffers of the state after `step` complete steps. Call it before the next step's first pass."""
+        """Keep the buffers as they are after `step` completed steps. Call it before the next step's first pass."""
         if self._places:
             buffers = [module._buffers.get(name) for module, name in self._places]
             self._kept.append((step, [_copy(each) for each in buffers]))
 
     @torch.no_grad()
     def restore(self, step: int) -> None:
-        """Restore the buffers of the state after `step` complete steps, if a later step has begun."""
+        """If a later step has begun, restore the buffers to their state after `step` completed steps."""
         found = next((copies for kept, copies in reversed(self._kept) if kept == step), None)
         self._kept.clear()
         if found is None:

@@ -12,7 +12,7 @@ class Claim(NamedTuple):
     """One rank's state.
 
     Attributes:
-        step: newest complete step; None for a rank that joins.
+        step: newest completed step; None for a rank that joins.
         digest: the ledger's digest after that step.
         previous: the ledger's digest before that step.
         is_whole: False if the rank was inside an optimizer step, or has received only part of a state.
@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
 
 
 def judge(claims: Sequence[Claim]) -> Verdict:
-    """Return the newest complete step on any rank, the ranks that have it, and the others.
+    """Return the newest completed step on any rank, the ranks that have it, and the others.
 
     A rank can be one step behind, if a collective completed on other ranks only. It has then computed the same steps
     before.

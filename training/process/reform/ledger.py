@@ -1,4 +1,4 @@
-"""The ledger of complete steps: two ranks with equal digests have computed the same losses and gradient norms."""
+"""The ledger of completed steps: two ranks with equal digests have computed the same losses and gradient norms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class StepLedger:
     """Records each step whose gate this rank has read.
 
     Attributes:
-        step: newest complete step.
+        step: newest completed step.
         digest: running digest of the loss and gradient norm of every step up to this one.
         previous: the digest before that step.
     """
@@ -20,7 +20,7 @@ class StepLedger:
         self.digest = self.previous = hashlib.blake2b(f"{origin}/{step}".encode(), digest_size=16).hexdigest()
 
     def note(self, step: int, loss: float, gradient_norm: float) -> None:
-        """Add a complete step."""
+        """Add a completed step."""
         self.previous = self.digest
         numbers = struct.pack("<qdd", step, loss, gradient_norm)
         self.digest = hashlib.blake2b(self.digest.encode() + numbers, digest_size=16).hexdigest()
