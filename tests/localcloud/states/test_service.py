@@ -203,7 +203,8 @@ def test_members_wait_for_their_tokens_and_a_redrive_gives_new_ones(setting: Set
 
 
 def test_a_map_needs_the_permission_to_start_its_children(setting: Setting) -> None:
-    arn = setting.machine("no-children", map_of_items(setting.function), ("s3:GetObject", "arn:aws:s3:::data/items.json"))
+    definition = map_of_items(setting.function)
+    arn = setting.machine("no-children", definition, ("s3:GetObject", "arn:aws:s3:::data/items.json"))
     found = setting.ended(setting.states.start_execution(stateMachineArn=arn)["executionArn"])
     assert found["status"] == "FAILED"
     assert "states:StartExecution" in found["cause"]
