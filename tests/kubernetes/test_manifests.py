@@ -1,4 +1,4 @@
-"""Tests of manifests: the effect of each key, the structure of each flavour, and the rules that schemas lack."""
+"""Tests of manifests: the effect of each key, the structure of each flavour, and rules that are not in the schemas."""
 
 from __future__ import annotations
 
