@@ -88,9 +88,10 @@ def judge(task: Task, outcome: Outcome | None, status: Status | None, now_unix_s
         return Fail("BadConfiguration", outcome.message)
     if outcome.outcome != "finished":
         return Fail("RunFailed", outcome.message)
-    metrics = {} if status is None or status.run_digest != task.run_digest else status.metrics
+    own = status if status is not None and status.run_digest == task.run_digest else None
+    metrics = {} if own is None else own.metrics
     missing = [name for name in task.metrics if name not in metrics]
-    is_last = status is not None and status.run_digest == task.run_digest and status.ended
+    is_last = own is not None and own.ended
     if not missing and (is_last or not task.metrics):
         return Succeed(metrics)
     if task.ended_unix_seconds is None or now_unix_seconds - task.ended_unix_seconds < METRICS_SECONDS:

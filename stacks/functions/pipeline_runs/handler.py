@@ -44,7 +44,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any] | None:
 
     Raises:
         SlotsBusy: Every slot of the step is occupied.
-        InvalidRecord: A member of the step has not finished, or does not have the metric of `keep`.
+        InvalidRecord: A member's object is missing or invalid, or does not have the metric of `keep`.
         botocore.exceptions.ClientError: AWS rejected a call.
     """
     action = event.get("action")

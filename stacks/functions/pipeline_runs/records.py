@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -49,7 +48,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """A member's place in an execution, and its result. `finished_unix_seconds` is None while it runs."""
+    """A member's run and its place in an execution. `finished_unix_seconds` is None until it has finished."""
 
     step: str
     index: int
@@ -62,6 +61,11 @@ class Result:
     finished_unix_seconds: float | None = None
     cached: bool = False
 
+    @property
+    def seconds(self) -> float | None:
+        """Time from the start of the run to its end, or None until it has finished."""
+        return None if self.finished_unix_seconds is None else self.finished_unix_seconds - self.started_unix_seconds
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -69,7 +73,6 @@ class Outcome:
 
     run_digest: str
     outcome: str
-    step: int
     message: str
 
 
@@ -110,7 +113,7 @@ def outcome_of(content: bytes) -> Outcome:
     texts = [values.get(name) for name in ("run_digest", "outcome", "message")]
     if not all(isinstance(each, str) for each in texts):
         raise InvalidRecord("run_digest, outcome, message: must be text")
-    return Outcome(str(texts[0]), str(texts[1]), step, str(texts[2])[:MAX_MESSAGE])
+    return Outcome(str(texts[0]), str(texts[1]), str(texts[2])[:MAX_MESSAGE])
 
 
 def status_of(content: bytes) -> Status:
@@ -128,7 +131,7 @@ def status_of(content: bytes) -> Status:
 def _is_metric(name: object, value: object) -> bool:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or isinstance(value, bool):
         return False
-    return isinstance(value, (int, float)) and abs(value) < 1e300 and math.isfinite(value)
+    return isinstance(value, (int, float)) and abs(value) < 1e300
 
 
 def _object(content: bytes) -> dict[str, Any]:

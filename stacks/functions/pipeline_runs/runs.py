@@ -94,7 +94,7 @@ class Runs:
         """Return the member that the next step receives.
 
         Raises:
-            InvalidRecord: A member has not finished, or does not have the metric.
+            InvalidRecord: A member's object is missing or invalid, or does not have the metric.
         """
         results = self._store.results(event["execution"], event["step"], int(event["members"]))
         chosen = decisions.best(results, event.get("keep"))
@@ -147,9 +147,8 @@ class Runs:
             self._store.put_slot(fleet, None, etag)
             return "stopped"
         if isinstance(verdict, decisions.Succeed):
-            result = Result(
-                *(task.step, task.index, task.digest, task.run, fleet, task.settings, verdict.metrics),
-                *(task.started_unix_seconds, now_unix_seconds),
+            result = dataclasses.replace(
+                _result(fleet, task), metrics=verdict.metrics, finished_unix_seconds=now_unix_seconds
             )
             self._store.put_member(result)
             self._store.put_result(task.execution, result)
@@ -176,11 +175,7 @@ class Runs:
 
     def _begin(self, fleet: str, task: Task, document: Mapping[str, Any]) -> None:
         """Write a slot's run document, which starts the run."""
-        self._store.put_member(
-            Result(
-                *(task.step, task.index, task.digest, task.run, fleet, task.settings, {}, task.started_unix_seconds),
-            )
-        )
+        self._store.put_member(_result(fleet, task))
         outcome = self._store.outcome(fleet, task.run)
         if outcome is not None and outcome.outcome != "finished":
             self._store.lift_outcome(fleet, task.run)
@@ -229,3 +224,11 @@ class Runs:
         prepare = document.get("prepare")
         prefix = f"{prepare['source']}/" if prepare else f"datasets/{document['dataset']}/dataset.json"
         return self._store.objects(self._environment.dataset_bucket, prefix)
+
+
+def _result(fleet: str, task: Task) -> Result:
+    """Return the record of a member that has not finished."""
+    return Result(
+        *(task.step, task.index, task.digest, task.run, fleet, task.settings),
+        started_unix_seconds=task.started_unix_seconds,
+    )

@@ -2,7 +2,7 @@
 
 pipelines/slots/<fleet>.json        the member that occupies a slot, with its task token; {} if the slot is free
 pipelines/members/<digest>.json     the newest run with these inputs, and its result once it has finished
-pipelines/executions/<execution>/<step>/<index %05d>.json       each member of an execution
+pipelines/executions/<execution>/<step>/<index %05d>.json       each finished member of an execution
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class Store:
         self._put(f"pipelines/members/{result.digest}.json", to_bytes(result))
 
     def put_result(self, execution: str, result: Result) -> None:
-        """Store a member of an execution."""
+        """Store a finished member of an execution."""
         self._put(_result_key(execution, result.step, result.index), to_bytes(result))
 
     def results(self, execution: str, step: str, count: int) -> list[Result]:
         """Return the members of a step.
 
         Raises:
-            InvalidRecord: A member has not finished, or its object is invalid.
+            InvalidRecord: A member's object is missing or invalid.
         """
         with ThreadPoolExecutor(READERS) as pool:
             keys = [_result_key(execution, step, index) for index in range(count)]
@@ -92,15 +92,11 @@ class Store:
         absent = [key for key, found in zip(keys, contents, strict=True) if found is None]
         if absent:
             raise InvalidRecord(f"{', '.join(absent[:10])}: missing")
-        found = [result_of(each[0]) for each in contents if each is not None]
-        unfinished = [each.run for each in found if each.finished_unix_seconds is None]
-        if unfinished:
-            raise InvalidRecord(f"{', '.join(unfinished[:10])}: not finished")
-        return found
+        return [result_of(each[0]) for each in contents if each is not None]
 
     def outcome(self, fleet: str, run: str) -> Outcome | None:
         """Return a run's outcome. Raises InvalidRecord."""
-        found = self._get(f"runs/{fleet}/{run}/control/outcome.json")
+        found = self._get(_outcome_key(fleet, run))
         return None if found is None else outcome_of(found[0])
 
     def status(self, fleet: str, run: str) -> Status | None:
@@ -110,7 +106,7 @@ class Store:
 
     def lift_outcome(self, fleet: str, run: str) -> None:
         """Delete the outcome of a failed run, so that its nodes continue from the newest checkpoint."""
-        self._s3.delete_object(Bucket=self._bucket, Key=f"runs/{fleet}/{run}/control/outcome.json")
+        self._s3.delete_object(Bucket=self._bucket, Key=_outcome_key(fleet, run))
 
     def objects(self, bucket: str, prefix: str) -> Sequence[tuple[str, int, str]]:
         """Return key, size and ETag of the objects with a prefix."""
@@ -129,6 +125,10 @@ class Store:
 
     def _put(self, key: str, body: bytes) -> None:
         self._s3.put_object(Bucket=self._bucket, Key=key, Body=body)
+
+
+def _outcome_key(fleet: str, run: str) -> str:
+    return f"runs/{fleet}/{run}/control/outcome.json"
 
 
 def _result_key(execution: str, step: str, index: int) -> str:
