@@ -115,12 +115,12 @@ def find(client: Clients, name: str) -> Deployment:
     """
     training: Mapping[str, Any] | None = None
     for stack in candidates(name):
-        if training := _described(client, str(stack)):
+        if training := described(client, str(stack)):
             break
     if training is None:
         raise _missing(name, f"{name}-{TRAINING_STACK}")
     storage_name = f"{stack.deployment}-{STORAGE_STACK}"
-    storage = _described(client, storage_name)
+    storage = described(client, storage_name)
     if storage is None:
         raise _missing(name, storage_name)
     deployment = _deployment(stack, training, storage)
@@ -129,7 +129,7 @@ def find(client: Clients, name: str) -> Deployment:
     return deployment
 
 
-def _described(client: Clients, stack: str) -> Mapping[str, Any] | None:
+def described(client: Clients, stack: str) -> Mapping[str, Any] | None:
     """Return CloudFormation's description of a stack, or None if the stack does not exist."""
     try:
         found: Mapping[str, Any] = client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]

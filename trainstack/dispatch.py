@@ -14,7 +14,7 @@ from trainstack.engines.engine import Engine, LogQuery, Submission
 from trainstack.engines.fleet import FleetEngine
 from trainstack.operate.deploying import HARMLESS, load
 from trainstack.operate.verbs import Waits
-from trainstack.session import Json, Region, span_seconds
+from trainstack.session import Json, Region, is_file_name, span_seconds
 from trainstack.slurm.command import read_plan
 
 WATCH_SECONDS = 5.0
@@ -42,9 +42,9 @@ def engine_of(target: str, region: str | None) -> Engine:
     Raises:
         CommandError: The file is invalid.
     """
-    file = Path(target)
-    if "/" not in target and file.suffix not in (".yaml", ".yml"):
+    if not is_file_name(target):
         return FleetEngine(target, region)
+    file = Path(target)
     config = load(file)
     if config.engine == "slurm":
         from trainstack.slurm.engine import SlurmEngine  # imports the configuration

@@ -17,9 +17,14 @@ EXIT_CODES = (
 )
 
 
+def is_file_name(text: str) -> bool:
+    """Return True if a text with a slash or a YAML suffix names a deployment file, not a deployment."""
+    return "/" in text or text.endswith((".yaml", ".yml"))
+
+
 def _deployment_name(name: str) -> str:
     """Reject a file. Commands with this argument support only fleets, which they find by name."""
-    if "/" in name or name.endswith((".yaml", ".yml")):
+    if is_file_name(name):
         raise CommandError(INVALID, f"{name}: must be a deployment name; the command supports only engine: fleet")
     return name
 

@@ -16,9 +16,9 @@ from botocore.exceptions import ClientError
 from stacks.functions.pipeline_runs.records import Result
 from trainstack.operate.deploying import load
 from trainstack.pipelines import executions
-from trainstack.pipelines.executions import ExecutionStatus, Pipeline
+from trainstack.pipelines.executions import ExecutionStatus, Pipeline, StepStatus
 from trainstack.pipelines.graph import svg
-from trainstack.session import FAILED, REFUSED, Account, CommandError, Json, Region
+from trainstack.session import FAILED, REFUSED, Account, CommandError, Json, Region, is_file_name
 
 POLL_SECONDS = 2.0
 Deployment = Annotated[str, typer.Argument(metavar="NAME|FILE", help="Deployment name, or its deployment file.")]
@@ -66,7 +66,8 @@ def show_status(
     """Show the state of each step of an execution."""
     opened, pipeline = _open(deployment, region)
     arn = executions.execution_arn(opened, pipeline, execution)
-    _print(executions.status_of(opened, pipeline, arn), as_json=as_json)
+    names = executions.step_names(opened, pipeline)
+    _print(executions.status_of(opened, pipeline, names, arn), as_json=as_json)
 
 
 def draw_graph(
@@ -77,7 +78,8 @@ def draw_graph(
 ) -> None:
     """Draw the steps of an execution as SVG."""
     opened, pipeline = _open(deployment, region)
-    found = executions.status_of(opened, pipeline, executions.execution_arn(opened, pipeline, execution))
+    arn, names = executions.execution_arn(opened, pipeline, execution), executions.step_names(opened, pipeline)
+    found = executions.status_of(opened, pipeline, names, arn)
     try:
         output.write_text(svg(found), encoding="utf-8")
     except OSError as error:
@@ -96,7 +98,7 @@ def stop(deployment: Deployment, region: Region = None, execution: Execution = "
 def show_results(
     deployment: Deployment, region: Region = None, execution: Execution = "", as_json: Json = False
 ) -> None:
-    """List the members of an execution with their settings, metrics and weights."""
+    """List the finished members of an execution with their settings, metrics and runs."""
     opened, pipeline = _open(deployment, region)
     name = executions.execution_arn(opened, pipeline, execution).rpartition(":")[2]
     found = executions.results(opened, pipeline, name)
@@ -134,7 +136,7 @@ def redrive(
 
 
 def _open(deployment: str, region: str | None) -> tuple[Account, Pipeline]:
-    if deployment.endswith((".yaml", ".yml")) or "/" in deployment:
+    if is_file_name(deployment):
         config = load(Path(deployment), warn=False)
         deployment, region = config.name, region or config.region
     opened = Account(region).prepare("s3")
@@ -147,7 +149,8 @@ def _finish(opened: Account, pipeline: Pipeline, arn: str, *, follows: bool, as_
     Raises:
         CommandError: The execution was not successful.
     """
-    status = executions.status_of(opened, pipeline, arn)
+    names = executions.step_names(opened, pipeline)
+    status = executions.status_of(opened, pipeline, names, arn)
     shown = ""
     while follows and status.status == "RUNNING":
         line = _line(status)
@@ -155,19 +158,18 @@ def _finish(opened: Account, pipeline: Pipeline, arn: str, *, follows: bool, as_
             print(line, file=sys.stderr, flush=True)
             shown = line
         time.sleep(POLL_SECONDS)
-        status = executions.status_of(opened, pipeline, arn)
+        status = executions.status_of(opened, pipeline, names, arn)
     _print(status, as_json=as_json)
     if status.status not in ("RUNNING", "SUCCEEDED"):
         raise CommandError(FAILED, f"{pipeline.name}: execution {status.execution} {status.status.lower()}")
 
 
 def _line(status: ExecutionStatus) -> str:
-    return "; ".join(f"{step.name} {step.state}{_members(step.members)}" for step in status.steps)
+    return "; ".join(f"{step.name} {step.state}{_members(step)}" for step in status.steps)
 
 
-def _members(members: Any) -> str:
-    shown = ", ".join(f"{count} {name}" for name, count in members.items() if name != "total")
-    return f" ({shown} of {members['total']})" if members else ""
+def _members(step: StepStatus) -> str:
+    return f" ({step.counts} of {step.members['total']})" if step.members else ""
 
 
 def _print(status: ExecutionStatus, *, as_json: bool) -> None:
@@ -177,17 +179,14 @@ def _print(status: ExecutionStatus, *, as_json: bool) -> None:
     redrives = f", {status.redrives} redrives" if status.redrives else ""
     print(f"{status.pipeline}: execution {status.execution}, {status.status.lower()}{redrives}")
     for step in status.steps:
-        print(f"  {step.name:<12} {step.state}{_members(step.members)}")
+        print(f"  {step.name:<12} {step.state}{_members(step)}")
     if status.reason:
         print(f"  {status.reason}")
 
 
 def _result_json(result: Result) -> dict[str, Any]:
-    names = ("step", "index", "run", "fleet", "settings", "metrics", "cached")
-    seconds = None
-    if result.finished_unix_seconds is not None:
-        seconds = result.finished_unix_seconds - result.started_unix_seconds
-    return {**{name: getattr(result, name) for name in names}, "seconds": seconds}
+    names = ("step", "index", "run", "fleet", "settings", "metrics", "cached", "seconds")
+    return {name: getattr(result, name) for name in names}
 
 
 def _table(found: Sequence[Result]) -> list[str]:
@@ -195,6 +194,6 @@ def _table(found: Sequence[Result]) -> list[str]:
     for each in found:
         settings = ", ".join(f"{key}={value}" for key, value in each.settings.items())
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in sorted(each.metrics.items()))
-        origin = "cached" if each.cached else f"{(each.finished_unix_seconds or 0) - each.started_unix_seconds:.0f} s"
+        origin = "cached" if each.cached else f"{each.seconds:.0f} s"
         lines.append(f"{each.step:<12} {each.index:>5}  {origin:>8}  {each.fleet}/{each.run}  {settings}  {metrics}")
     return lines

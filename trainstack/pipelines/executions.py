@@ -11,6 +11,7 @@ from typing import Any, Literal
 from botocore.exceptions import ClientError
 
 from stacks.functions.pipeline_runs.records import InvalidRecord, Result, result_of
+from trainstack.account import described
 from trainstack.session import MISSING, Account, CommandError
 
 StepState = Literal["pending", "running", "succeeded", "failed", "stopped", "skipped"]
@@ -31,13 +32,18 @@ class StepStatus:
     """The state of a step in an execution.
 
     Attributes:
-        members: Number of members by status; empty unless the step has started.
+        members: Number of members by status, and in total; only of running, failed and stopped steps.
     """
 
     name: str
     state: StepState = "pending"
     members: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
+
+    @property
+    def counts(self) -> str:
+        """The number of members by status as text, without the total."""
+        return ", ".join(f"{count} {name}" for name, count in self.members.items() if name != "total")
 
 
 @dataclass(frozen=True)
@@ -65,13 +71,10 @@ def find(opened: Account, name: str) -> Pipeline:
     """
     outputs: dict[str, str] = {}
     for stack in ("StorageStack", "WorkflowStack"):
-        try:
-            found = opened.client("cloudformation").describe_stacks(StackName=f"{name}-{stack}")["Stacks"][0]
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ValidationError":
-                raise
+        found = described(opened.client, f"{name}-{stack}")
+        if found is None:
             remedy = "deploy a file with a `pipeline` section with `trainstack up FILE`"
-            raise CommandError(MISSING, f"{name} has no {stack} in {opened.region}; {remedy}") from error
+            raise CommandError(MISSING, f"{name} has no {stack} in {opened.region}; {remedy}")
         outputs |= {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])}
     return Pipeline(name, outputs["PipelineArn"], outputs["ControlBucket"])
 
@@ -98,14 +101,27 @@ def execution_arn(opened: Account, pipeline: Pipeline, execution: str) -> str:
     return arn
 
 
-def status_of(opened: Account, pipeline: Pipeline, arn: str) -> ExecutionStatus:
-    """Return the status of an execution."""
+def step_names(opened: Account, pipeline: Pipeline) -> list[str]:
+    """Return the names of the steps in order, which are those of the Map states."""
+    found = opened.client("stepfunctions").describe_state_machine(stateMachineArn=pipeline.machine_arn)
+    return [name for name, state in json.loads(found["definition"])["States"].items() if state["Type"] == "Map"]
+
+
+def status_of(opened: Account, pipeline: Pipeline, names: Sequence[str], arn: str) -> ExecutionStatus:
+    """Return the status of an execution.
+
+    Args:
+        opened: The account.
+        pipeline: The pipeline.
+        names: The names of its steps.
+        arn: The execution.
+    """
     states = opened.client("stepfunctions")
     found = states.describe_execution(executionArn=arn)
-    definition = json.loads(states.describe_state_machine(stateMachineArn=pipeline.machine_arn)["definition"])
     events = list(_events(states, arn))
-    steps = _steps(definition, events, found["status"])
-    for step, run_arn in zip(steps, _map_runs(steps, events), strict=True):
+    steps, runs = _steps(names, events, found["status"]), _map_runs(events)
+    for step in steps:
+        run_arn = runs.get(step.name) if step.state in ("running", "failed", "stopped") else None
         if run_arn is not None:
             counts = states.describe_map_run(mapRunArn=run_arn)["executionCounts"]
             step.members = {name: count for name, count in counts.items() if count and name != "resultsWritten"}
@@ -118,7 +134,7 @@ def status_of(opened: Account, pipeline: Pipeline, arn: str) -> ExecutionStatus:
 
 
 def results(opened: Account, pipeline: Pipeline, execution: str) -> list[Result]:
-    """Return the members of an execution that have started or finished, by step and index."""
+    """Return the finished members of an execution, by step and index."""
     s3 = opened.client("s3")
     prefix = f"pipelines/executions/{execution}/"
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=pipeline.control_bucket, Prefix=prefix)
@@ -141,9 +157,8 @@ def _events(states: Any, arn: str) -> Iterator[Mapping[str, Any]]:
         yield from page["events"]
 
 
-def _steps(definition: Mapping[str, Any], events: Sequence[Mapping[str, Any]], status: str) -> list[StepStatus]:
+def _steps(names: Sequence[str], events: Sequence[Mapping[str, Any]], status: str) -> list[StepStatus]:
     """Return the steps with their states: a step has a Map state, and a Task state for its result."""
-    names = [name for name, state in definition["States"].items() if state["Type"] == "Map"]
     steps = {name: StepStatus(name) for name in names}
     ended: StepState = "stopped" if status == "ABORTED" else "failed"
     for event in events:
@@ -163,15 +178,14 @@ def _steps(definition: Mapping[str, Any], events: Sequence[Mapping[str, Any]], s
     return list(steps.values())
 
 
-def _map_runs(steps: Sequence[StepStatus], events: Sequence[Mapping[str, Any]]) -> list[str | None]:
+def _map_runs(events: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the ARN of each step's map run. Its first part ends with the step's name, which is the Map's label."""
     found: dict[str, str] = {}
     for event in events:
         if event["type"] == "MapRunStarted":
             arn = str(event["mapRunStartedEventDetails"]["mapRunArn"])
             found[arn.split(":")[-2].rpartition("/")[2]] = arn
-    is_recent = {step.name: step.state in ("running", "failed", "stopped") for step in steps}
-    return [found.get(step.name) if is_recent[step.name] else None for step in steps]
+    return found
 
 
 def _reason(states: Any, run_arn: str | None) -> str:
@@ -181,5 +195,5 @@ def _reason(states: Any, run_arn: str | None) -> str:
     failed = states.list_executions(mapRunArn=run_arn, statusFilter="FAILED", maxResults=1)["executions"]
     if not failed:
         return ""
-    described = states.describe_execution(executionArn=failed[0]["executionArn"])
-    return f"{described.get('error', '')}: {described.get('cause', '')}".strip(": ")
+    member = states.describe_execution(executionArn=failed[0]["executionArn"])
+    return f"{member.get('error', '')}: {member.get('cause', '')}".strip(": ")

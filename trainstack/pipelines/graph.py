@@ -42,11 +42,10 @@ def svg(status: ExecutionStatus) -> str:
 
 
 def _box(step: StepStatus, left: int) -> list[str]:
-    members = ", ".join(f"{count} {name}" for name, count in step.members.items() if name != "total")
     return [
         f'<rect x="{left}" y="{MARGIN}" width="{WIDTH}" height="{HEIGHT}" rx="8" fill="{COLORS[step.state]}" '
         'stroke="#374151"/>',
         f'<text x="{left + 12}" y="{MARGIN + 24}" font-weight="bold">{escape(step.name)}</text>',
         f'<text x="{left + 12}" y="{MARGIN + 42}">{step.state}</text>',
-        f'<text x="{left + 12}" y="{MARGIN + 57}" font-size="10">{escape(members)}</text>',
+        f'<text x="{left + 12}" y="{MARGIN + 57}" font-size="10">{escape(step.counts)}</text>',
     ]
