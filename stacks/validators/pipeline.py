@@ -52,10 +52,7 @@ def order(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem(path, step.after, rule, f"let this step follow {followers[step.after]}")
         else:
             followers[step.after] = name
-    reached = set(first)
-    while added := {followers[name] for name in reached if name in followers} - reached:
-        reached |= added
-    circle = [name for name, step in steps.items() if name not in reached and _is_circular(steps, name)]
+    circle = [name for name in steps if _is_circular(steps, name)]
     if circle:
         rule = "is part of a cycle"
         yield Problem(f"{PATH}.{circle[0]}.after", steps[circle[0]].after, rule, "remove one `after` of the cycle")
@@ -79,7 +76,7 @@ def kinds(config: DeploymentConfig) -> Iterator[Problem]:
         path = f"{PATH}.{name}"
         if step.function is not None and step.run != "train":
             yield Problem(f"{path}.run", step.run, "is set, but function is too", "set only one of the two")
-        listed = [key for key in ("sweep", "members", "random") if getattr(step, key)]
+        listed = _listed(step)
         if len(listed) > 1:
             yield Problem(path, ", ".join(listed), "sets members more than once", "set only one of these keys")
         if listed and step.kind != "train":
@@ -89,7 +86,7 @@ def kinds(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem(f"{path}.reports", ", ".join(step.reports), "applies only to a function", "remove it")
         if step.kind == "prepare" and config.training.prepare is None:
             yield Problem(f"{path}.run", step.run, "requires training.prepare, which is not set", "set it")
-        if step.kind in ("function", "export") and step.kind == "export" and step.after is None:
+        if step.kind == "export" and step.after is None:
             yield Problem(f"{path}.after", None, "is not set, but an export needs weights", "set a step that trains")
 
 
@@ -105,7 +102,7 @@ def sweeps(config: DeploymentConfig) -> Iterator[Problem]:
     """Every member is a valid configuration that the run's processes can train."""
     world = config.capacity.nodes * processes_per_node(config)
     for name, step in _steps(config).items():
-        path = f"{PATH}.{name}.{_listing(step)}"
+        path = f"{PATH}.{name}.{(_listed(step) or ['sweep'])[-1]}"
         if count(step) > MAX_MEMBERS:
             rule = f"has {count(step)} members, more than {MAX_MEMBERS}"
             yield Problem(path, count(step), rule, "list fewer values")
@@ -125,8 +122,9 @@ def sweeps(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem(path, settings, text, "correct the members")
 
 
-def _listing(step: StepConfig) -> str:
-    return next((key for key in ("random", "members", "sweep") if getattr(step, key)), "sweep")
+def _listed(step: StepConfig) -> list[str]:
+    """Return the keys that set the step's members. If there are several, the last one applies."""
+    return [key for key in ("sweep", "members", "random") if getattr(step, key)]
 
 
 def metrics(config: DeploymentConfig) -> Iterator[Problem]:

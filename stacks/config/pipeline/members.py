@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from stacks.config.pipeline import RandomConfig, RangeConfig, StepConfig
-from stacks.config.sweep import MAX_MEMBERS, SweepError, key_problems, members, replaced, size
+from stacks.config.sweep import SweepError, key_problems, members, replaced, size
 from training.config import TrainingConfig, describe_problems
 
 FUNCTIONS = {"prepare": None, "export": "training.inference.steps:export"}
 """The functions of the steps that do not train."""
 SCRIPT = "training/integrations/pipeline_step.py"
 """The script that calls a step's function on a node."""
-SHOWN_PROBLEMS = 20
 
 
 @dataclass(frozen=True)
@@ -37,21 +36,21 @@ def count(step: StepConfig) -> int:
 
 
 def step_members(base: TrainingConfig, step: StepConfig) -> list[Member]:
-    """Return a step's members.
+    """Return a step's members, of which there must be at most MAX_MEMBERS.
 
     Args:
         base: The trainer's configuration in the deployment file.
         step: The step.
 
     Raises:
-        SweepError: A key does not exist, a value is invalid, a member is repeated, or there are too many members.
+        SweepError: A key does not exist, a value is invalid, or a member is repeated.
     """
     if step.kind != "train":
         return [Member({}, function_config(step))]
     if step.random is not None:
         return _validated(base, list(_random_settings(step.random)), step.random.values)
     if step.members:
-        return _validated(base, step.members, {key: None for each in step.members for key in each})
+        return _validated(base, step.members, (key for each in step.members for key in each))
     return [Member(settings, config) for settings, config in members(base, step.sweep)]
 
 
@@ -63,10 +62,8 @@ def function_config(step: StepConfig) -> TrainingConfig:
     return TrainingConfig(entrypoint=SCRIPT, arguments=arguments)
 
 
-def _validated(base: TrainingConfig, listed: list[dict[str, Any]], keys: Mapping[str, Any]) -> list[Member]:
+def _validated(base: TrainingConfig, listed: list[dict[str, Any]], keys: Iterable[str]) -> list[Member]:
     problems = list(key_problems({key: [0] for key in keys}))
-    if len(listed) > MAX_MEMBERS:
-        problems.append(("", f"has {len(listed)} members, more than {MAX_MEMBERS}"))
     texts = [repr(sorted(each.items(), key=lambda item: item[0])) for each in listed]
     problems += [("", f"repeats the member {text}") for text in sorted({t for t in texts if texts.count(t) > 1})]
     if problems:
@@ -78,17 +75,13 @@ def _validated(base: TrainingConfig, listed: list[dict[str, Any]], keys: Mapping
         except ValidationError as error:
             problems += [(str(number), text) for text in describe_problems(error)]
     if problems:
-        raise SweepError(problems[:SHOWN_PROBLEMS])
+        raise SweepError(problems)
     return found
 
 
 def _random_settings(section: RandomConfig) -> Iterator[dict[str, Any]]:
     """Yield the settings of each member."""
-    if section.members > MAX_MEMBERS:
-        raise SweepError([("members", f"is {section.members}, more than {MAX_MEMBERS}")])
-    problems = [
-        (f"values.{key}", rule) for key, each in section.values.items() for rule in _range_problems(each) if rule
-    ]
+    problems = [(f"values.{key}", rule) for key, each in section.values.items() for rule in _range_problems(each)]
     if problems:
         raise SweepError(problems)
     source = random.Random(section.seed)  # noqa: S311 (not used for secrets)
