@@ -100,8 +100,8 @@ def functions(config: DeploymentConfig) -> Iterator[Problem]:
 
 def sweeps(config: DeploymentConfig) -> Iterator[Problem]:
     """Every member is a valid configuration that the run's processes can train."""
-    world = config.capacity.nodes * processes_per_node(config)
     for name, step in _steps(config).items():
+        world = _processes(config, step)
         path = f"{PATH}.{name}.{(_listed(step) or ['sweep'])[-1]}"
         if count(step) > MAX_MEMBERS:
             rule = f"has {count(step)} members, more than {MAX_MEMBERS}"
@@ -120,6 +120,12 @@ def sweeps(config: DeploymentConfig) -> Iterator[Problem]:
         for each, text in wrong[:SHOWN_PROBLEMS]:
             settings = ", ".join(f"{key}={value}" for key, value in each.settings.items()) or "the training section"
             yield Problem(path, settings, text, "correct the members")
+
+
+def _processes(config: DeploymentConfig, step: StepConfig) -> int:
+    """Return the number of processes in each of a step's runs."""
+    own = config.model_copy(update={"capacity": step.capacity or config.capacity})
+    return own.capacity.nodes * processes_per_node(own)
 
 
 def _listed(step: StepConfig) -> list[str]:

@@ -137,6 +137,24 @@ def test_random_members_are_reproducible_and_inside_their_ranges() -> None:
     assert 15 <= below <= 35, "half of them are in each half of the logarithmic range"
 
 
+def test_members_are_validated_for_the_processes_of_the_steps_own_capacity(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        """
+name: own
+capacity: {instance_types: [g6.xlarge, g6.2xlarge], nodes: 4}
+training: {dataset: d, config: {micro_batch_size: 1, global_batch_size: 4}}
+pipeline:
+  steps:
+    a: {sweep: {global_batch_size: [1]}, capacity: {instance_types: [g6.xlarge, g6.2xlarge], nodes: 1}}
+"""
+    )
+    config = load(file)
+    assert config.pipeline is not None
+    (item,) = step_items(config, ordered(config.pipeline)[0], CODE)
+    assert (item["document"]["nodes"], item["document"]["processes_per_node"]) == (1, 1)
+
+
 def test_files_of_members_are_named_after_their_content(tmp_path: Path) -> None:
     first, again = write_items([{"a": 1}], tmp_path), write_items([{"a": 1}], tmp_path)
     assert first == again
