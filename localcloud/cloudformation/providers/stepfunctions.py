@@ -39,10 +39,6 @@ class StateMachine(Resource):
     name_length = 80
     tag_calls = TagCalls("resourceArn", on_create="tags")
 
-    def prospective_id(self, api: ResourceApi, properties: Properties) -> str:
-        """Return the ARN of a state machine with this name."""
-        return api.arn("states", f"stateMachine:{properties['StateMachineName']}")
-
     def configure(self, api: ResourceApi, physical_id: str, old: Properties, new: Properties) -> None:
         """Update the definition and the role. Running executions keep theirs."""
         if settings := changed(old, new, *(self.updatable - {"Tags"})):

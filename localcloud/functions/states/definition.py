@@ -26,7 +26,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
         | _FLOW
         | {"ItemProcessor", "ItemReader", "ItemSelector", "MaxConcurrency", "Label", "ResultSelector", "ResultPath"}
     ),
-    "Choice": frozenset(_COMMON | {"InputPath", "OutputPath", "Choices", "Default"}),
+    "Choice": frozenset(_COMMON | {"InputPath", "Choices", "Default"}),
     "Succeed": frozenset(_COMMON | {"InputPath", "OutputPath"}),
     "Fail": frozenset(_COMMON | {"Error", "Cause"}),
 }
@@ -38,9 +38,7 @@ COMPARISONS = (
 INVOKE = "arn:aws:states:::lambda:invoke"
 INVOKE_WITH_TOKEN = f"{INVOKE}.waitForTaskToken"
 READ_OBJECT = "arn:aws:states:::s3:getObject"
-RETRY_FIELDS = frozenset(
-    {"ErrorEquals", "IntervalSeconds", "MaxAttempts", "BackoffRate", "MaxDelaySeconds", "JitterStrategy", "Comment"}
-)
+RETRY_FIELDS = frozenset({"ErrorEquals", "IntervalSeconds", "MaxAttempts", "BackoffRate", "MaxDelaySeconds", "Comment"})
 
 
 class InvalidDefinition(ValueError):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from localcloud.functions.states.choices import choose
@@ -86,9 +87,7 @@ class Engine:
         """Start an execution."""
         arn = f"{self._prefix}execution:{machine.name}:{name}"
         definition = machine.definition
-        execution = Execution(
-            arn, name, machine, definition["States"], definition["StartAt"], data, data, self._now(), machine.role_arn
-        )
+        execution = Execution(arn, name, machine, definition["States"], definition["StartAt"], data, data, self._now())
         with self.lock:
             self.begin(execution)
             self._drain()
@@ -153,10 +152,10 @@ class Engine:
                 self._fail(attempt, error, cause)
                 self._drain()
 
-    def tick(self) -> float | None:
-        """Start due retries and time out tasks. Return the seconds until the next time, or None."""
+    def tick(self) -> None:
+        """Start due retries and time out tasks."""
         with self.lock:
-            now, nearest = self._now(), NEVER
+            now = self._now()
             for execution in [self.executions[arn] for arn in self._waiting]:
                 attempt = execution.attempt
                 if execution.wake is not None and execution.wake <= now:
@@ -165,13 +164,7 @@ class Engine:
                 elif attempt is not None and min(attempt.deadline, attempt.heartbeat_deadline) <= now:
                     self._time_out(attempt)
             self._drain()
-            for arn in list(self._waiting):
-                execution = self.executions[arn]
-                due = _due(execution)
-                if due == NEVER:
-                    self._waiting.discard(arn)
-                nearest = min(nearest, due)
-            return None if nearest == NEVER else max(0.0, nearest - now)
+            self._waiting = {arn for arn in self._waiting if _due(self.executions[arn]) != NEVER}
 
     # Executions ------------------------------------------------------------------------------------------------------
 
@@ -211,19 +204,24 @@ class Engine:
         if execution.status != "RUNNING":
             return
         state = self._state(execution)
-        try:
+        with self._failure_handled(execution):
             if len(execution.history) > HISTORY_EVENTS:
                 raise StateFailed("States.Runtime", f"The execution reached {HISTORY_EVENTS} history events")
-            path = state.get("InputPath", "$")
-            data = {} if path is None else follow(path, execution.data, execution.context(self._now()))
-            self._run_kind(execution, state, data)
+            path, context = state.get("InputPath", "$"), execution.context()
+            data = {} if path is None else follow(path, execution.data, context)
+            self._run_kind(execution, state, data, context)
+
+    @contextmanager
+    def _failure_handled(self, execution: Execution) -> Iterator[None]:
+        """Retry the current state if it fails, or fail the execution."""
+        try:
+            yield
         except PathNotFound as error:
             self.end(execution, "FAILED", "States.Runtime", str(error))
         except StateFailed as error:
             self.retry_or_end(execution, error.error, error.cause)
 
-    def _run_kind(self, execution: Execution, state: Mapping[str, Any], data: Any) -> None:
-        context = execution.context(self._now())
+    def _run_kind(self, execution: Execution, state: Mapping[str, Any], data: Any, context: Mapping[str, Any]) -> None:
         kind = state["Type"]
         if kind == "Pass":
             default = fill(state["Parameters"], data, context) if "Parameters" in state else data
@@ -247,8 +245,19 @@ class Engine:
         self._work.append(lambda: self._enter(execution, chosen, data))
 
     def leave(self, execution: Execution, result: Any) -> None:
-        """Finish the current state with a result."""
-        state, context = self._state(execution), execution.context(self._now())
+        """Finish the current state with a result, or handle its failure."""
+        with self._failure_handled(execution):
+            output = self._output(execution, result)
+            self._exit(execution, output)
+            state = self._state(execution)
+            if state.get("End") or state["Type"] == "Succeed":
+                self.end(execution, "SUCCEEDED", None, None, output)
+            else:
+                self._work.append(lambda: self._enter(execution, state["Next"], output))
+
+    def _output(self, execution: Execution, result: Any) -> Any:
+        """Return the output of the current state. Raises PathNotFound or StateFailed."""
+        state, context = self._state(execution), execution.context()
         if "ResultSelector" in state:
             result = fill(state["ResultSelector"], result, context)
         output = place(state.get("ResultPath", "$"), execution.data, result)
@@ -257,11 +266,7 @@ class Engine:
         if len(text_of(output).encode()) > PAYLOAD_BYTES:
             limit = f"The state returned a result with a size exceeding {PAYLOAD_BYTES} bytes"
             raise StateFailed("States.DataLimitExceeded", limit)
-        self._exit(execution, output)
-        if state.get("End") or state["Type"] == "Succeed":
-            self.end(execution, "SUCCEEDED", None, None, output)
-        else:
-            self._work.append(lambda: self._enter(execution, state["Next"], output))
+        return output
 
     def _exit(self, execution: Execution, output: Any) -> None:
         kind = self._state(execution)["Type"]
@@ -277,7 +282,7 @@ class Engine:
             self._close(execution.attempt)
         if execution.map_run is not None and execution.map_run.status == "RUNNING":
             self._maps.end(execution.map_run, "ABORTED" if status == "ABORTED" else "FAILED")
-        name = {"SUCCEEDED": "Succeeded", "FAILED": "Failed", "ABORTED": "Aborted", "TIMED_OUT": "TimedOut"}[status]
+        name = status.capitalize()
         given = {"output": text_of(output)} if status == "SUCCEEDED" else _given(error, cause)
         execution.note(f"Execution{name}", now, **{f"execution{name}EventDetails": given})
         self._ports.changed(execution)
@@ -320,7 +325,7 @@ class Engine:
     def _start_task(self, execution: Execution, state: Mapping[str, Any], data: Any) -> None:
         now, token = self._now(), new_token(execution)
         has_token = state["Resource"] == INVOKE_WITH_TOKEN
-        context = execution.context(now, token if has_token else None)
+        context = execution.context(token if has_token else None)
         parameters = fill(state["Parameters"], data, context)
         limit, beat = state.get("TimeoutSeconds"), state.get("HeartbeatSeconds")
         attempt = Attempt(execution, token, has_token, now + limit if limit else NEVER, now + beat if beat else NEVER)
@@ -350,12 +355,7 @@ class Engine:
             return
         details = {**_RESOURCE, "output": text_of(output)}
         execution.note("TaskSucceeded", self._now(), taskSucceededEventDetails=details)
-        try:
-            self.leave(execution, output)
-        except PathNotFound as error:
-            self.end(execution, "FAILED", "States.Runtime", str(error))
-        except StateFailed as error:
-            self.retry_or_end(execution, error.error, error.cause)
+        self.leave(execution, output)
 
     def _fail(self, attempt: Attempt, error: str, cause: str) -> None:
         self._close(attempt)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from localcloud.functions.states.model import UNSUCCESSFUL, Execution, MapRun, StateFailed
-from localcloud.functions.states.paths import PathNotFound, fill
+from localcloud.functions.states.paths import fill
 
 MAP_CONCURRENCY = 10_000
 
@@ -40,7 +40,7 @@ class Executions(Protocol):
         """End an execution."""
 
     def leave(self, execution: Execution, result: Any) -> None:
-        """Finish the current state with a result. Raises StateFailed."""
+        """Finish the current state with a result, or handle its failure."""
 
     def retry_or_end(self, execution: Execution, error: str, cause: str) -> None:
         """Handle the failure of the current state."""
@@ -89,7 +89,7 @@ class MapRuns:
             item = run.items[index]
             child = Execution(
                 *(arn, name, parent.machine, processor["States"], processor["StartAt"], item, item),
-                *(self._now(), parent.role_arn, run, index),
+                *(self._now(), run, index),
             )
             run.children[index] = child
             self._engine.begin(child)
@@ -102,7 +102,6 @@ class MapRuns:
             return
         run.running.discard(child.index)
         if child.status == "SUCCEEDED":
-            run.outputs[child.index] = child.output
             self._fill(run)
             return
         # A Map state tolerates no failed child by default.
@@ -115,12 +114,7 @@ class MapRuns:
         run.status, run.stopped = "SUCCEEDED", self._now()
         run.parent.note("MapRunSucceeded", self._now())
         run.parent.note("MapStateSucceeded", self._now())
-        try:
-            self._engine.leave(run.parent, [run.outputs[index] for index in range(len(run.items))])
-        except StateFailed as error:
-            self._engine.end(run.parent, "FAILED", error.error, error.cause)
-        except PathNotFound as error:
-            self._engine.end(run.parent, "FAILED", "States.Runtime", str(error))
+        self._engine.leave(run.parent, [run.children[index].output for index in range(len(run.items))])
 
     def end(self, run: MapRun, status: Any) -> None:
         """End a map run, and abort its running children."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-Status = Literal["RUNNING", "SUCCEEDED", "FAILED", "ABORTED", "TIMED_OUT"]
-UNSUCCESSFUL = ("FAILED", "ABORTED", "TIMED_OUT")
+Status = Literal["RUNNING", "SUCCEEDED", "FAILED", "ABORTED"]
+UNSUCCESSFUL = ("FAILED", "ABORTED")
 
 
 class StateFailed(Exception):
@@ -72,7 +72,6 @@ class MapRun:
     concurrency: int
     running: set[int] = field(default_factory=set)
     children: dict[int, Execution] = field(default_factory=dict)
-    outputs: dict[int, Any] = field(default_factory=dict)
     status: Status = "RUNNING"
     started: float = 0.0
     stopped: float | None = None
@@ -86,7 +85,7 @@ class MapRun:
             "running": statuses.count("RUNNING"),
             "succeeded": statuses.count("SUCCEEDED"),
             "failed": statuses.count("FAILED"),
-            "timedOut": statuses.count("TIMED_OUT"),
+            "timedOut": 0,
             "aborted": statuses.count("ABORTED"),
             "total": len(self.items),
             "resultsWritten": 0,
@@ -112,7 +111,6 @@ class Execution:
     data: Any
     input: Any
     started: float
-    role_arn: str
     parent: MapRun | None = None
     index: int = 0
     status: Status = "RUNNING"
@@ -128,12 +126,17 @@ class Execution:
     map_run: MapRun | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def role_arn(self) -> str:
+        """The role with which the execution calls services."""
+        return self.machine.role_arn
+
     def note(self, kind: str, now: float, **details: Any) -> None:
         """Append an event to the history."""
         event = {"timestamp": datetime.fromtimestamp(now, UTC), "type": kind, "id": len(self.history) + 1}
         self.history.append({**event, "previousEventId": len(self.history), **details})
 
-    def context(self, entered: float, token: str | None = None) -> dict[str, Any]:
+    def context(self, token: str | None = None) -> dict[str, Any]:
         """Return the context object, which paths that begin with `$$` read."""
         item = {} if self.parent is None else {"Item": {"Index": self.index, "Value": self.parent.items[self.index]}}
         started = datetime.fromtimestamp(self.started, UTC).isoformat(timespec="milliseconds")
@@ -147,7 +150,7 @@ class Execution:
                 "RedriveCount": self.redrives,
             },
             "StateMachine": {"Id": self.machine.arn, "Name": self.machine.name},
-            "State": {"Name": self.state, "EnteredTime": entered, "RetryCount": sum(self.retries.values())},
+            "State": {"Name": self.state, "RetryCount": sum(self.retries.values())},
             "Map": item,
             "Task": {} if token is None else {"Token": token},
         }

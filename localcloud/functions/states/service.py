@@ -8,17 +8,17 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 from localcloud.api import ApiError, Call, Clients, EventBus, Handler, Principal, Service
 from localcloud.control_loop import ControlLoop
 from localcloud.functions.sessions import RoleSessions
 from localcloud.functions.states.definition import InvalidDefinition, decode
-from localcloud.functions.states.engine import Engine, NotRedrivable, TokenClosed, UnknownToken
+from localcloud.functions.states.engine import PAYLOAD_BYTES, Engine, NotRedrivable, TokenClosed, UnknownToken
 from localcloud.functions.states.model import Execution, Machine
 from localcloud.functions.states.ports import CloudPorts
-from localcloud.functions.states.views import described, described_run, event_page, listed
+from localcloud.functions.states.views import date, described, described_run, event_page, listed
 
 POLL_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 2.0
@@ -27,7 +27,8 @@ FUNCTION_SECONDS = 900.0
 """Maximum duration of a function. Source (2026-11):
 https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html"""
 WORKERS = 32
-INPUT_BYTES = 256 * 1024
+UNSUPPORTED = ("loggingConfiguration", "tracingConfiguration", "encryptionConfiguration", "publish")
+"""Parameters of state machines."""
 
 
 class StatesService(Service):
@@ -51,7 +52,6 @@ class StatesService(Service):
         authorise: Callable[[Call], None],
         authenticate: Callable[[str, str | None], Principal],
     ) -> None:
-        self._clients = clients
         self._lock = threading.Lock()
         self._machines: dict[str, Machine] = {}
         self._prefix = f"arn:aws:states:{clients.region}:{clients.account}:"
@@ -61,7 +61,7 @@ class StatesService(Service):
             ports, time.time, retry_seconds=lambda wanted: min(wanted, LONGEST_RETRY_SECONDS), prefix=self._prefix
         )
         ports.engine = self.engine
-        self._loop = ControlLoop("states", lambda: [self.engine], lambda engine: self._tick(engine), self._next)
+        self._loop = ControlLoop("states", lambda: [self.engine], Engine.tick, lambda: POLL_SECONDS)
         self._loop.start()
 
     def operations(self) -> Mapping[str, Handler]:
@@ -93,17 +93,11 @@ class StatesService(Service):
         self._loop.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _tick(self, engine: Engine) -> None:
-        engine.tick()
-
-    def _next(self) -> float:
-        return POLL_SECONDS
-
     # State machines --------------------------------------------------------------------------------------------------
 
     def _create(self, call: Call) -> Mapping[str, Any]:
         p = call.parameters
-        _refuse(p, "loggingConfiguration", "tracingConfiguration", "encryptionConfiguration", "publish")
+        _refuse(p)
         if p.get("type", "STANDARD") != "STANDARD":
             raise ApiError("StateMachineTypeNotSupported", "The embedded cloud supports only STANDARD state machines.")
         arn = f"{self._prefix}stateMachine:{p['name']}"
@@ -116,19 +110,19 @@ class StatesService(Service):
             if known is not None and (known.text, known.role_arn) != (machine.text, machine.role_arn):
                 raise ApiError("StateMachineAlreadyExists", f"State Machine Already Exists: '{arn}'")
             machine = self._machines.setdefault(arn, machine)
-        return {"stateMachineArn": arn, "creationDate": _date(machine.created)}
+        return {"stateMachineArn": arn, "creationDate": date(machine.created)}
 
     def _update(self, call: Call) -> Mapping[str, Any]:
         p = call.parameters
-        _refuse(p, "loggingConfiguration", "tracingConfiguration", "encryptionConfiguration", "publish")
+        _refuse(p)
         with self._lock:
             old = self._machine(str(p["stateMachineArn"]))
             text, role = str(p.get("definition", old.text)), str(p.get("roleArn", old.role_arn))
             # Running executions keep the object with which they started.
-            self._machines[old.arn] = Machine(
-                old.arn, old.name, text, _decoded(text), role, old.created, str(uuid.uuid4()), old.tags
+            self._machines[old.arn] = replace(
+                old, text=text, definition=_decoded(text), role_arn=role, revision_id=str(uuid.uuid4())
             )
-            return {"updateDate": _date(time.time()), "revisionId": self._machines[old.arn].revision_id}
+            return {"updateDate": date(time.time()), "revisionId": self._machines[old.arn].revision_id}
 
     def _describe_machine(self, call: Call) -> Mapping[str, Any]:
         machine = self._machine(str(call.parameters["stateMachineArn"]))
@@ -139,7 +133,7 @@ class StatesService(Service):
             "definition": machine.text,
             "roleArn": machine.role_arn,
             "type": "STANDARD",
-            "creationDate": _date(machine.created),
+            "creationDate": date(machine.created),
             "revisionId": machine.revision_id,
         }
 
@@ -159,7 +153,7 @@ class StatesService(Service):
         names = ("stateMachineArn", "name", "type", "creationDate")
         return {
             "stateMachines": [
-                dict(zip(names, (each.arn, each.name, "STANDARD", _date(each.created)), strict=True))
+                dict(zip(names, (each.arn, each.name, "STANDARD", date(each.created)), strict=True))
                 for each in machines
             ]
         }
@@ -194,20 +188,20 @@ class StatesService(Service):
             data = json.loads(text)
         except ValueError as error:
             raise ApiError("InvalidExecutionInput", f"Invalid State Machine Execution Input: '{error}'") from error
-        if len(text.encode()) > INPUT_BYTES:
-            raise ApiError("InvalidExecutionInput", f"The input has more than {INPUT_BYTES} bytes")
+        if len(text.encode()) > PAYLOAD_BYTES:
+            raise ApiError("InvalidExecutionInput", f"The input has more than {PAYLOAD_BYTES} bytes")
         name = str(p.get("name") or uuid.uuid4())
         with self._lock:
             known = self.engine.executions.get(f"{self._prefix}execution:{machine.name}:{name}")
             if known is not None and (known.input != data or known.status != "RUNNING"):
                 raise ApiError("ExecutionAlreadyExists", f"Execution Already Exists: '{known.arn}'")
             execution = known or self.engine.start(machine, name, data)
-        return {"executionArn": execution.arn, "startDate": _date(execution.started)}
+        return {"executionArn": execution.arn, "startDate": date(execution.started)}
 
     def _stop(self, call: Call) -> Mapping[str, Any]:
         execution = self._execution(call)
         self.engine.stop(execution, call.parameters.get("error"), call.parameters.get("cause"))
-        return {"stopDate": _date(execution.stopped or time.time())}
+        return {"stopDate": date(execution.stopped or time.time())}
 
     def _redrive(self, call: Call) -> Mapping[str, Any]:
         execution = self._execution(call)
@@ -215,7 +209,7 @@ class StatesService(Service):
             self.engine.redrive(execution)
         except NotRedrivable as error:
             raise ApiError("ExecutionNotRedrivable", str(error)) from error
-        return {"redriveDate": _date(execution.redriven or time.time())}
+        return {"redriveDate": date(execution.redriven or time.time())}
 
     def _execution(self, call: Call) -> Execution:
         arn = str(call.parameters["executionArn"])
@@ -247,7 +241,7 @@ class StatesService(Service):
         execution = self._execution(call)
         run = execution.map_run
         names = ("executionArn", "mapRunArn", "stateMachineArn", "startDate")
-        values = () if run is None else (execution.arn, run.arn, execution.machine.arn, _date(run.started))
+        values = () if run is None else (execution.arn, run.arn, execution.machine.arn, date(run.started))
         return {"mapRuns": [dict(zip(names, values, strict=True))] if run is not None else []}
 
     def _describe_run(self, call: Call) -> Mapping[str, Any]:
@@ -293,11 +287,7 @@ def _decoded(text: str) -> Mapping[str, Any]:
         raise ApiError("InvalidDefinition", f"Invalid State Machine Definition: '{error}'") from error
 
 
-def _refuse(parameters: Mapping[str, Any], *names: str) -> None:
-    for name in names:
+def _refuse(parameters: Mapping[str, Any]) -> None:
+    for name in UNSUPPORTED:
         if parameters.get(name):
             raise ApiError("ValidationException", f"{name} is not supported by the embedded cloud")
-
-
-def _date(unix_seconds: float) -> datetime:
-    return datetime.fromtimestamp(unix_seconds, UTC)

@@ -21,47 +21,43 @@ def described(execution: Execution) -> dict[str, Any]:
         stateMachineArn=execution.machine.arn,
         name=execution.name,
         status=execution.status,
-        startDate=_date(execution.started),
-        stopDate=_date(execution.stopped),
+        startDate=date(execution.started),
+        stopDate=date(execution.stopped),
         input=text_of(execution.input),
         output=None if execution.status != "SUCCEEDED" else text_of(execution.output),
         error=execution.error,
         cause=execution.cause,
         mapRunArn=None if execution.parent is None else execution.parent.arn,
         redriveCount=execution.redrives,
-        redriveDate=_date(execution.redriven),
+        redriveDate=date(execution.redriven),
         redriveStatus="REDRIVABLE" if is_redrivable else "NOT_REDRIVABLE",
     )
 
 
 def listed(executions: Sequence[Execution], limit: int | None, token: str | None) -> dict[str, Any]:
     """Return one page of the response of ListExecutions."""
-    size, start = limit or PAGE, _offset(token)
-    page = [
+    page = _page("executions", executions, limit or PAGE, token)
+    found = [
         _present(
             executionArn=each.arn,
             stateMachineArn=each.machine.arn,
             name=each.name,
             status=each.status,
-            startDate=_date(each.started),
-            stopDate=_date(each.stopped),
+            startDate=date(each.started),
+            stopDate=date(each.stopped),
             mapRunArn=None if each.parent is None else each.parent.arn,
-            itemCount=None,
             redriveCount=each.redrives,
-            redriveDate=_date(each.redriven),
+            redriveDate=date(each.redriven),
         )
-        for each in executions[start : start + size]
+        for each in page["executions"]
     ]
-    more = {"nextToken": str(start + size)} if start + size < len(executions) else {}
-    return {"executions": page, **more}
+    return {**page, "executions": found}
 
 
 def event_page(execution: Execution, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return one page of the response of GetExecutionHistory."""
     events = execution.history[::-1] if parameters.get("reverseOrder") else execution.history
-    size, start = parameters.get("maxResults") or HISTORY_PAGE, _offset(parameters.get("nextToken"))
-    more = {"nextToken": str(start + size)} if start + size < len(events) else {}
-    return {"events": list(events[start : start + size]), **more}
+    return _page("events", events, parameters.get("maxResults") or HISTORY_PAGE, parameters.get("nextToken"))
 
 
 def described_run(run: MapRun) -> dict[str, Any]:
@@ -71,8 +67,8 @@ def described_run(run: MapRun) -> dict[str, Any]:
         mapRunArn=run.arn,
         executionArn=run.parent.arn,
         status=run.status,
-        startDate=_date(run.started),
-        stopDate=_date(run.stopped),
+        startDate=date(run.started),
+        stopDate=date(run.stopped),
         maxConcurrency=run.concurrency,
         toleratedFailurePercentage=0.0,
         toleratedFailureCount=0,
@@ -86,13 +82,15 @@ def _present(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _date(unix_seconds: float | None) -> datetime | None:
+def date(unix_seconds: float | None) -> datetime | None:
+    """Return a Unix time as the responses contain it."""
     return None if unix_seconds is None else datetime.fromtimestamp(unix_seconds, UTC)
 
 
-def _offset(token: str | None) -> int:
-    if token is None:
-        return 0
-    if not token.isdecimal():
+def _page(name: str, values: Sequence[Any], size: int, token: str | None) -> dict[str, Any]:
+    """Return one page of a response's list, with the token of the next page."""
+    if token is not None and not token.isdecimal():
         raise ApiError("InvalidToken", f"Invalid Token: '{token}'")
-    return int(token)
+    start = int(token or 0)
+    more = {"nextToken": str(start + size)} if start + size < len(values) else {}
+    return {name: list(values[start : start + size]), **more}
