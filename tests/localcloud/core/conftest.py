@@ -22,10 +22,19 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
     running.close()
 
 
-def make_role(cloud: LocalCloud, name: str, *statements: dict[str, Any], trusted: str = "ec2.amazonaws.com") -> str:
+def make_role(
+    cloud: LocalCloud,
+    name: str,
+    *statements: dict[str, Any],
+    trusted: str = "ec2.amazonaws.com",
+    condition: dict[str, Any] | None = None,
+) -> str:
     iam = cloud.clients.client("iam")
-    trust = [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": trusted}}]
-    document = {"Version": "2012-10-17", "Statement": trust}
+    trust = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": trusted}}
+    document = {
+        "Version": "2012-10-17",
+        "Statement": [trust if condition is None else {**trust, "Condition": condition}],
+    }
     arn: str = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(document))["Role"]["Arn"]
     if statements:
         policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", **one} for one in statements]}

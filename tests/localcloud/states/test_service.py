@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
-import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,12 @@ from botocore.exceptions import ClientError
 from moto.moto_api._internal.models import moto_api_backend
 
 from localcloud.cloud import LocalCloud
+from tests.localcloud.core.conftest import client_of, make_role
+from tests.localcloud.functions.conftest import package, wait_for
 from tests.localcloud.states.test_engine import INVOKE, WAIT, machine
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
+TOKEN_SECONDS = 120.0
 MACHINE = f"arn:aws:states:{REGION}:{ACCOUNT}:stateMachine"
 PROGRAM = """
 import boto3
@@ -32,13 +32,6 @@ def handler(event, context):
 """
 
 
-def trust(service: str) -> str:
-    statement: dict[str, Any] = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
-    if service.startswith("states."):
-        statement["Condition"] = {"ArnLike": {"aws:SourceArn": f"{MACHINE}:*"}}
-    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-
-
 class Setting:
     """A cloud with a bucket, a function and roles."""
 
@@ -48,16 +41,13 @@ class Setting:
         s3 = self.client("s3")
         s3.create_bucket(Bucket="data")
         s3.put_object(Bucket="data", Key="items.json", Body=json.dumps(["a", "b", "c"]))
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w") as archive:
-            archive.writestr("main.py", PROGRAM)
         role = self.role("function", "lambda", ("s3:PutObject", "arn:aws:s3:::data/tokens/*"))
         self.function = self.client("lambda").create_function(
             FunctionName="f",
             Runtime="python3.11",
             Handler="main.handler",
             Role=role,
-            Code={"ZipFile": content.getvalue()},
+            Code={"ZipFile": package(PROGRAM)},
             Timeout=20,
         )["FunctionArn"]
         self.states = self.client("stepfunctions")
@@ -66,13 +56,9 @@ class Setting:
         return self.cloud.clients.client(service)
 
     def role(self, name: str, service: str, *allowed: tuple[str, str]) -> str:
-        iam = self.client("iam")
-        document = trust(f"{service}.amazonaws.com")
-        arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=document)["Role"]["Arn"]
-        statements = [{"Effect": "Allow", "Action": action, "Resource": resource} for action, resource in allowed]
-        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
-        iam.put_role_policy(RoleName=name, PolicyName="p", PolicyDocument=policy)
-        return str(arn)
+        statements = [{"Action": action, "Resource": resource} for action, resource in allowed]
+        condition = {"ArnLike": {"aws:SourceArn": f"{MACHINE}:*"}} if service == "states" else None
+        return make_role(self.cloud, name, *statements, trusted=f"{service}.amazonaws.com", condition=condition)
 
     def machine(self, name: str, definition: dict[str, Any], *allowed: tuple[str, str]) -> str:
         role = self.role(f"role-of-{name}", "states", *allowed)
@@ -80,35 +66,22 @@ class Setting:
         return str(made["stateMachineArn"])
 
     def ended(self, arn: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        def end() -> dict[str, Any] | None:
+            found: dict[str, Any] = self.states.describe_execution(executionArn=arn)
+            return None if found["status"] == "RUNNING" else found
 
-        def has_ended() -> bool:
-            found.update(self.states.describe_execution(executionArn=arn))
-            return bool(found["status"] != "RUNNING")
-
-        wait(has_ended)
+        found: dict[str, Any] = wait_for(end, "the end of the execution", TOKEN_SECONDS)
         return found
 
     def token(self, item: str, before: str = "") -> str:
-        found: list[str] = []
-
-        def is_new() -> bool:
+        def new() -> str | None:
             try:
                 body = self.client("s3").get_object(Bucket="data", Key=f"tokens/{item}")["Body"].read().decode()
             except ClientError:
-                return False
-            found[:] = [body]
-            return bool(body != before)
+                return None
+            return None if body == before else str(body)
 
-        wait(is_new)
-        return found[0]
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
+        return str(wait_for(new, f"the token of {item}", TOKEN_SECONDS))
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +152,7 @@ def test_members_wait_for_their_tokens_and_a_redrive_gives_new_ones(setting: Set
         trusted_service="lambda.amazonaws.com",
         duration_seconds=900,
     )
-    answers = _client(setting, worker)
+    answers = client_of(setting.cloud, worker, "stepfunctions")
     execution = setting.states.start_execution(stateMachineArn=arn)["executionArn"]
     answers.send_task_success(taskToken=setting.token("a"), output='"done a"')
     old, old_c = setting.token("b"), setting.token("c")
@@ -232,16 +205,3 @@ def test_an_execution_is_stopped_and_unsupported_calls_are_rejected(setting: Set
             machine(A={**definition["States"]["A"], "Catch": []}),
             ("lambda:InvokeFunction", setting.function),
         )
-
-
-def _client(setting: Setting, credentials: Any) -> Any:
-    import boto3
-
-    return boto3.client(
-        "stepfunctions",
-        region_name=REGION,
-        endpoint_url=setting.cloud.endpoint_url,
-        aws_access_key_id=credentials.access_key_id,
-        aws_secret_access_key=credentials.secret_access_key,
-        aws_session_token=credentials.session_token,
-    )
