@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from training.errors import ConfigurationError
 from training.inference.evaluate import evaluate as evaluate_model
 from training.inference.trained import open_trained, open_validation
-from training.inference.weights import run_weights
+from training.inference.weights import write_weights
 
 BATCH_SIZE = 8
 
@@ -32,4 +31,4 @@ def export(weights: str, dataset: Path, output: Path) -> None:
     folder = output / "weights"
     if folder.exists():
         raise ConfigurationError([f"{folder}: exists; the generation has already exported the weights"])
-    run_weights(argparse.Namespace(model=weights, output=folder, layout="hugging-face", dataset=str(dataset)))
+    write_weights(weights, folder, "hugging-face", str(dataset))

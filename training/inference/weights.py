@@ -26,30 +26,41 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
 
 def run_weights(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code.
+    """Run the command; return its exit code. Raises TrainingError."""
+    write_weights(options.model, options.output, options.layout, options.dataset)
+    return 0
+
+
+def write_weights(model: str, folder: Path, layout: str, dataset: str | None) -> None:
+    """Write a checkpoint's weights to a folder, and print a line about it.
+
+    Args:
+        model: The checkpoint, as in `training.checkpoint.selection.select`.
+        folder: The folder, which is new or empty.
+        layout: `hugging-face` or `trainstack`.
+        dataset: The dataset with the tokenizer, which is also written; None: no tokenizer.
 
     Raises:
         TrainingError: The checkpoint does not exist or is damaged, or the folder cannot be written.
     """
-    folder: Path = options.output
-    selected = select(options.model)
+    selected = select(model)
     config = settings_of(selected)
     is_named = config is not None and config.function is None
-    if not is_named and options.layout == "hugging-face":
+    if not is_named and layout == "hugging-face":
         owner = "another trainer" if config is None else f"the custom model {config.function}"
         raise ConfigurationError(
             [f"{selected.title}: belongs to {owner}, which transformers does not support; use --layout trainstack"]
         )
     subject = selected.manifest.subject
     content = None
-    if options.dataset is not None:
-        content = tokenizer_of(options.dataset, frozenset({subject.tokenizer_sha256} if subject else ()))
+    if dataset is not None:
+        content = tokenizer_of(dataset, frozenset({subject.tokenizer_sha256} if subject else ()))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigurationError([f"{folder}: not empty; choose another folder"])
         if is_named and config is not None:
-            _write_named(selected, config, folder, options.layout, content)
+            _write_named(selected, config, folder, layout, content)
         else:
             with Presenter(as_json=False).progress("read", export_bytes(selected, "weights")) as report:
                 export_file(selected, folder / WEIGHTS_FILE, "weights", overwrite=False, report=report)
@@ -59,7 +70,6 @@ def run_weights(options: argparse.Namespace) -> int:
         raise ConfigurationError([f"{folder}: cannot be written ({error.strerror}); choose another folder"]) from error
     written = size((folder / WEIGHTS_FILE).stat().st_size)
     sys.stdout.write(f"{folder}: the weights of {selected.title}, {written}\n")
-    return 0
 
 
 def _write_named(selected: Selected, config: ModelConfig, folder: Path, layout: str, tokenizer: bytes | None) -> None:
