@@ -10,7 +10,6 @@ from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack, Tags
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_kms as kms
-from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from constructs import Construct
@@ -24,6 +23,7 @@ from stacks.constructs.delivery.delivery_boundary import DeliveryBoundary
 from stacks.constructs.delivery.delivery_pipeline import DeliveryPipeline, DeliveryStage, stage_name
 from stacks.constructs.delivery.drift_watch import DriftWatch, Target
 from stacks.constructs.delivery.github_access import GithubAccess
+from stacks.constructs.lambda_function import named_log_group
 from stacks.constructs.observability.alarm_topic import AlarmTopic
 from stacks.constructs.observability.log_encryption import LogEncryption
 from stacks.constructs.storage.bucket import BucketOptions, access_log_bucket, data_bucket
@@ -74,13 +74,7 @@ class PipelineStack(Stack):
             removal_policy=RemovalPolicy.DESTROY,
         )
         LogEncryption(key).apply((self,))
-        log_group = logs.CfnLogGroup(
-            self,
-            "Logs",
-            log_group_name=f"/trainstack/{self._config.name}/pipeline",
-            retention_in_days=ARTIFACT_DAYS,
-        )
-        log_group.apply_removal_policy(RemovalPolicy.DESTROY)
+        _, group_by_name = named_log_group(self, f"/trainstack/{self._config.name}/pipeline", ARTIFACT_DAYS)
         pipeline = DeliveryPipeline(
             self,
             "Pipeline",
@@ -90,7 +84,7 @@ class PipelineStack(Stack):
             gate_code=gate_bundle(BUNDLES),
             add_stacks=self._add_stacks,
             artifacts=self._artifacts(key),
-            log_group=logs.LogGroup.from_log_group_name(self, "LogsByName", log_group.ref),
+            log_group=group_by_name,
         )
         topic = AlarmTopic(
             self,

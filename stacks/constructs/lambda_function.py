@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aws_cdk import Duration, Stack
+from aws_cdk import CfnResource, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
@@ -57,10 +57,9 @@ def lambda_function(
         log_group=log_group,
         environment=environment,
     )
-    # Depend only on the role's policy. The function already depends on the role through the role's ARN.
-    policy, resource = role.node.find_child("DefaultPolicy").node.default_child, function.node.default_child
-    assert isinstance(policy, iam.CfnPolicy) and isinstance(resource, lambda_.CfnFunction)
-    resource.add_override("DependsOn", [Stack.of(scope).get_logical_id(policy)])
+    resource = function.node.default_child
+    assert isinstance(resource, lambda_.CfnFunction)
+    depend_on_policy(resource, role)
     suppress(function, "AwsSolutions-L1", "The runtime is pinned to the version that the program is tested with")
     suppress(function, "CKV_AWS_116", no_dead_letter_queue)
     suppress(function, "CKV_AWS_117", "The function only calls AWS APIs and does not use resources in a VPC")
@@ -68,3 +67,17 @@ def lambda_function(
         function, "CKV_AWS_173", "The variables do not contain secrets, and Lambda's own key encrypts them at rest"
     )
     return function
+
+
+def named_log_group(scope: Construct, name: str, retention_days: int) -> tuple[logs.CfnLogGroup, logs.ILogGroup]:
+    """Create a log group that is deleted with its stack. Return it, and an object that refers to it by name."""
+    group = logs.CfnLogGroup(scope, "Logs", log_group_name=name, retention_in_days=retention_days)
+    group.apply_removal_policy(RemovalPolicy.DESTROY)
+    return group, logs.LogGroup.from_log_group_name(scope, "LogsByName", group.ref)
+
+
+def depend_on_policy(resource: CfnResource, role: iam.IRole) -> None:
+    """Create a resource after its role's policy. The role's ARN already implies a dependency on the role."""
+    policy = role.node.find_child("DefaultPolicy").node.default_child
+    assert isinstance(policy, iam.CfnPolicy)
+    resource.add_override("DependsOn", [Stack.of(resource).get_logical_id(policy)])

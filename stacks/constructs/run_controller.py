@@ -24,6 +24,7 @@ from stacks.capacity.plan import moves_nodes, on_demand_base, one_zone_at_a_time
 from stacks.capacity.training_time import training_time
 from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.constructs.event_patterns import object_created
 from stacks.constructs.fleet_resources import Fleet
 from stacks.constructs.lambda_function import lambda_function
 from stacks.constructs.suppressions import suppress
@@ -296,8 +297,8 @@ class RunController(Construct):
                 source=["aws.ec2"], detail_type=[STATE_CHANGE], detail={"state": ["shutting-down", "stopping"]}
             ),
             **fleet.patterns,
-            "RunEnded": _object_created(control, f"{control_prefix(self._config.name, '*')}outcome.json"),
-            "DatasetArrived": _object_created(datasets, "datasets/*/dataset.json"),
+            "RunEnded": object_created(control, f"{control_prefix(self._config.name, '*')}outcome.json"),
+            "DatasetArrived": object_created(datasets, "datasets/*/dataset.json"),
             "Retry": events.EventPattern(
                 source=[SOURCE], detail_type=[RETRY], detail={"deployment": [self._config.name]}
             ),
@@ -308,15 +309,6 @@ class RunController(Construct):
         for rule in rules:
             rule.add_target(QueueTarget(self._queue))
         return rules
-
-
-def _object_created(bucket: s3.IBucket, key: str) -> events.EventPattern:
-    """Return the pattern for the creation of objects whose keys match a wildcard."""
-    return events.EventPattern(
-        source=["aws.s3"],
-        detail_type=["Object Created"],
-        detail={"bucket": {"name": [bucket.bucket_name]}, "object": {"key": [{"wildcard": key}]}},
-    )
 
 
 def _places(config: DeploymentConfig) -> str:

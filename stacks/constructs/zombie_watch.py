@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import jsii
-from aws_cdk import Duration, RemovalPolicy, Stack
+from aws_cdk import Duration, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_events as events
@@ -23,7 +23,7 @@ from stacks.artifacts.bundles import BundleFile
 from stacks.config import DeploymentConfig
 from stacks.config.slots import slots_of
 from stacks.constructs.daily_alarm import DAY, count_metric, daily_alarm
-from stacks.constructs.lambda_function import lambda_function
+from stacks.constructs.lambda_function import lambda_function, named_log_group
 from stacks.constructs.suppressions import suppress
 
 TIMEOUT = Duration.minutes(5)
@@ -62,19 +62,13 @@ class ZombieWatch(Construct):
         super().__init__(scope, id_)
         self._config = config
         self._fleets = [slot.config for slot in slots_of(config)]
-        log_group = logs.CfnLogGroup(
-            self,
-            "Logs",
-            log_group_name=log_group_name(config),
-            retention_in_days=config.observability.log_retention_days,
-        )
-        log_group.apply_removal_policy(RemovalPolicy.DESTROY)
+        group, group_by_name = named_log_group(self, log_group_name(config), config.observability.log_retention_days)
         function = lambda_function(
             self,
             program="zombie_watch",
             code=code,
-            role=self._role(log_group, control),
-            log_group=logs.LogGroup.from_log_group_name(self, "LogsByName", log_group.ref),
+            role=self._role(group, control),
+            log_group=group_by_name,
             timeout=TIMEOUT,
             environment={
                 "DEPLOYMENT": config.name,
@@ -89,7 +83,7 @@ class ZombieWatch(Construct):
         function.add_permission(
             "ClockMayInvoke", principal=iam.ServicePrincipal("events.amazonaws.com"), source_arn=clock.rule_arn
         )
-        self.alarms = self._alarms(log_group, function, actions.SnsAction(topic))
+        self.alarms = self._alarms(group, function, actions.SnsAction(topic))
 
     def _role(self, log_group: logs.CfnLogGroup, control: s3.IBucket) -> iam.Role:
         stack = Stack.of(self)

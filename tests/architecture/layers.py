@@ -86,7 +86,7 @@ LAYERS: dict[str, list[str]] = {
         "formats",
     ],
     "stacks.constructs": [
-        "cdk_bootstrap_roles daily_alarm network observability suppressions",
+        "cdk_bootstrap_roles daily_alarm event_patterns network observability suppressions",
         "lambda_function permissions_boundary storage",
         "delivery nodes zombie_watch",
         "fleet_resources workflow",

@@ -34,6 +34,7 @@ from stacks.config import DeploymentConfig
 from stacks.config.delivery import PipelineConfig
 from stacks.constructs.cdk_bootstrap_roles import Duty, qualifier_of, role_arn
 from stacks.constructs.delivery.gate_code import GateCode
+from stacks.constructs.lambda_function import depend_on_policy
 from stacks.constructs.suppressions import suppress
 
 ASK = "ask"
@@ -285,10 +286,9 @@ class DeliveryPipeline(Construct):
 
     def _depend_on_role_policy(self) -> None:
         """Create the pipeline after its role's policy. The role's ARN already implies a dependency on the role."""
-        policy = self.pipeline.role.node.find_child("DefaultPolicy").node.default_child
         resource = self.pipeline.node.default_child
-        assert isinstance(policy, iam.CfnPolicy) and isinstance(resource, codepipeline.CfnPipeline)
-        resource.add_override("DependsOn", [cdk.Stack.of(self).get_logical_id(policy)])
+        assert isinstance(resource, codepipeline.CfnPipeline)
+        depend_on_policy(resource, self.pipeline.role)
         # cfn-lint's E3703 reports a style hint about a function (I1022) as an error. The library writes that function
         # into an action's configuration.
         resource.add_metadata("cfn-lint", {"config": {"ignore_checks": ["E3703"]}})

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as events_targets
@@ -18,7 +18,7 @@ from constructs import Construct
 
 from stacks.artifacts.bundles import BundleFile
 from stacks.constructs.daily_alarm import DAY, count_metric, daily_alarm
-from stacks.constructs.lambda_function import lambda_function
+from stacks.constructs.lambda_function import lambda_function, named_log_group
 
 LOG_RETENTION_DAYS = 90
 
@@ -47,20 +47,13 @@ class DriftWatch(Construct):
         topic: sns.ITopic,
     ) -> None:
         super().__init__(scope, id_)
-        log_group = logs.CfnLogGroup(
-            self,
-            "Logs",
-            log_group_name=f"/trainstack/{name}/drift",
-            retention_in_days=LOG_RETENTION_DAYS,
-        )
-        log_group.apply_removal_policy(RemovalPolicy.DESTROY)
-        role = self._role(log_group, targets)
+        group, group_by_name = named_log_group(self, f"/trainstack/{name}/drift", LOG_RETENTION_DAYS)
         function = lambda_function(
             self,
             program="drift_watch",
             code=code,
-            role=role,
-            log_group=logs.LogGroup.from_log_group_name(self, "LogsByName", log_group.ref),
+            role=self._role(group, targets),
+            log_group=group_by_name,
             timeout=Duration.minutes(15),
             environment={
                 "TARGETS": json.dumps(
@@ -75,7 +68,7 @@ class DriftWatch(Construct):
             schedule=events.Schedule.cron(minute="0", hour=str(hour_utc)),
             targets=[events_targets.LambdaFunction(function, retry_attempts=1)],
         )
-        self._alarms(name, log_group, function, topic)
+        self._alarms(name, group, function, topic)
 
     def _role(self, log_group: logs.CfnLogGroup, targets: Sequence[Target]) -> iam.Role:
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))

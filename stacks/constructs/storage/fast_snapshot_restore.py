@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aws_cdk import CustomResource, Duration, RemovalPolicy, Stack
+from aws_cdk import CustomResource, Duration, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from stacks.artifacts.bundles import BundleFile
+from stacks.constructs.lambda_function import named_log_group
 from stacks.constructs.storage.volumes import zone_name
 from stacks.constructs.suppressions import suppress
 
@@ -37,10 +37,7 @@ class FastSnapshotRestore(Construct):
         stack = Stack.of(self)
         here = f"{stack.region}:{stack.account}"
         name = f"trainstack-{deployment}-fast-snapshot-restore"
-        log_group = logs.CfnLogGroup(
-            self, "Logs", log_group_name=f"/aws/lambda/{name}", retention_in_days=log_retention_days
-        )
-        log_group.apply_removal_policy(RemovalPolicy.DESTROY)
+        group, group_by_name = named_log_group(self, f"/aws/lambda/{name}", log_retention_days)
         role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
         statements: list[tuple[str, list[str], list[str]]] = [
             (
@@ -52,7 +49,7 @@ class FastSnapshotRestore(Construct):
             ("DescribeFastSnapshotRestore", ["ec2:DescribeFastSnapshotRestores"], ["*"]),
             # Use the name, because a reference to the function would create a cycle.
             ("InvokeSelf", ["lambda:InvokeFunction"], [f"arn:{stack.partition}:lambda:{here}:function:{name}"]),
-            ("WriteLogs", ["logs:CreateLogStream", "logs:PutLogEvents"], [log_group.attr_arn]),
+            ("WriteLogs", ["logs:CreateLogStream", "logs:PutLogEvents"], [group.attr_arn]),
         ]
         for sid, actions, resources in statements:
             role.add_to_policy(iam.PolicyStatement(sid=sid, actions=actions, resources=resources))
@@ -67,7 +64,7 @@ class FastSnapshotRestore(Construct):
             role=role,
             timeout=Duration.minutes(15),
             memory_size=256,
-            log_group=logs.LogGroup.from_log_group_name(self, "LogsByName", log_group.ref),
+            log_group=group_by_name,
         )
         suppress(
             role.node.find_child("DefaultPolicy"),

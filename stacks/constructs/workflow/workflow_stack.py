@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack, Tags
+from aws_cdk import CfnOutput, Duration, Stack, Tags
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
@@ -26,8 +26,9 @@ from stacks.artifacts.pipeline_items import step_items, write_items
 from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.config.pipeline.steps import Step, ordered, slots_by_step
-from stacks.config.slots import slot, slots_of
-from stacks.constructs.lambda_function import lambda_function
+from stacks.config.slots import slots_of
+from stacks.constructs.event_patterns import object_created
+from stacks.constructs.lambda_function import depend_on_policy, lambda_function, named_log_group
 from stacks.constructs.suppressions import suppress
 from stacks.constructs.workflow.definition import Items, definition
 from stacks.constructs.zombie_watch import FunctionTarget
@@ -77,9 +78,9 @@ class WorkflowStack(Stack):
         self._buckets = buckets
         self._key = key
         self._steps = ordered(config.pipeline)
-        suffixes = slots_by_step(config)
-        self._fleets = {name: [slot(config, each).config.name for each in ends] for name, ends in suffixes.items()}
-        self._all_fleets = [each.config.name for each in slots_of(config)]
+        fleets = {each.suffix: each.config.name for each in slots_of(config)}
+        self._fleets = {name: [fleets[end] for end in ends] for name, ends in slots_by_step(config).items()}
+        self._all_fleets = list(fleets.values())
         user_code = None if config.training.code is None else Path(config.training.code)
         code = code_bundle(bundle_directory, user_code)
         bundle = s3_assets.Asset(self, "CodeBundle", path=str(code.path))
@@ -98,10 +99,7 @@ class WorkflowStack(Stack):
                 definition(self._steps, items, self._fleets, function.function_arn), separators=(",", ":")
             ),
         )
-        # Depend only on the role's policy. The state machine already depends on the role through the role's ARN.
-        policy = role.node.find_child("DefaultPolicy").node.default_child
-        assert isinstance(policy, iam.CfnPolicy)
-        machine.add_override("DependsOn", [self.get_logical_id(policy)])
+        depend_on_policy(machine, role)
         suppress(machine, "AwsSolutions-SF1", "The execution history, which is kept for 90 days, contains every event")
         suppress(machine, "AwsSolutions-SF2", "The function's log lines name the execution and the run")
         suppress(machine, "CKV_AWS_284", "The function's log lines name the execution and the run")
@@ -130,19 +128,13 @@ class WorkflowStack(Stack):
 
     def _function(self, bundle_directory: Path, code: dict[str, str]) -> Any:
         config, buckets = self._config, self._buckets
-        log_group = logs.CfnLogGroup(
-            self,
-            "Logs",
-            log_group_name=log_group_name(config),
-            retention_in_days=config.observability.log_retention_days,
-        )
-        log_group.apply_removal_policy(RemovalPolicy.DESTROY)
+        group, group_by_name = named_log_group(self, log_group_name(config), config.observability.log_retention_days)
         return lambda_function(
             self,
             program="pipeline_runs",
             code=function_bundle("pipeline_runs", bundle_directory),
-            role=self._function_role(log_group),
-            log_group=logs.LogGroup.from_log_group_name(self, "LogsByName", log_group.ref),
+            role=self._function_role(group),
+            log_group=group_by_name,
             timeout=TIMEOUT,
             environment={
                 "DEPLOYMENT": config.name,
@@ -236,14 +228,10 @@ class WorkflowStack(Stack):
         # of a pattern, 4,096 characters. Source (2026-11):
         # https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-quota.html
         fleets = (self._config.name, f"{self._config.name}-*")
-        keys = [{"wildcard": f"{control_prefix(fleet, '*')}outcome.json"} for fleet in fleets]
+        keys = [f"{control_prefix(fleet, '*')}outcome.json" for fleet in fleets]
         ended = ["FAILED", "TIMED_OUT", "ABORTED"]
         patterns = {
-            "RunEnded": events.EventPattern(
-                source=["aws.s3"],
-                detail_type=["Object Created"],
-                detail={"bucket": {"name": [self._buckets.control.bucket_name]}, "object": {"key": keys}},
-            ),
+            "RunEnded": object_created(self._buckets.control, *keys),
             "ExecutionEnded": events.EventPattern(
                 source=["aws.states"],
                 detail_type=[STATUS_CHANGE],
