@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from localcloud.demo.commands import CommandFailed
+from localcloud.demo.console import run_demo
 from localcloud.demo.driver import Demo
-from localcloud.demo.watch import RunFailed
 
 FAULTS = ("notice", "no-notice", "none")
 
@@ -35,30 +32,8 @@ def main(
         raise typer.BadParameter(f"{fault}: must be one of {', '.join(FAULTS)}", param_hint="--fault")
     if data is not None and not data.is_dir():
         raise typer.BadParameter(f"{data}: not a folder; use a folder of text files", param_hint="--data")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.time()
-
-    def log(unix_seconds: float, source: str, line: str) -> None:
-        console.print(f"[dim]{unix_seconds - started:6.1f} s[/dim]  [cyan]{source:<20}[/cyan] ", end="")
-        console.print(line, markup=False, soft_wrap=True)
-
-    for stale in ("report.json", "report.html", "logs"):
-        path = build / stale
-        if path.is_dir():
-            shutil.rmtree(path)
-        path.unlink(missing_ok=True)
-    build.mkdir(parents=True, exist_ok=True)
-    for outputs in build.glob("outputs-*.json"):
-        outputs.unlink()
-    try:
-        report = Demo(config, build, data, fault, log).run()
-    except (CommandFailed, RunFailed) as failure:
-        console.print(str(failure), style="red", markup=False)
-        console.print(f"Logs: {build / 'logs'}; node consoles: {build / 'cloud' / 'instances'}", style="red")
-        raise typer.Exit(1) from failure
-    except KeyboardInterrupt:
-        console.print("interrupted; all demo processes have been stopped")
-        raise typer.Exit(130) from None
+    report = run_demo(console, build, ("report.json", "report.html"), lambda log: Demo(config, build, data, fault, log))
     console.print(_summary(report))
     console.print(
         f"Finished in {time.time() - started:.0f} s. Report: {build / 'report.html'}, {build / 'report.json'}"

@@ -8,8 +8,6 @@ the unchanged pipeline runs nothing.
 from __future__ import annotations
 
 import json
-import shutil
-import signal
 import sys
 import time
 from collections import Counter
@@ -20,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from localcloud.demo.commands import CommandFailed
+from localcloud.demo.console import run_demo
 from localcloud.demo.driver import CDK, TIMEOUTS_SECONDS, Demo
 from localcloud.demo.watch import RunFailed
 
@@ -92,11 +90,11 @@ class PipelineDemo(Demo):
     def _upload_text(self, environment: Mapping[str, str]) -> None:
         text = self.build / "text"
         text.mkdir(parents=True, exist_ok=True)
-        for path in sorted(self._source().glob("*.py"))[:MAX_FILES] if self.data is None else ():
+        for path in sorted(self._source().glob("*.py"))[:MAX_FILES]:
             (text / f"{path.stem}.txt").write_bytes(path.read_bytes())
-        source, bucket = (text if self.data is None else self.data), self._outputs()["DatasetBucket"]
         upload = {**environment, "S3_ENDPOINT_URL": environment["AWS_ENDPOINT_URL"]}
-        self._command("upload", ["s5cmd", "cp", f"{source}/", f"s3://{bucket}/raw/text/"], upload)
+        target = f"s3://{self._outputs()['DatasetBucket']}/raw/text/"
+        self._command("upload", ["s5cmd", "cp", f"{text}/", target], upload)
 
     def _pipeline(self, verb: str, environment: Mapping[str, str], *options: str) -> str:
         arguments = [sys.executable, "-m", "trainstack", "pipeline", verb, self._name(), *options]
@@ -192,23 +190,10 @@ def main(
     ),
 ) -> None:
     """Run a pipeline on the embedded cloud, with a lost node and a failed evaluation, without an AWS account."""
-    console, started = Console(highlight=False, soft_wrap=True), time.time()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     TIMEOUTS_SECONDS["deploy"] = 600.0  # three fleets and the pipeline
-
-    def log(unix_seconds: float, source: str, line: str) -> None:
-        console.print(f"{unix_seconds - started:6.1f} s  {source:<20} {line}", markup=False, soft_wrap=True)
-
-    shutil.rmtree(build / "logs", ignore_errors=True)
-    build.mkdir(parents=True, exist_ok=True)
-    for outputs in build.glob("outputs-*.json"):
-        outputs.unlink()
-    try:
-        report = PipelineDemo(config, build, None, "none", log).run()
-    except (CommandFailed, RunFailed) as failure:
-        console.print(str(failure), style="red", markup=False)
-        console.print(f"Logs: {build / 'logs'}; node consoles: {build / 'cloud' / 'instances'}", style="red")
-        raise typer.Exit(1) from failure
+    console = Console(highlight=False, soft_wrap=True)
+    stale = ("pipeline.json", "pipeline.svg")
+    report = run_demo(console, build, stale, lambda log: PipelineDemo(config, build, None, "none", log))
     best = min(
         (each for each in report["results"] if each["step"] == "train"),
         key=lambda each: each["metrics"]["validation_loss"],
