@@ -21,10 +21,12 @@ from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.config.slots import Slot, slots_of
 from stacks.constructs.observability.alarm_topic import AlarmTopic
 from stacks.constructs.observability.budget import monthly_budget
+from stacks.constructs.observability.pipeline_alarm import pipeline_alarm
 from stacks.constructs.observability.run_alarms import RunAlarms
 from stacks.constructs.observability.run_dashboard import SlotView, run_dashboard
 from stacks.constructs.observability.run_metrics import RunMetrics
 from stacks.constructs.run_controller import log_group_name
+from stacks.constructs.workflow.workflow_stack import machine_name
 from stacks.constructs.zombie_watch import ZombieWatch
 from stacks.storage_stack import StorageStack
 
@@ -66,7 +68,9 @@ class ObservabilityStack(Stack):
                 code=function_bundle("zombie_watch", bundle_directory),
                 topic=topic,
             )
-            found = watch.alarms
+            found += watch.alarms
+        if config.pipeline is not None:
+            found.append(pipeline_alarm(self, "PipelineFailed", machine_name=machine_name(config), topic=topic))
         if config.observability.dashboard:
             run_dashboard(self, f"trainstack-{config.name}-{config.region}", slots=views, alarms=found)
         monthly_budget(self, config, topic)

@@ -227,6 +227,27 @@ def test_alarms_of_the_daily_search_begin_and_end(account: Account, synthesis: S
         assert "ALARM" in account.changes(alarm), alarm
 
 
+def test_the_alarm_of_a_pipeline_begins(account: Account, synthesis: Synthesis) -> None:
+    template = json.loads(synthesis.of("pipelines/sweep").text("ObservabilityStack"))
+    kept = ("AWS::SNS::Topic", "AWS::SNS::TopicPolicy")
+    template["Resources"] = {
+        name: each
+        for name, each in template["Resources"].items()
+        if each["Type"] in kept or name.startswith("PipelineFailed")
+    }
+    for each in template["Resources"].values():
+        each.get("Properties", {}).pop("KmsMasterKeyId", None)
+    template.pop("Outputs", None)
+    account.deploy("observability", template)
+    (alarm,) = account.ids("observability", "AWS::CloudWatch::Alarm").values()
+    assert account.evaluate(_minutes(account))[alarm] == "OK"
+    arn = f"arn:aws:states:{account.cloud.region}:{account.cloud.clients.account}:stateMachine:trainstack-pipeline"
+    failed = {"MetricName": "ExecutionsFailed", "Dimensions": [{"Name": "StateMachineArn", "Value": arn}], "Value": 1.0}
+    account.client("cloudwatch").put_metric_data(Namespace="AWS/States", MetricData=[failed])
+    assert _reaches(account, alarm, "ALARM")
+    assert account.changes(alarm)[-1] == "ALARM"
+
+
 def _reaches(account: Account, alarm: str, state: str) -> bool:
     """Evaluate an alarm in each of the next minutes until it has a state. Metrics appear after their log lines."""
     first = _minutes(account)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from aws_cdk import CfnOutput, Duration, Stack, Tags
-from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_events as events
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
@@ -59,7 +58,7 @@ class Buckets:
 
 
 class WorkflowStack(Stack):
-    """The state machine, its function, and the alarm for failed executions."""
+    """The state machine and its function."""
 
     def __init__(
         self,
@@ -105,7 +104,6 @@ class WorkflowStack(Stack):
         suppress(machine, "CKV_AWS_284", "The function's log lines name the execution and the run")
         suppress(machine, "CKV_AWS_285", "The execution history, which is kept for 90 days, contains every event")
         self._rules(function)
-        self._alarm()
         CfnOutput(self, "PipelineArn", value=machine.ref)
         Tags.of(self).add(DEPLOYMENT_TAG, config.name)
 
@@ -247,23 +245,3 @@ class WorkflowStack(Stack):
                 principal=iam.ServicePrincipal("events.amazonaws.com"),
                 source_arn=rule.rule_arn,
             )
-
-    def _alarm(self) -> None:
-        """Raise an alarm for a failed execution. ObservabilityStack's dashboard does not depend on this stack."""
-        failed = cloudwatch.Metric(
-            namespace="AWS/States",
-            metric_name="ExecutionsFailed",
-            dimensions_map={"StateMachineArn": self._machine_arn},
-            statistic="Sum",
-            period=Duration.minutes(5),
-        )
-        cloudwatch.Alarm(
-            self,
-            "Failed",
-            metric=failed,
-            threshold=0,
-            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
-            evaluation_periods=1,
-            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
-            alarm_description=f"{self.stack_name}: the pipeline failed; see `trainstack pipeline status`",
-        )

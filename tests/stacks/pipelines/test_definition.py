@@ -209,3 +209,16 @@ def test_the_function_may_only_write_the_parameters_and_objects_of_its_slots(ass
     writes = [sid for sid, each in statements.items() if "s3:PutObject" in each["Action"]]
     assert writes == ["KeepMembers"]
     assert json.dumps(statements["KeepMembers"]["Resource"]).count("/pipelines/*") == 1
+
+
+def test_the_alarm_for_a_failed_execution_notifies_the_deployments_topic(assembly: Assembly) -> None:
+    alarms = assembly.of_type("ObservabilityStack", "AWS::CloudWatch::Alarm").values()
+    (alarm,) = [each["Properties"] for each in alarms if each["Properties"].get("Namespace") == "AWS/States"]
+    (machine,) = assembly.of_type("WorkflowStack", "AWS::StepFunctions::StateMachine").values()
+    (dimension,) = alarm["Dimensions"]
+    assert (alarm["MetricName"], dimension["Name"]) == ("ExecutionsFailed", "StateMachineArn")
+    name = machine["Properties"]["StateMachineName"]
+    assert json.dumps(dimension["Value"]).endswith(f':stateMachine:{name}"]]}}')
+    (topic,) = assembly.of_type("ObservabilityStack", "AWS::SNS::Topic")
+    assert alarm["AlarmActions"] == [{"Ref": topic}]
+    assert not assembly.of_type("WorkflowStack", "AWS::CloudWatch::Alarm")
