@@ -265,11 +265,11 @@ class Actor:
     def _fence(self, action: Fence) -> None:
         assert self.trainer is not None and self.active is not None
         self.trainer.hand_over(action.record, None)
-        now, fenced_by = self._context.system.monotonic_seconds(), self.active.fenced_by
-        if fenced_by is None:
+        fenced_at = self.active.fenced_at
+        if self.active.fenced_by is None:
+            fenced_at = self._context.system.monotonic_seconds()
             message = f"generation {action.record.generation} continues without this node; its trainers wait to join"
             logger.warning("%s", message)
-        fenced_at = now if fenced_by is None else self.active.fenced_at
         self.active = replace(
             self.active, fenced_by=action.record, fenced_at=fenced_at, pending=None, changing_since=None
         )

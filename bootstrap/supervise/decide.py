@@ -377,11 +377,7 @@ def _staying(situation: Situation) -> set[str]:
 
 def ready_peers(situation: Situation, digest: str) -> list[Peer]:
     """Return the live peers that can take part in the next generation for a run document."""
-    return [
-        peer
-        for peer in situation.peers
-        if peer.proven and peer.state == "ready" and peer.run_digest == digest and not peer.is_silent(situation.timings)
-    ]
+    return [peer for peer in situation.peers if peer.is_ready(situation.timings) and peer.run_digest == digest]
 
 
 def is_anyone_training(peers: Iterable[Peer], newest_generation: int, timings: SuperviseTimings) -> bool:

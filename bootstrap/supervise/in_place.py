@@ -137,13 +137,12 @@ def _rejoin(situation: Situation, active: Active, fence: GenerationRecord, newes
 def _follow(situation: Situation, active: Active, newest: GenerationRecord) -> list[Action] | None:
     """Hand the newest record to the trainers; return None if another change is necessary before they have made it."""
     rank = newest.rank_of(situation.me.instance_id)
-    survives = rank is not None and rank < newest.survivors
     if rank is None and not newest.planned:
         return [Fence(newest)]
-    if not survives and rank is not None:
+    if rank is not None and rank >= newest.survivors:
         return [Kill("lost_peer", f"generation {newest.generation} continues without this node")]
     if active.pending is None or active.pending.generation < newest.generation:
-        return [HandOver(newest, rank if survives else None)]
+        return [HandOver(newest, rank)]
     limit_seconds = PLANNED_LIMIT_SECONDS if newest.planned else CHANGE_LIMIT_SECONDS + 2.0
     if situation.now - active.handed_at > limit_seconds and not newest.planned:
         return [Kill("lost_peer", f"generation {newest.generation} was not formed within {limit_seconds:.0f} s")]
@@ -185,11 +184,9 @@ def _propose(
 def _loading(situation: Situation, active: Active) -> int:
     """Return the number of nodes that are loading the run document's code and dataset."""
     return sum(
-        peer.proven
-        and peer.state == "ready"
+        peer.is_ready(situation.timings)
         and peer.run_digest != active.record.run_digest
         and active.record.rank_of(peer.instance_id) is None
-        and not peer.is_silent(situation.timings)
         for peer in situation.peers
     )
 

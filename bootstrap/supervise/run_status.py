@@ -38,10 +38,7 @@ class Progress:
 
     def number(self, kind: str, key: str) -> float | None:
         """Return a finite number from the latest record of a kind, or None if it has no valid value."""
-        value = self._records.get(kind, {}).get(key)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:  # false for NaN
-            return float(value)
-        return None
+        return _finite(self._records.get(kind, {}).get(key))
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of a `result` record, and bits per byte of the last validation."""
@@ -49,9 +46,9 @@ class Progress:
         found = {} if bits is None else {"bits_per_byte": bits}
         given = self._records.get("result", {}).get("metrics")
         for name, value in list(given.items())[:MAX_METRICS] if isinstance(given, Mapping) else ():
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-            if is_number and isinstance(name, str) and _METRIC.fullmatch(name):
-                found[name] = float(value)
+            number = _finite(value)
+            if number is not None and isinstance(name, str) and _METRIC.fullmatch(name):
+                found[name] = number
         return found
 
     def step(self) -> int | None:
@@ -69,6 +66,12 @@ class Progress:
         if step is not None and step >= (resumed or 0):
             return Checkpoint(step, self.number("checkpoint", "unix_seconds"))
         return None if resumed is None else Checkpoint(resumed, None)
+
+
+def _finite(value: Any) -> float | None:
+    """Return a finite number, or None for any other value."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e300 else None  # false for NaN
 
 
 @dataclass(frozen=True)

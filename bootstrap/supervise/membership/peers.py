@@ -58,6 +58,10 @@ class Peer:
         limit_seconds = timings.doubt_seconds if self.is_unanswering(timings) else timings.heartbeat_timeout_seconds
         return min(self.silent_seconds, observed_seconds) > limit_seconds
 
+    def is_ready(self, timings: SuperviseTimings) -> bool:
+        """Return True if the peer is alive and waits for a generation, for whatever run document."""
+        return self.proven and self.state == "ready" and not self.is_silent(timings)
+
 
 @dataclass
 class _Entry:
