@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -25,6 +25,7 @@ from training.checkpoint.store import checkpoint_entries, read_manifest, read_te
 SAMPLE_SECONDS = 0.1
 BASELINE_STEPS = 12
 MATRIX = 1024
+Item = TypeVar("Item")
 
 
 Rounds = dict[str, list[float]]
@@ -47,6 +48,13 @@ class Limit:
                 return
             yield number
 
+    def interleaved(self, methods: Mapping[str, Item]) -> Iterator[tuple[int, str, Item]]:
+        """Yield each round's number, and each method with its name, in an order that changes in each round."""
+        order = random.Random(0)  # noqa: S311 (not a secret)
+        for number in self.numbers():
+            for name, method in order.sample(sorted(methods.items()), len(methods)):
+                yield number, name, method
+
     def seconds_of(self, work: Callable[[], object]) -> list[float]:
         """Return the duration of each round except the first, in seconds."""
         return [_timed(work) for _ in self.numbers()][1:]
@@ -59,18 +67,16 @@ def saves(workload: Workload, methods: Mapping[str, Method], limit: Limit) -> di
     """
     blocked: dict[str, list[float]] = {name: [] for name in methods}
     durable: dict[str, list[float]] = {name: [] for name in methods}
-    order = random.Random(0)  # noqa: S311 (not a secret)
-    for repeat in limit.numbers():
-        for name, method in order.sample(sorted(methods.items()), len(methods)):
-            workload.change()
-            os.sync()
-            began = time.perf_counter()
-            is_durable = method.begin()
-            unblocked = time.perf_counter()
-            wait_until(is_durable)
-            if repeat:
-                blocked[name].append(unblocked - began)
-                durable[name].append(time.perf_counter() - began)
+    for repeat, name, method in limit.interleaved(methods):
+        workload.change()
+        os.sync()
+        began = time.perf_counter()
+        is_durable = method.begin()
+        unblocked = time.perf_counter()
+        wait_until(is_durable)
+        if repeat:
+            blocked[name].append(unblocked - began)
+            durable[name].append(time.perf_counter() - began)
     return {name: {"blocked_seconds": blocked[name], "durable_seconds": durable[name]} for name in methods}
 
 
@@ -191,7 +197,7 @@ def restores(stores: Mapping[str, Backend], path: Path, workload: Workload, limi
         workload: the state, with which the tensors are compared after the last round.
         limit: the number of rounds.
     """
-    targets = {name: torch.empty_like(tensor) for name, tensor in workload.tensors().items()}
+    targets = _targets(workload)
 
     def mapped() -> None:
         loaded: dict[str, Any] = torch.load(path, mmap=True, weights_only=True)
@@ -204,18 +210,21 @@ def restores(stores: Mapping[str, Backend], path: Path, workload: Workload, limi
     }
     methods = {"torch.load": lambda: torch.load(path, weights_only=True), **into_targets}
     seconds: Rounds = {name: [] for name in methods}
-    order = random.Random(0)  # noqa: S311 (not a secret)
-    for repeat in limit.numbers():
-        for name, method in order.sample(sorted(methods.items()), len(methods)):
-            took = _timed(method)
-            if repeat:
-                seconds[name].append(took)
+    for repeat, name, method in limit.interleaved(methods):
+        took = _timed(method)
+        if repeat:
+            seconds[name].append(took)
     for method in into_targets.values():
         for tensor in targets.values():
             tensor.zero_()
         method()
         _check(targets, workload)
     return seconds
+
+
+def _targets(workload: Workload) -> dict[str, torch.Tensor]:
+    """Return tensors into which the state can be restored."""
+    return {name: torch.empty_like(tensor) for name, tensor in workload.tensors().items()}
 
 
 def _own_restore(store: Backend, targets: Mapping[str, torch.Tensor]) -> Callable[[], object]:
@@ -235,7 +244,7 @@ def s3_restore(writer: OwnWriter, workload: Workload, limit: Limit) -> Rounds:
     manifest = read_manifest(writer.backend, next(checkpoint_entries(writer.backend)))
     keys = [f"run/{chunk.key}" for chunk in manifest.chunks]
     downloads = limit.seconds_of(lambda: plain_download(keys))
-    targets = {name: torch.empty_like(tensor) for name, tensor in workload.tensors().items()}
+    targets = _targets(workload)
     restored = limit.seconds_of(_own_restore(writer.backend, targets))
     _check(targets, workload)
     return {"plain download": downloads, "restore": restored}

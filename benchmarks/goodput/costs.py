@@ -58,12 +58,7 @@ def read_costs(path: Path | None) -> Costs:
     """
     if path is None:
         return ASSUMED
-    try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CostsError(f"{path}: cannot read it ({error.strerror}); run the checkpoint benchmark first") from error
-    except ValueError as error:
-        raise CostsError(f"{path}: not JSON ({error}); run the checkpoint benchmark again") from error
+    document = _document(path, "checkpoint")
     section = document.get(GOODPUT_KEY) if isinstance(document, dict) else None
     if not isinstance(section, dict):
         raise CostsError(f"{path}: no section {GOODPUT_KEY!r}; run this version's checkpoint benchmark")
@@ -112,22 +107,30 @@ def read_change_costs(path: Path | None) -> ChangeCosts:
     """
     if path is None:
         return ASSUMED_CHANGES
+    document = _document(path, "boot")
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
         gangs = list(document["reforms"].values())
         found = {
             name: [gang[change][figure] for gang in gangs if change in gang]
             for name, (change, figure) in _MEASURED.items()
         }
-    except OSError as error:
-        raise CostsError(f"{path}: cannot read it ({error.strerror}); run the boot benchmark first") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise CostsError(f"{path}: no section 'reforms' ({error}); run this version's boot benchmark") from error
     wrong = [name for name, values in found.items() if not values or not all(map(_is_duration, values))]
     if wrong:
         values = ", ".join(f"{_MEASURED[name][0]}.{_MEASURED[name][1]} {found[name]!r}" for name in wrong)
         raise CostsError(f"{path}: reforms: {values}: must be at least 0; run the boot benchmark again")
     return ChangeCosts(str(path), **{name: max(map(float, values)) for name, values in found.items()})
+
+
+def _document(path: Path, benchmark: str) -> Any:
+    """Return a benchmark's result."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CostsError(f"{path}: cannot read it ({error.strerror}); run the {benchmark} benchmark first") from error
+    except ValueError as error:
+        raise CostsError(f"{path}: not JSON ({error}); run the {benchmark} benchmark again") from error
 
 
 def _is_duration(value: object) -> bool:

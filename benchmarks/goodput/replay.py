@@ -167,18 +167,25 @@ class _Gang:
     def _saves_begun(self, elapsed: float) -> int:
         return int(elapsed // self.interval_seconds) if math.isfinite(self.interval_seconds) else 0
 
+    def _durable_saves(self, elapsed: float) -> tuple[int, float]:
+        """Return the number of durable saves, and the time since the newest of them was requested."""
+        durable = self._saves_begun(max(0.0, elapsed - self.saves.durable_seconds))
+        return durable, elapsed - durable * self.interval_seconds if durable else elapsed
+
     def _end(self, now: float, orderly: bool, notice_saves: int = 0) -> None:
         """End a generation. If ``orderly``, save the last step; otherwise, fall back to the newest durable save."""
         elapsed = max(0.0, now - self.stepping_since)
         saving = (self._saves_begun(elapsed) + notice_saves) * self.saves.blocked_seconds
         redone = 0.0
         if not orderly:
-            durable = self._saves_begun(max(0.0, elapsed - self.saves.durable_seconds))
-            redone = elapsed - durable * self.interval_seconds if durable else elapsed
+            durable, redone = self._durable_saves(elapsed)
             saving = durable * self.saves.blocked_seconds
         self.account.saving += saving * len(self.members)
         self.account.redone += redone * len(self.members)
         self.account.trained += max(0.0, elapsed - redone - saving) * len(self.members)
+        self._disband()
+
+    def _disband(self) -> None:
         self.survivors = bool(self.members & self.ready)
         self.members = frozenset()
 
@@ -249,16 +256,15 @@ class _GangInPlace(_Gang):
             self.formed_at, self.trained_since_formed = self.stepping_since, 0.0
 
     def _end(self, now: float, orderly: bool, notice_saves: int = 0) -> None:
+        """End a generation. Machines leave at their notice, so the save at the notice is the last one."""
         self._count(now)
         if not orderly:
             lasted = max(0.0, now - self.formed_at)
-            durable = self._saves_begun(max(0.0, lasted - self.saves.durable_seconds))
-            unsaved = lasted - durable * self.interval_seconds if durable else lasted
+            unsaved = self._durable_saves(lasted)[1]
             redone = self.trained_since_formed * unsaved / lasted if lasted else 0.0
             self.account.trained -= redone
             self.account.redone += redone
-        self.survivors = bool(self.members & self.ready)
-        self.members = frozenset()
+        self._disband()
 
 
 def replay(machines: Iterable[Machine], end_seconds: float, conditions: Conditions, saves: SavePolicy) -> Account:
@@ -271,12 +277,13 @@ def replay(machines: Iterable[Machine], end_seconds: float, conditions: Conditio
         saves: save policy.
     """
     fleet = list(machines)
+    changes_in_place = conditions.changes is not None and conditions.nodes > 1
     events: list[tuple[float, int, int]] = []  # time, kind (0: leaves, 1: joins, 2: has waited for others), machine
     for number, machine in enumerate(fleet):
         leaves = machine.lost_seconds
         if saves.uses_notice and not conditions.drop_is_notice and not machine.outlives:
             before_loss = saves.seconds_before_loss
-            if conditions.changes is not None and conditions.nodes > 1:  # it leaves at the notice; the others continue
+            if changes_in_place:  # it leaves at the notice; the others continue
                 before_loss = NOTICE_SECONDS
             leaves = max(machine.launched_seconds, leaves - before_loss)
         ready = machine.launched_seconds + conditions.restart_seconds
@@ -284,7 +291,7 @@ def replay(machines: Iterable[Machine], end_seconds: float, conditions: Conditio
             events.append((ready, 1, number))
             if not machine.outlives:
                 events.append((leaves, 0, number))
-    kind = _Gang if conditions.changes is None else _GangInPlace
+    kind = _GangInPlace if changes_in_place else _Gang
     gang = kind(conditions, saves, saves.interval_seconds(_mean_seconds_between_losses(fleet)))
     joins = sorted(time for time, event, _ in events if event == 1)
     heapq.heapify(events)

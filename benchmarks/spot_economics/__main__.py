@@ -56,11 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.work_hours, options.deadline_hours, options.restart_minutes / 60.0, options.on_demand_usd
     )
     print(f"{len(windows)} windows; {conditions}")
+    bounds = [least_cost(window, conditions) for window in windows]
     groups = [
-        _group(name, [window.only(prefix) for window in windows], conditions)
+        _group(name, [window.only(prefix) for window in windows], conditions, None if prefix else bounds)
         for name, prefix in _groups(windows, options.zones)
     ]
-    groups += _groups_with_copies(windows, replace(conditions, transfer=_transfer(options)))
+    groups += _groups_with_copies(windows, replace(conditions, transfer=_transfer(options)), bounds)
     adversarial = [worst for price_ratio in PRICE_RATIOS for worst in worst_ratios(price_ratio)]
     _print_adversarial(adversarial)
     _print_comparison(groups)
@@ -134,25 +135,33 @@ def _transfer(options: argparse.Namespace) -> Transfer:
     )
 
 
-def _groups_with_copies(windows: Sequence[Window], conditions: Conditions) -> list[Group]:
-    """Return the results in all regions and, with three or more, without each one of them."""
+def _groups_with_copies(
+    windows: Sequence[Window], conditions: Conditions, bounds: Sequence[Bounds] | None = None
+) -> list[Group]:
+    """Return the results in all regions and, with three or more, without each one of them. `bounds`: as in `_group`."""
     regions = sorted({zone.region for zone in windows[0].zones})
     if len(regions) < 2:
         return []
-    found = [_group(ALL_REGIONS, windows, conditions)]
+    found = [_group(ALL_REGIONS, windows, conditions, bounds)]
     for region in regions if len(regions) > 2 else ():
         others = [window.without(region) for window in windows]
         found.append(_group(f"without {region}, with copies", others, conditions))
     return found
 
 
-def _group(name: str, chosen: Sequence[Window], conditions: Conditions) -> Group:
-    bounds = [least_cost(window, conditions) for window in chosen]
+def _group(
+    name: str, chosen: Sequence[Window], conditions: Conditions, bounds: Sequence[Bounds] | None = None
+) -> Group:
+    """Return the results in these windows. `bounds`: those of the least cost in each window, if they are known."""
+    bounds = bounds or [least_cost(window, conditions) for window in chosen]
     least = Bounds(mean(each.lower_usd for each in bounds), mean(each.upper_usd for each in bounds))
+    replayed = {
+        policy_name: [replay(policy, window, conditions) for window in chosen]
+        for policy_name, policy in policies().items()
+    }
+    bought = replayed["on demand"]
     results = []
-    bought = [replay(OnDemand(), window, conditions) for window in chosen]
-    for policy_name, policy in policies().items():
-        outcomes = [replay(policy, window, conditions) for window in chosen]
+    for policy_name, outcomes in replayed.items():
         costs = [each.usd for each in outcomes]
         results.append(
             Result(
@@ -168,6 +177,8 @@ def _group(name: str, chosen: Sequence[Window], conditions: Conditions) -> Group
                 on_demand_hours=mean(each.on_demand_hours for each in outcomes),
                 spot_hours=mean(each.spot_hours for each in outcomes),
                 starts=mean(each.starts for each in outcomes),
+                transfers=mean(each.transfers for each in outcomes),
+                transfer_usd=mean(each.transfer_usd for each in outcomes),
             )
         )
     group = Group(name, least, tuple(results), copies=conditions.transfer != NO_TRANSFER)
@@ -179,12 +190,15 @@ def _print_group(group: Group) -> None:
     least = group.least
     print(f"\n{group.name}: least cost in hindsight {least.lower_usd:.2f} to {least.upper_usd:.2f} USD")
     print(f"  {'policy':18}{'mean USD':>9}{'ratio':>7}{'max USD':>9}{'max ratio':>10}{'missed':>7}", end="")
-    print(f"{'on demand h':>12}{'spot h':>8}{'starts':>7}")
+    print(f"{'on demand h':>12}{'spot h':>8}{'starts':>7}", end="")
+    print(f"{'moves':>7}{'move USD':>10}" if group.copies else "")
     for each in group.results:
         print(
             f"  {each.policy:18}{each.mean_usd:9.2f}{each.ratio:7.3f}{each.worst_usd:9.2f}{each.worst_ratio:10.3f}"
-            f"{each.missed:7d}{each.on_demand_hours:12.2f}{each.spot_hours:8.2f}{each.starts:7.1f}"
+            f"{each.missed:7d}{each.on_demand_hours:12.2f}{each.spot_hours:8.2f}{each.starts:7.1f}",
+            end="",
         )
+        print(f"{each.transfers:7.1f}{each.transfer_usd:10.2f}" if group.copies else "")
 
 
 def _print_comparison(groups: Sequence[Group]) -> None:

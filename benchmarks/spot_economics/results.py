@@ -26,6 +26,9 @@ class Result:
         worst_ratio: Largest ratio of a window.
         missed: Number of windows in which the run ended after its deadline.
         avoidable: Number of these windows in which On-Demand Instances alone would have met the deadline.
+        starts: Mean number of launched instances.
+        transfers: Mean number of moves to another region than that of the newest checkpoint.
+        transfer_usd: Mean price of these moves, which the cost includes.
     """
 
     policy: str
@@ -38,6 +41,8 @@ class Result:
     on_demand_hours: float
     spot_hours: float
     starts: float
+    transfers: float = 0.0
+    transfer_usd: float = 0.0
 
 
 @dataclass(frozen=True)
