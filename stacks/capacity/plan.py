@@ -139,12 +139,12 @@ def linked_roles(config: DeploymentConfig) -> tuple[LinkedRole, ...]:
     if config.engine == "hyperpod" or config.has_eks_stack:
         return ()
     if config.engine == "pcs":
-        return (PCS_ROLE, SPOT_ROLE) if is_spot(config) else (PCS_ROLE,)
-    back_end = BACK_ENDS[config.capacity.backend]
-    needs_spot = back_end.needs_spot_role == "always" or (
-        back_end.needs_spot_role == "for spot instances" and is_spot(config)
-    )
-    return (back_end.linked_role, SPOT_ROLE) if needs_spot else (back_end.linked_role,)
+        role, needs_spot = PCS_ROLE, is_spot(config)
+    else:
+        back_end = BACK_ENDS[config.capacity.backend]
+        role, needs = back_end.linked_role, back_end.needs_spot_role
+        needs_spot = needs == "always" or (needs == "for spot instances" and is_spot(config))
+    return (role, SPOT_ROLE) if needs_spot else (role,)
 
 
 def on_demand_base(config: DeploymentConfig) -> int:

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from bootstrap.documents.object_keys import control_prefix
 from bootstrap.errors import ControlStoreError
-from bootstrap.supervise.membership.control import STATUS_NAME
+from bootstrap.supervise.membership.control import OUTCOME_NAME, STATUS_NAME
 from bootstrap.supervise.membership.records import (
     MAX_RECORD_BYTES,
     RunOutcome,
@@ -35,7 +35,6 @@ from trainstack.session import FAILED, INVALID, REFUSED, Account, CommandError
 START_SECONDS = 600.0
 STOP_MARGIN_SECONDS = 60.0
 FOREVER = float("inf")
-OUTCOME_NAME = "outcome.json"
 
 
 class KubernetesEngine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import replace
 
 from stacks.capacity.simulation.market import ON_DEMAND, Conditions, View
@@ -17,16 +16,10 @@ REQUESTS_PER_TICK = 3
 
 
 class Controller:
-    """Decides with `placement.decide`. It sees only the responses to its own requests.
-
-    Attributes:
-        decisions: Number of decisions.
-        seconds: Time that all decisions have taken.
-    """
+    """Decides with `placement.decide`. It sees only the responses to its own requests."""
 
     def __init__(self, ranking: Choose = "cost") -> None:
         self._ranking: Choose = ranking
-        self.decisions, self.seconds = 0, 0.0
 
     def start(self, places: tuple[Place, ...], conditions: Conditions, deadline_hours: float, gap_hours: float) -> None:
         """Forget earlier windows."""
@@ -45,11 +38,7 @@ class Controller:
         if current in self._records:
             self._records[current] = self._records[current].ran(now)
         for _ in range(REQUESTS_PER_TICK):
-            started = time.perf_counter()
-            decision = self._decide(view, current, now)
-            self.seconds += time.perf_counter() - started
-            self.decisions += 1
-            place = decision.place
+            place = self._decide(view, current, now).place
             if place is None or place in (current, ON_DEMAND):
                 return place
             if place in asked:  # all other places are refused as well

@@ -146,16 +146,16 @@ class _Run:
         self.booting_hours += transfer.hours
         if self.home_region not in (None, region):
             self.transfers += 1
-            self.transfer_usd += transfer.usd + transfer.once_usd
-            self.usd += transfer.usd + transfer.once_usd
+            self.transfer_usd += transfer.first_usd
+            self.usd += transfer.first_usd
         self.home_region = region
         self.datasets.add(region)
 
     def transfers_to(self, region: str) -> Transfer:
         """Return the cost of a start in the region."""
-        if self.home_region in (None, region):
-            return NO_TRANSFER
         transfer = self.conditions.transfer
+        if transfer == NO_TRANSFER or self.home_region in (None, region):
+            return NO_TRANSFER
         return replace(transfer, once_usd=0.0) if region in self.datasets else transfer
 
     def advance(self, hours: float, usd_per_hour: float) -> float:

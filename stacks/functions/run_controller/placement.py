@@ -46,6 +46,8 @@ Action = Literal["place", "on_demand", "wait"]
 class Transfer:
     """The cost of a start in a region that does not have the run's newest checkpoint.
 
+    Only simulations of several regions set it: the run controller manages one region.
+
     Attributes:
         hours: Time to copy the checkpoint, during which the instance is billed.
         usd: Price of copying the checkpoint, which each move to the region costs.
@@ -55,6 +57,11 @@ class Transfer:
     hours: float = 0.0
     usd: float = 0.0
     once_usd: float = 0.0
+
+    @property
+    def first_usd(self) -> float:
+        """Price of the first move to the region."""
+        return self.usd + self.once_usd
 
 
 NO_TRANSFER = Transfer()
@@ -323,7 +330,7 @@ def _is_worth_leaving(spot: Estimate, bought: Estimate | None, task: Task) -> bo
         return True
     life, transfer = spot.lifetime_hours, task.transfer(spot.place)
     restart = task.restart_hours + transfer.hours
-    usd = spot.usd_per_hour * life + bought.usd_per_hour * task.restart_hours + transfer.usd + transfer.once_usd
+    usd = spot.usd_per_hour * life + bought.usd_per_hour * task.restart_hours + transfer.first_usd
     return life > restart and usd < bought.usd_per_hour * (life - restart)
 
 
@@ -343,7 +350,7 @@ def _better_place(
 
     def gain_usd(other: Estimate) -> float:
         hours, transfer = min(task.work_hours, other.lifetime_hours), task.transfer(other.place)
-        cost = (task.restart_hours + transfer.hours) * other.usd_per_hour + transfer.usd + transfer.once_usd
+        cost = (task.restart_hours + transfer.hours) * other.usd_per_hour + transfer.first_usd
         saved = (own.usd_per_hour - other.usd_per_hour) * hours - cost
         return other.availability * saved - (1.0 - other.availability) * 2.0 * task.restart_hours * own.usd_per_hour
 

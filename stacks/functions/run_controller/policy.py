@@ -318,9 +318,8 @@ def _keep_gang(situation: Situation, run: Run, state: ControllerState) -> Decisi
         billed = state.had_instances or bool(fleet.instances)
         state = zone_choice.abandoned(situation, replace(state, booting=(), had_instances=billed))
         return Decision((*actions, Resize(0)), state)
-    booting = set(fleet.present()) - situation.heard_from - set(lost)
-    if any(isinstance(action, Resize) for action in actions):  # nodes that leave now are not boot failures
-        booting = set()
+    is_resized = any(isinstance(action, Resize) for action in actions)  # nodes that leave now are not boot failures
+    booting = set() if is_resized else set(fleet.present()) - situation.heard_from - set(lost)
     reason = f"{len(serving)} of {run.nodes} nodes in service"
     state = replace(state, phase="running", since_unix_seconds=since, booting=tuple(sorted(booting)), reason=reason)
     return Decision(actions, state)
