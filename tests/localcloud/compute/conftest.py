@@ -32,6 +32,7 @@ from localcloud.storage.dlm_service import DlmService
 from localcloud.storage.fsx_service import FsxService
 from localcloud.storage.object_writes import ObjectWrites
 from localcloud.tokens import TOKEN_HEADER
+from tests.localcloud.compute.controlled_fleets import create_roles, empty
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 90.0
@@ -309,3 +310,16 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     made = Cloud(tmp_path_factory.mktemp("cloud"))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def fleet_roles(cloud: Cloud) -> None:
+    """Create the roles that all back ends need."""
+    create_roles(cloud)
+
+
+@pytest.fixture
+def empty_cloud(cloud: Cloud) -> Iterator[None]:
+    """Leave no capacity limits and no instances to the next test."""
+    yield
+    empty(cloud, ZONES)

@@ -38,14 +38,23 @@ class ControlledFleet(Protocol):
         """Return the running instances that the fleet terminates once their nodes have saved, with their groups."""
 
 
-def create_roles(cloud: Any) -> None:
-    """Create the roles that all back ends need, once per cloud."""
+def create_roles(cloud: Any) -> str:
+    """Create the roles that all back ends need, once per cloud; return the ARN of the Spot Fleet role."""
     iam = cloud.client("iam")
     for service in ("spot", "ec2fleet", "spotfleet"):
         iam.create_service_linked_role(AWSServiceName=f"{service}.amazonaws.com")
     trust = {"Effect": "Allow", "Principal": {"Service": "spotfleet.amazonaws.com"}, "Action": "sts:AssumeRole"}
     document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
-    iam.create_role(RoleName=FLEET_ROLE, AssumeRolePolicyDocument=document)
+    return str(iam.create_role(RoleName=FLEET_ROLE, AssumeRolePolicyDocument=document)["Role"]["Arn"])
+
+
+def empty(cloud: Any, zones: Sequence[str]) -> None:
+    """Remove all capacity limits and instances before the next test."""
+    for zone in zones:
+        cloud.post("pool", {"instance_types": [KIND], "zone": zone, "is_available": True})
+    for one in cloud.compute.inventory.all():
+        if one.is_live:
+            cloud.ec2.terminate_instances(InstanceIds=[one.id])
 
 
 def create(

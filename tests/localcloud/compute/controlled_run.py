@@ -178,6 +178,10 @@ class ControlledRun:
             scores=PlacementScores(environment.settings, client),
         )
 
+    def step(self, events: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take a step of a new controller, without faults."""
+        return self.controller().step(events, self.cloud.now())
+
     @property
     def hours(self) -> float:
         """Time since the start."""
@@ -189,9 +193,8 @@ class ControlledRun:
         self.prices[zone].append((now, usd_per_hour))
         body = {"instance_types": [KIND], "zone": zone, "is_available": True, "usd_per_hour": usd_per_hour}
         assert self.cloud.post("pool", body) == 200
-        available = None if is_available else 0
-        self.cloud.post("capacity", {"instance_type": KIND, "zone": zone, "available": available})
         if not is_available:
+            self.cloud.post("capacity", {"instance_type": KIND, "zone": zone, "available": 0})
             for instance in self.instances():
                 if instance.market == "spot" and instance.zone == zone:
                     self.notice(instance.id)

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localcloud.compute.capacity_trace import Change
-from tests.localcloud.compute.controlled_fleets import create_roles
 from tests.localcloud.compute.controlled_run import HOUR, ON_DEMAND_USD, ControlledRun, Plan
-from tests.localcloud.compute.trace_days import empty, recorded, run_through, written
+from tests.localcloud.compute.trace_days import recorded, run_through, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("fleet_roles", "empty_cloud")]
 
 ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
 TRACES = os.environ.get("TRACES", "")
 """A folder with priced traces, as for `make spot-economics`."""
 RECORDED_ON_DEMAND_USD = 3.06
 """On-Demand price of p3.2xlarge, the instance type of the public traces."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def roles(cloud: Any) -> None:
-    create_roles(cloud)
-
-
-@pytest.fixture(autouse=True)
-def empty_cloud(cloud: Any) -> Iterator[None]:
-    yield
-    empty(cloud, ZONES)
 
 
 @pytest.fixture

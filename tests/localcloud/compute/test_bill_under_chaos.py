@@ -8,7 +8,7 @@ queue loses and repeats events. Each seed prints a line of a table, for each bac
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,9 @@ from stacks.functions.run_controller.events import INTERRUPTION, STATE_CHANGE
 from stacks.functions.run_controller.fleet_back_ends import Backend
 from stacks.functions.run_controller.handler import StateTaken
 from stacks.functions.run_controller.ledger import documents
-from tests.localcloud.compute.controlled_fleets import create_roles
 from tests.localcloud.compute.controlled_run import HOUR, ControlledRun, Plan
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.usefixtures("fleet_roles", "empty_cloud")]
 
 ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
 SEEDS: dict[Backend, int] = {"ec2_fleet": 10, "spot_fleet": 10, "auto_scaling_group": 20}
@@ -128,7 +127,7 @@ class Function:
     def calm_step(self, events: list[dict[str, Any]]) -> dict[str, Any]:
         """Take a step without faults."""
         batch, self.queue = [each for _, each in self.queue] + [each for each in events if _is_delivered(each)], []
-        return self.run.controller().step(batch, self.run.cloud.now())
+        return self.run.step(batch)
 
 
 def _is_delivered(event: dict[str, Any]) -> bool:
@@ -177,23 +176,6 @@ def by_instance(run: ControlledRun) -> list[str]:
                 f"{one.id} {one.market} {noticed} {reason} {seconds:.0f} s: bill {bill:.5f}, ledger {ledger:.5f}"
             )
     return found
-
-
-@pytest.fixture(scope="module", autouse=True)
-def roles(cloud: Any) -> None:
-    create_roles(cloud)
-
-
-@pytest.fixture(autouse=True)
-def empty_fleet(cloud: Any) -> Iterator[None]:
-    """Leave no limits on the capacity, and no instances, to the next test."""
-    yield
-    for zone in ZONES:
-        cloud.post("pool", {"instance_types": ["m5.large"], "zone": zone, "is_available": True})
-        cloud.post("capacity", {"instance_type": "m5.large", "zone": zone, "available": None})
-    for one in cloud.compute.inventory.all():
-        if one.is_live:
-            cloud.ec2.terminate_instances(InstanceIds=[one.id])
 
 
 @pytest.mark.parametrize(

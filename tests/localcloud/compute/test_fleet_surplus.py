@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS, Backend
-from tests.localcloud.compute.controlled_fleets import create_roles
 from tests.localcloud.compute.controlled_run import ControlledRun, Plan
-from tests.localcloud.compute.trace_days import empty
+
+pytestmark = pytest.mark.usefixtures("fleet_roles", "empty_cloud")
 
 ZONES = ("eu-west-1a", "eu-west-1b")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def roles(cloud: Any) -> None:
-    create_roles(cloud)
 
 
 @pytest.mark.parametrize("backend", BACK_ENDS)
@@ -25,25 +20,21 @@ def test_an_instance_that_ends_before_the_next_step_leaves_no_excess(cloud: Any,
     for zone in ZONES:
         run.set_zone(zone, is_available=True, usd_per_hour=0.03)
 
-    def step(events: list[dict[str, Any]]) -> dict[str, Any]:
-        return run.controller().step(events, cloud.now())
-
     for _ in range(4):
-        run.tick(step)
+        run.tick(run.step)
     first = {one.id for one in run.instances()}
     assert len(first) == run.plan.nodes
     run.notice(min(first))
-    run.tick(step)  # raises the target capacity
-    run.tick(step)  # EC2 reclaims the instance before this step, and a maintained fleet replaces it a second time
+    run.tick(run.step)  # raises the target capacity
+    run.tick(run.step)  # EC2 reclaims the instance before this step, and a maintained fleet replaces it a second time
     counts = []
     for _ in range(4):
-        run.tick(step)
+        run.tick(run.step)
         counts.append(len(run.instances()))
     assert counts[-1] == run.plan.nodes, counts
     assert len(first & {one.id for one in run.instances()}) == 1, "the other node continues"
     assert run.lines[-1]["phase"] == "running"
     run.end()
     for _ in range(2):
-        run.tick(step)
+        run.tick(run.step)
     assert not run.instances()
-    empty(cloud, ZONES)

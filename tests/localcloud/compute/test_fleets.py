@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from botocore.exceptions import ClientError
 
@@ -11,8 +9,7 @@ from stacks.functions.run_controller.fleet_clients import FleetIdentity
 from stacks.functions.run_controller.fleet_clients.ec2_fleet import Ec2Fleet
 from stacks.functions.run_controller.fleet_clients.spot_fleet import SpotFleet
 from stacks.functions.run_controller.policy import Release, Resize
-
-TRUST = {"Effect": "Allow", "Principal": {"Service": "spotfleet.amazonaws.com"}, "Action": "sts:AssumeRole"}
+from tests.localcloud.compute.controlled_fleets import create_roles
 
 
 def refusal(call, **parameters) -> tuple[str, str]:
@@ -25,14 +22,10 @@ def refusal(call, **parameters) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def role(cloud) -> str:
     """Create the roles required by fleets; return the ARN of the Spot Fleet role."""
-    iam = cloud.client("iam")
     code, message = refusal(cloud.ec2.create_fleet, **request(cloud, 0))
     assert code == "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
     assert "EC2 Fleet" in message
-    for service in ("ec2fleet", "spotfleet", "spot"):
-        iam.create_service_linked_role(AWSServiceName=f"{service}.amazonaws.com")
-    document = json.dumps({"Version": "2012-10-17", "Statement": [TRUST]})
-    return iam.create_role(RoleName="spot-fleet", AssumeRolePolicyDocument=document)["Role"]["Arn"]
+    return create_roles(cloud)
 
 
 def configs(cloud, *types: str, subnets: int = 1, template: str | None = None, **more) -> list[dict]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 from stacks.functions.run_controller import policy
 from stacks.functions.run_controller.causes import Cause
 from stacks.functions.run_controller.fleet_clients import FleetIdentity, connect
+from tests.localcloud.compute.controlled_fleets import create_roles
 
 KINDS = ("plain group", "mixed group", "EC2 Fleet", "Spot Fleet")
-TRUST = {"Effect": "Allow", "Principal": {"Service": "spotfleet.amazonaws.com"}, "Action": "sts:AssumeRole"}
 # EC2's codes and messages: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html and the reports
 # in tests/stacks/run_controller/test_causes.py.
 FAULTS = [
@@ -50,17 +49,12 @@ FAULTS = [
 @pytest.fixture(scope="module")
 def fleets(cloud: Any) -> dict[str, FleetIdentity]:
     """Create one empty fleet of each kind."""
-    iam = cloud.client("iam")
-    for service in ("ec2fleet", "spotfleet", "spot"):
-        iam.create_service_linked_role(AWSServiceName=f"{service}.amazonaws.com")
-    document = json.dumps({"Version": "2012-10-17", "Statement": [TRUST]})
-    role = iam.create_role(RoleName="spot-fleet", AssumeRolePolicyDocument=document)["Role"]["Arn"]
     overrides = [{"InstanceType": "m5.large", "SubnetId": cloud.subnets[0]}]
     reference = {"LaunchTemplateId": cloud.template(), "Version": "1"}
     configs = [{"LaunchTemplateSpecification": reference, "Overrides": overrides}]
     target = {"TotalTargetCapacity": 0, "DefaultTargetCapacityType": "spot"}
     config = {
-        "IamFleetRole": role,
+        "IamFleetRole": create_roles(cloud),
         "TargetCapacity": 0,
         "LaunchTemplateConfigs": configs,
         "AllocationStrategy": "lowestPrice",

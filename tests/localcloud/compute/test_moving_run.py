@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.localcloud.compute.controlled_fleets import create_roles
+from tests.localcloud.compute.controlled_fleets import empty
 from tests.localcloud.compute.controlled_run import HOUR, ControlledRun, Plan
-from tests.localcloud.compute.trace_days import Hours, empty, run_through, written
+from tests.localcloud.compute.trace_days import Hours, run_through, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.usefixtures("fleet_roles", "empty_cloud")]
 
 ZONES = A, B, C = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
 FIRST_HOURS, SECOND_HOURS, DAY_HOURS = 1.25, 3.5, 12.0
@@ -31,17 +30,6 @@ DAY: dict[str, Hours] = {
     B: lambda hour: (True, 0.034 if hour < SECOND_HOURS else 0.085),
     C: lambda hour: (True, 0.050),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def roles(cloud: Any) -> None:
-    create_roles(cloud)
-
-
-@pytest.fixture(autouse=True)
-def empty_cloud(cloud: Any) -> Iterator[None]:
-    yield
-    empty(cloud, ZONES)
 
 
 def zones_of(run: ControlledRun) -> list[str]:

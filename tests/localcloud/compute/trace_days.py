@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from localcloud.compute.capacity_trace import Change, Trace, changes, read_trace
 from tests.localcloud.compute.controlled_run import HOUR, ON_DEMAND_USD, ControlledRun
@@ -75,24 +74,11 @@ def run_through(run: ControlledRun, found: Sequence[Change], hours: float) -> No
         hours: Time after which the run is abandoned.
     """
     apply = play(run, found)
-
-    def step(events: list[dict[str, Any]]) -> dict[str, Any]:
-        return run.controller().step(events, run.cloud.now())
-
     while run.finished_at is None and run.hours < hours:
         apply()
-        run.tick(step)
+        run.tick(run.step)
     for _ in range(30):
-        run.tick(step)
+        run.tick(run.step)
         if not run.instances() and run.lines[-1]["nodes"] == 0:
             break
-    run.tick(step)
-
-
-def empty(cloud: Any, zones: Sequence[str]) -> None:
-    """Remove all capacity limits and instances before the next test."""
-    for zone in zones:
-        cloud.post("pool", {"instance_types": ["m5.large"], "zone": zone, "is_available": True})
-    for one in cloud.compute.inventory.all():
-        if one.is_live:
-            cloud.ec2.terminate_instances(InstanceIds=[one.id])
+    run.tick(run.step)
