@@ -74,14 +74,19 @@ class MotoRecord:
         instance._state.code = STATE_CODES[state]
         instance.state_reason.code = reason_code
         instance.state_reason.message = reason_message
-        if reason_code and state == "terminated" and instance._reason:
-            return  # the reason keeps the time at which the instance began to shut down
-        if reason_code:
-            stamp = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%d %H:%M:%S GMT")
-            text = "User initiated" if reason_code.startswith("Client.User") else reason_code
-            instance._reason = f"{text} ({stamp})"
-        else:
-            instance._reason = ""
+        if state != "terminated" or not instance._reason:  # it keeps the time at which the shutdown began
+            instance._reason = self._transition_reason(reason_code)
+
+    def _transition_reason(self, code: str) -> str:
+        """Return StateTransitionReason. It has the time only if a call to EC2's API changed the state.
+
+        Sources (2026-11): responses of DescribeInstances such as
+        https://github.com/lostsnow/devops-cli/blob/master/aws/data/sample/ec2/describe-instances.md. Responses after a
+        shutdown from inside contain only "User initiated".
+        """
+        if code == "Client.UserInitiatedShutdown":
+            return f"User initiated ({datetime.fromtimestamp(self._clock(), UTC):%Y-%m-%d %H:%M:%S} GMT)"
+        return "User initiated" if code == "Client.InstanceInitiatedShutdown" else code
 
     def is_protected(self, instance_id: str) -> bool:
         """Return True if termination protection was enabled at launch or by ModifyInstanceAttribute."""
@@ -99,8 +104,9 @@ class MotoRecord:
         """Release an instance's network interfaces, volumes and addresses."""
         instance = self._backend.get_instance(instance_id)
         addresses = set(instance._private_ips)
-        subnet_id = instance.subnet_id
+        subnet_id, reason = instance.subnet_id, instance._reason
         instance.terminate()
+        instance._reason = reason  # moto has replaced it with one that has the time of another clock
         for subnet in self._backend.describe_subnets(subnet_ids=None):
             if subnet.id == subnet_id:
                 for address in addresses:

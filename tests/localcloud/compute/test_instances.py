@@ -6,6 +6,7 @@ import base64
 import gzip
 import os
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -73,6 +74,27 @@ def test_instance_publishes_an_event_for_each_state(cloud):
     assert [one["reason"] for one in cloud.records("instance_ended") if one["instance_id"] == instance] == [
         "Client.UserInitiatedShutdown"
     ]
+
+
+def test_only_a_call_of_the_api_gives_the_reason_of_a_termination_a_time(cloud):
+    """Formats of recorded responses: see `MotoRecord.set_state`."""
+    called, powered_off = cloud.run(count=2, InstanceInitiatedShutdownBehavior="terminate")
+    (interrupted,) = cloud.run(InstanceMarketOptions={"MarketType": "spot"})
+    for instance in (called, powered_off, interrupted):
+        cloud.until_state(instance, "running")
+    cloud.advance(7200.0)
+    began = cloud.now()
+    cloud.ec2.terminate_instances(InstanceIds=[called])
+    assert cloud.post("poweroff", {"instance_id": powered_off}) == 200
+    assert cloud.post("interrupt", {"instance_id": interrupted, "notice_seconds": None}) == 200
+    texts = []
+    for instance in (called, powered_off, interrupted):
+        cloud.until_state(instance, "terminated")
+        shown = cloud.ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"][0]
+        texts.append(shown["StateTransitionReason"])
+    stated = datetime.strptime(texts[0], "User initiated (%Y-%m-%d %H:%M:%S GMT)").replace(tzinfo=UTC).timestamp()
+    assert began - 1.0 < stated <= cloud.now()
+    assert texts[1:] == ["User initiated", "Server.SpotInstanceTermination"]
 
 
 def test_termination_ends_processes_in_other_sessions_and_those_ignoring_signals(cloud):

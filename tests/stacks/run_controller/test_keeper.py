@@ -255,6 +255,42 @@ def test_a_notice_announces_an_end_that_later_reports_correct() -> None:
     assert seen == Sighting("i-1", gone_unix_seconds=datetime(2026, 11, 29, 19, 2, tzinfo=UTC).timestamp())
 
 
+TAKEN_OUT = "At 2026-11-29T19:01:00Z an instance was taken out of service in response to "
+ENDED = "EC2 health check indicating it has been terminated or stopped."
+SCALED_IN = "a difference between desired and actual capacity, shrinking the capacity from 2 to 1."
+
+
+@pytest.mark.parametrize(
+    ("cause", "status", "minute"),
+    [
+        # AWS's responses contain both articles: see the sources of `sources._HAS_ENDED` and
+        # https://gist.github.com/watchamcb/fc686c70e8c2660ee7ef.
+        (f"an {ENDED}", "Successful", 1),
+        (f"a {ENDED}", "MidLifecycleAction", 1),
+        (SCALED_IN, "Successful", 6),
+        (SCALED_IN, "MidLifecycleAction", None),
+    ],
+)
+def test_an_instance_that_a_health_check_finds_ended_ended_before_the_activity_began(
+    cause: str, status: str, minute: int | None
+) -> None:
+    activity = {
+        "Description": "Terminating EC2 instance: i-0aa",
+        "Cause": TAKEN_OUT + cause,
+        "StartTime": datetime(2026, 11, 29, 19, 1, tzinfo=UTC),
+        "StatusCode": status,
+        **({"EndTime": datetime(2026, 11, 29, 19, 6, tzinfo=UTC)} if status == "Successful" else {}),
+    }
+
+    class Groups:
+        def get_paginator(self, call: str) -> Pages:
+            return Pages(lambda AutoScalingGroupName: {"Activities": [activity]})  # noqa: N803
+
+    found = sources.reported(FleetIdentity("auto_scaling_group", "g", 2, 0), Groups(), 0.0)
+    ends = [datetime(2026, 11, 29, 19, minute, tzinfo=UTC).timestamp()] if minute is not None else []
+    assert found == [Sighting("i-0aa", gone_unix_seconds=end) for end in ends]
+
+
 def test_the_state_survives_its_round_trip(s3: Any) -> None:
     world = World(5, days=0.1, machines=6)
     account = Account(world, world.start + 5000)

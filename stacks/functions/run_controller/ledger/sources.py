@@ -32,6 +32,11 @@ MAX_FILTER_VALUES = 200
 """Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html"""
 _TRANSITION_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 _ACTIVITY = re.compile(r"(Launching a new|Terminating) EC2 instance: (i-[0-9a-z-]+)")
+_HAS_ENDED = "EC2 health check indicating it has been terminated or stopped"
+"""Part of an activity's cause if the instance ended before the activity began. A terminating hook can delay the end of
+such an activity until its timeout. Sources (2026-11):
+https://repost.aws/knowledge-center/auto-scaling-instance-how-terminated and
+https://github.com/cattle-ops/terraform-aws-gitlab-runner/pull/1117 (a terminated instance in Terminating:Wait)."""
 _MARKETS: Mapping[str, Market] = {"spot": "spot", "capacity-block": "prepaid"}
 
 
@@ -111,6 +116,8 @@ def _activities(autoscaling: Any, group: str, since_unix_seconds: float) -> Iter
                 place = _json(activity.get("Details")).get("Availability Zone", "")
                 started = activity["StartTime"].timestamp()
                 yield Sighting(found[2], zone=place, launched_unix_seconds=started)
+            elif _HAS_ENDED in activity.get("Cause", ""):
+                yield Sighting(found[2], gone_unix_seconds=activity["StartTime"].timestamp())
             elif activity["StatusCode"] == "Successful" and "EndTime" in activity:
                 yield Sighting(found[2], gone_unix_seconds=activity["EndTime"].timestamp())
 
