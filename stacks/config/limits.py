@@ -11,10 +11,11 @@ class LimitsConfig(Section):
 
     usd: float | None = setting(
         "Maximum cost of the run's instances, USD, at which the controller saves and stops the run; `null`: no limit. "
-        "Volumes and other resources are not included. A run exceeds the limit by at most one minute and its last "
-        "save. `ec2_fleet` and `spot_fleet` have no terminating hook: their nodes have 20 s to save during the "
-        "shutdown, and a longer save loses up to one checkpoint interval. To resume the run, raise the limit and "
-        "deploy again.",
+        "Volumes and other resources are not included. A run exceeds the limit by at most its cost between two steps "
+        "of the run controller, usually one minute, and its last save. Nodes do not know the cost: while the "
+        "controller fails or AWS Lambda is down, the limit does not apply, and an alarm reports the problem. "
+        "`ec2_fleet` and `spot_fleet` have no terminating hook: their nodes have 20 s to save during the shutdown, and "
+        "a longer save loses up to one checkpoint interval. To resume the run, raise the limit and deploy again.",
         edit="in place",
         default=None,
         gt=0,

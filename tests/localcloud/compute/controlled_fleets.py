@@ -64,12 +64,10 @@ def create(
     subnets: Mapping[str, str],
     nodes: int,
     tags: Mapping[str, str],
-    *,
-    has_hook: bool,
 ) -> ControlledFleet:
     """Create a fleet. `subnets`: the subnet of each candidate zone. `tags`: the tags of the instances."""
     if backend == "auto_scaling_group":
-        return Groups(cloud, name, subnets, nodes, tags, has_hook=has_hook)
+        return Groups(cloud, name, subnets, nodes, tags)
     return MaintainedFleet(backend, cloud, subnets, tags)
 
 
@@ -83,8 +81,6 @@ class Groups:
         subnets: Mapping[str, str],
         nodes: int,
         tags: Mapping[str, str],
-        *,
-        has_hook: bool,
     ) -> None:
         self._cloud = cloud
         first = [f"{name}.{zone[-1]}" for zone in subnets]
@@ -100,7 +96,7 @@ class Groups:
                 MaxSize=nodes,
                 VPCZoneIdentifier=subnet,
                 MixedInstancesPolicy=policy,
-                LifecycleHookSpecificationList=[HOOK] if has_hook else [],
+                LifecycleHookSpecificationList=[HOOK],
                 Tags=[{"Key": key, "Value": value, "PropagateAtLaunch": True} for key, value in tags.items()],
             )
 

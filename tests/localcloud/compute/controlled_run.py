@@ -40,7 +40,6 @@ class Plan:
         boot_seconds: Time from an instance's launch to its readiness.
         save_seconds: Training time between two saves.
         limit_usd: The run's limit of costs.
-        has_hook: True if Auto Scaling groups wait until terminating nodes have saved.
     """
 
     nodes: int = 2
@@ -50,7 +49,6 @@ class Plan:
     save_seconds: float = 600.0
     tick_seconds: float = 60.0
     limit_usd: float | None = None
-    has_hook: bool = True
 
 
 class Bus:
@@ -118,9 +116,7 @@ class ControlledRun:
             cloud.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": region})
         cloud.client("s3").put_object(Bucket=bucket, Key="datasets/text/dataset.json", Body=b"{}")
         tags = {"trainstack:deployment": self.name}
-        self.fleet = create(
-            backend, cloud, self.name, self._subnets, self.plan.nodes, tags, has_hook=self.plan.has_hook
-        )
+        self.fleet = create(backend, cloud, self.name, self._subnets, self.plan.nodes, tags)
         document = RunDocument(
             schema_version=2, deployment=self.name, run="run-1", nodes=self.plan.nodes, min_nodes=self.plan.nodes,
             processes_per_node=1, code=Bundle("assets", "code.zip", "0" * 64), dataset="text", training={},
