@@ -215,6 +215,12 @@ MUTATIONS = (
         "",
         ("tests/stacks/test_bundles.py",),
     ),
+    Mutation(
+        "stacks/functions/run_controller/ledger/sources.py",
+        'yield Sighting(found[2], gone_unix_seconds=activity["StartTime"].timestamp())',
+        "continue",
+        ("tests/stacks/run_controller/test_keeper.py",),
+    ),
     # localcloud
     Mutation(
         "localcloud/iam/policy.py",
