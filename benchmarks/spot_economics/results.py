@@ -41,8 +41,8 @@ class Result:
     on_demand_hours: float
     spot_hours: float
     starts: float
-    transfers: float = 0.0
-    transfer_usd: float = 0.0
+    transfers: float
+    transfer_usd: float
 
 
 @dataclass(frozen=True)

@@ -322,7 +322,7 @@ def test_command_writes_a_report_and_a_chart(
 
 def test_unmet_requirements_are_listed() -> None:
     def result(policy: str, usd: float, avoidable: int = 0) -> results.Result:
-        return results.Result(policy, usd, usd, usd / 10.0, usd / 10.0, avoidable + 1, avoidable, 0.0, 0.0, 0.0)
+        return results.Result(policy, usd, usd, usd / 10.0, usd / 10.0, avoidable + 1, avoidable, *[0.0] * 5)
 
     def unmet(
         name: str, own: results.Result, *adversarial: adversary.Worst, copies: bool = False, **measured: float

@@ -173,7 +173,7 @@ class Controller:
             except (BotoCoreError, records.InvalidRecord) as error:  # a timeout has used this step's time
                 problem = repr(error)
                 break
-        return None, f"cannot update the ledger, so no limit applies in this step: {problem}"
+        return None, f"cannot update the ledger, so the limits use the last known costs: {problem}"
 
     def _situation(
         self,

@@ -41,7 +41,7 @@ class Limits:
         """Return the limit that the run has reached, as a reason to stop the run, or an empty string.
 
         Args:
-            spent: The costs so far. None if the ledger could not be read: the log reports it, and no limit applies.
+            spent: The costs so far. None if they have never been read: no limit applies.
         """
         if spent is None:
             return ""
