@@ -231,7 +231,8 @@ def test_uniform_progress_has_its_published_advantage_over_greedy() -> None:
 def test_no_policy_misses_a_deadline_that_on_demand_meets_with_two_restarts(
     courses: list[str], work_hours: float, restart_hours: float, kind: type[Policy]
 ) -> None:
-    conditions = Conditions(work_hours, work_hours + 2.0 * restart_hours + 0.4, restart_hours, 3.0)
+    request_hours = min(CONDITIONS.request_hours, restart_hours)  # a restart includes its request
+    conditions = Conditions(work_hours, work_hours + 2.0 * restart_hours + 0.4, restart_hours, 3.0, request_hours)
     assert replay(kind(), window(*courses, gap_hours=0.2, prices=(1.0, 1.2)), conditions).met_deadline
 
 

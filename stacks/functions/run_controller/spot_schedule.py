@@ -9,14 +9,14 @@ remaining work, `R` the time to the deadline, and `K` the On-Demand price divide
   is within the next W hours. Run on demand during the interval; outside of it, run only on spot capacity.
 - Catch-up, after these W hours: use spot capacity until no slack remains.
 
-Bound. Assume that restarts take no time, and that a run without slack still uses spot capacity whenever it is
-available. Then the cost is at most sqrt(K) times the optimum, which is the least cost in hindsight, and at most
-1 + (K - 1) (2 - R / W) times the optimum if R / W is below the warm-up's limit. Proof for W = 1: during the warm-up,
-the run uses all spot capacity, and the optimum cannot use more. After the warm-up, let T be the time with spot capacity
+Bound. Assume that restarts and requests take no time, and that a run without slack still uses spot capacity whenever it
+is available. Then the cost is at most sqrt(K) times the optimum, which is the least cost in hindsight, and at most 1 +
+(K - 1) (2 - R / W) times the optimum if R / W is below the warm-up's limit. Proof for W = 1: during the warm-up, the
+run uses all spot capacity, and the optimum cannot use more. After the warm-up, let T be the time with spot capacity
 before the deadline. The optimum buys y = max(0, 1 - T) on demand. The schedule uses all spot capacity outside of the
-injection, so it buys at most max(d, y + d) = y + d. The ratio (1 + (K - 1) (y + d)) / (1 + (K - 1) y) is largest at
-y = 0, where it is 1 + (K - 1) d, which gives both values above. The bound holds for each draw. It does not hold if a
-run without slack must stay on On-Demand Instances; `make spot-economics` prints the ratios for both cases. An idle run
+injection, so it buys at most max(d, y + d) = y + d. The ratio (1 + (K - 1) (y + d)) / (1 + (K - 1) y) is largest at y =
+0, where it is 1 + (K - 1) d, which gives both values above. The bound holds for each draw. It does not hold if a run
+without slack must stay on On-Demand Instances; `make spot-economics` prints the ratios for both cases. An idle run
 without slack requests no spot capacity, because a refusal takes time.
 
 This module imports only the standard library because it is part of the run controller's Lambda asset, and because
