@@ -46,14 +46,13 @@ def run_rank_behind(arguments: list[str], environment: dict[str, str], stderr: s
 
 
 def run_rank_that_cannot_prime(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
-    """Run a trainer process whose first change fails after it has got its new rank. Its limit is shorter than usual."""
-    from training.loop.reforming import change, state
+    """Run a trainer process whose first change fails after it has got its new rank."""
+    from training.loop.reforming import state
 
     def prime(self: state.StateInMemory) -> None:
         raise RuntimeError("gloo: an error injected while priming")
 
     setattr(state.StateInMemory, "prime", prime)  # noqa: B010
-    change.LIMIT_SECONDS = 2.0
     run_rank(arguments, environment, stderr)
 
 
@@ -61,13 +60,12 @@ def run_rank_that_hangs(arguments: list[str], environment: dict[str, str], stder
     """Run a trainer process that hangs in its first change, in a call without a limit."""
     import threading
 
-    from training.loop.reforming import change, state
+    from training.loop.reforming import state
 
     def claim(self: state.StateInMemory) -> None:
         threading.Event().wait()
 
     setattr(state.StateInMemory, "claim", claim)  # noqa: B010
-    change.LIMIT_SECONDS = 2.0
     run_rank(arguments, environment, stderr)
 
 

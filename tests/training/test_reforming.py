@@ -144,17 +144,17 @@ def test_ranks_wait_for_a_generation_while_their_supervisor_asks_them_to(nodes: 
     assert sorted(nodes.losses()) == list(range(1, STEPS + 1))
 
 
-def test_one_rank_alone_goes_on_and_grows_again(nodes: Nodes) -> None:
-    nodes.start(["a", "b"], {**CONFIG, "steps": 400})
+def test_one_rank_alone_continues_and_grows_again(nodes: Nodes) -> None:
+    nodes.start(["a", "b"], {**CONFIG, "steps": 200})
     nodes.wait(lambda: len(nodes.losses()) > 5)
     os.kill(nodes.nodes["a"].processes[0].pid or 0, signal.SIGKILL)
     nodes.hand_over(2, ["b"], planned=False, to=["b"])
     nodes.wait(lambda: nodes.records("reform"))
     nodes.hand_over(3, ["b", "c"], survivors=1, planned=True, to=["c", "b"])
-    nodes.start(["c"], {**CONFIG, "steps": 400}, generation=3, joins=True)
+    nodes.start(["c"], {**CONFIG, "steps": 200}, generation=3, joins=True)
     assert nodes.ends("b", "c") == [0, 0], nodes.errors()
     assert [record["world_size"] for record in nodes.records("reform")] == [1, 2]
-    assert sorted(nodes.losses()) == list(range(1, 401))
+    assert sorted(nodes.losses()) == list(range(1, 201))
 
 
 def test_without_a_next_generation_the_checkpoint_decides(nodes: Nodes) -> None:
