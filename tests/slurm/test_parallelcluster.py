@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from hardware import instance_type
+from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from trainstack.commands import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +60,11 @@ def test_queue_matches_the_jobs(cluster: Cluster) -> None:
     assert plain["JobExclusiveAllocation"] is False and plain["HealthChecks"] == {"Gpu": {"Enabled": True}}
     unchecked = queue_of(cluster(slurm={"health_check": False}))
     assert "HealthChecks" not in unchecked
+
+
+def test_nodes_have_no_tag_of_a_deployment(cluster: Cluster) -> None:
+    """`zombies --end` would terminate them: the deployment has no stack."""
+    assert DEPLOYMENT_TAG not in cluster()
 
 
 def test_shared_storage(cluster: Cluster) -> None:

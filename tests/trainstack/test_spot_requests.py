@@ -24,7 +24,7 @@ def test_requests_of_a_deployment_without_a_training_stack_are_found() -> None:
 
     image = client("ec2").describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
     ids = {}
-    for owner in ("gone", "live"):
+    for owner in ("gone", "live", "cluster"):
         tags = [{"Key": DEPLOYMENT_TAG, "Value": owner}]
         made = client("ec2").request_spot_instances(
             LaunchSpecification={"ImageId": image, "InstanceType": "g6.xlarge"},
@@ -32,7 +32,7 @@ def test_requests_of_a_deployment_without_a_training_stack_are_found() -> None:
         )
         ids[owner] = made["SpotInstanceRequests"][0]["SpotInstanceRequestId"]
     client("ec2").request_spot_instances(LaunchSpecification={"ImageId": image, "InstanceType": "g6.xlarge"})
-    stacks = {"live": frozenset({"TrainingStack"})}
+    stacks = {"live": frozenset({"TrainingStack"}), "cluster": frozenset({"PcsStack"})}
     (found,) = _spot_requests(Search(client, REGION, stacks, time.time(), lambda _: None, lambda *_: None))
     assert (found.id, found.deployment) == (ids["gone"], "gone")
     assert ids["gone"] in found.remedy

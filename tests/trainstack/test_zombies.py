@@ -230,6 +230,50 @@ def test_fifty_resources_of_healthy_deployments_are_not_found() -> None:
     assert found() == {}, "resources without a deployment's tag are not Trainstack's"
 
 
+@pytest.mark.parametrize("kind", ["PcsStack", "HyperPodStack", "EksStack"])
+def test_nodes_of_a_cluster_are_found_only_after_its_deletion(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in ("NetworkStack", "StorageStack", kind):
+        stack(f"cluster-{each}")
+    network("cluster")
+    node = instance("cluster")
+    assert found(2 * HOUR) == {}, "the nodes of a cluster send no heartbeats"
+    watch = Watch(monkeypatch, capsys, "own")
+    deploy("own")
+    assert watch.look()["found"] == 0, "no ObservabilityStack of the cluster's deployment reports its zombies"
+    remove(f"cluster-{kind}")
+    zombies = found()
+    assert zombies[node].reason == "its deployment has no stack with nodes"
+    assert {each.kind for each in zombies.values()} == {"instance", "NAT gateway", "stack"}
+    assert watch.look()["found"] == 3
+
+
+def test_nodes_of_a_cluster_next_to_an_old_fleet_send_no_heartbeats() -> None:
+    """A file whose engine has changed leaves the TrainingStack of its fleet behind."""
+    deploy("changed")
+    stack("changed-PcsStack")
+    instance("changed")
+    assert found(2 * HOUR) == {}
+
+
+def test_a_slot_does_not_hide_the_stacks_of_a_deployment_with_the_same_name() -> None:
+    """`own-2` is a deployment, and slot `2` of a deployment without a StorageStack."""
+    stack("own-TrainingStack-2")
+    deploy("own-2")
+    volume("own-2")
+    assert found() == {}
+    assert deployments(client)["own-2"] == {"NetworkStack", "StorageStack", "TrainingStack"}
+
+
+def test_the_address_of_a_network_that_is_being_created_is_not_released() -> None:
+    deploy("own")
+    address = client("ec2").allocate_address(Domain="vpc", TagSpecifications=tagged("elastic-ip", "own"))
+    (zombie,) = found().values()
+    assert zombie.id == address["AllocationId"] and not can_end(zombie, data=True)
+    assert zombie.remedy == "trainstack down FILE, with the deployment file of own"
+
+
 def test_the_commands_of_the_aws_cli_name_the_arguments() -> None:
     call = Deletion("ec2", "cancel_spot_instance_requests", {"SpotInstanceRequestIds": ["sir-1", "sir-2"]})
     expected = "aws ec2 cancel-spot-instance-requests --region us-east-1 --spot-instance-request-ids sir-1 sir-2"
@@ -402,7 +446,7 @@ def test_the_resources_of_a_slot_are_found_when_its_stack_is_gone(
     remove("own-TrainingStack")
     assert not [each for each in found().values() if each.kind == "stack"], "the other slot trains in the network"
     remove("own-TrainingStack-2")
-    assert found()[node].reason == "its TrainingStack does not exist"
+    assert found()[node].reason == "its deployment has no stack with nodes"
 
 
 def test_the_daily_search_covers_all_slots(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

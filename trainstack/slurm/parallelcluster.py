@@ -14,7 +14,6 @@ import botocore.session
 import yaml
 
 from stacks.capacity.plan import fabric
-from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from trainstack.session import INVALID, CommandError
 from trainstack.slurm.plan import Plan
 
@@ -25,6 +24,9 @@ DEFAULT_QUEUE = "gpu"
 
 def cluster_text(plan: Plan, subnet: str, head_node_type: str, file_system: str | None) -> str:
     """Return the configuration as YAML, with the commands that use it as comments.
+
+    It sets no tag of a deployment, which ParallelCluster would copy to all resources (source (2026-11): the page
+    `Tags-v3.html` there). Without a stack of the deployment, `zombies` would find the nodes.
 
     Args:
         plan: The plan of the jobs.
@@ -63,7 +65,6 @@ def _cluster(plan: Plan, subnet: str, head_node_type: str, file_system: str | No
         },
         "Scheduling": {"Scheduler": "slurm", "SlurmQueues": [_queue(plan, subnet)]},
         "SharedStorage": [_shared_storage(plan, file_system)],
-        "Tags": [{"Key": DEPLOYMENT_TAG, "Value": plan.config.name}],
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from .stack_names import TRAINING_STACK
+from .stack_names import CLUSTER_STACKS, NODE_STACKS
 
 DEPLOYMENT_TAG = "trainstack:deployment"
 SNAPSHOTS_TAG = "trainstack:snapshots"
@@ -26,6 +26,7 @@ SILENT_SECONDS = 900.0
 """Heartbeat age above which the node's supervisor must have ended. Nodes write heartbeats every few seconds."""
 IDLE_SECONDS = 3600.0
 """Age above which a detached volume copy or an unused capacity reservation is no longer waiting for an instance."""
+NO_NODES = "its deployment has no stack with nodes"
 MAX_HEARTBEAT_PAGES = 10
 SERVICES = ("cloudformation", "ec2", "fsx")
 """The services that a search calls."""
@@ -144,9 +145,13 @@ class Search:
         """Return True if a deployment has a kind of stack."""
         return stack in self.stacks.get(deployment, ())
 
+    def has_nodes(self, deployment: str) -> bool:
+        """Return True if a stack of a fleet or of a cluster manages the nodes of a deployment."""
+        return any(self.has(deployment, stack) for stack in NODE_STACKS)
+
     def trains(self, deployment: str) -> bool:
-        """Return True if nodes of a deployment can use its network, in any slot."""
-        return any(stack.startswith(TRAINING_STACK) for stack in self.stacks.get(deployment, ()))
+        """Return True if nodes of a fleet or of a cluster can use the deployment's network, in any slot."""
+        return any(stack.startswith(NODE_STACKS) for stack in self.stacks.get(deployment, ()))
 
     def pages(self, call: str, key: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
         """Yield the resources on all pages of one of EC2's describe calls."""
@@ -217,16 +222,18 @@ def heartbeats(s3: Any, bucket: str, control_prefix: str) -> Mapping[str, float]
 
 
 def _instances(seen: Search) -> Iterator[Zombie | Gap]:
-    """Instances whose TrainingStack does not exist, and instances whose supervisor has exited or never started."""
+    """Instances without a stack of their fleet or cluster, and those whose supervisor has exited or never started."""
     live = [{"Name": "instance-state-name", "Values": ["pending", "running"]}, _tagged(DEPLOYMENT_TAG)]
     heard: dict[str, Mapping[str, float] | None] = {}
     for group in seen.pages("describe_instances", "Reservations", Filters=live):
         for one in group["Instances"]:
             owner, instance_id = _tag(one, DEPLOYMENT_TAG), one["InstanceId"]
             remedy = Deletion("ec2", "terminate_instances", {"InstanceIds": [instance_id]})
-            if not seen.has(owner, TRAINING_STACK):
-                reason = "its TrainingStack does not exist"
+            if not seen.has_nodes(owner):
+                reason = NO_NODES
                 yield seen.zombie("instance", instance_id, owner, reason, one, remedy)
+                continue
+            if any(seen.has(owner, stack) for stack in CLUSTER_STACKS):  # the nodes of a cluster send no heartbeats
                 continue
             if seen.age_seconds(one["LaunchTime"]) < BOOT_SECONDS:
                 continue
@@ -284,40 +291,41 @@ def _file_systems(seen: Search) -> Iterator[Zombie]:
 
 
 def _reservations(seen: Search) -> Iterator[Zombie]:
-    """Capacity reservations without a TrainingStack, or without any instance."""
+    """Capacity reservations without a stack with nodes, or without any instance."""
     filters = [{"Name": "state", "Values": ["active"]}, _tagged(DEPLOYMENT_TAG)]
     for one in seen.pages("describe_capacity_reservations", "CapacityReservations", Filters=filters):
         owner, reservation_id = _tag(one, DEPLOYMENT_TAG), one["CapacityReservationId"]
         total = one["TotalInstanceCount"]
         is_idle = one["AvailableInstanceCount"] == total and seen.age_seconds(one["CreateDate"]) > IDLE_SECONDS
-        if seen.has(owner, TRAINING_STACK) and not is_idle:
+        if seen.has_nodes(owner) and not is_idle:
             continue
         remedy: Deletion | str = "edit capacity.market in the deployment file, and deploy"
         reason = f"none of its {total} instances is used"
-        if not seen.has(owner, TRAINING_STACK):
-            reason = "its TrainingStack does not exist"
+        if not seen.has_nodes(owner):
+            reason = NO_NODES
             arguments = {"CapacityReservationId": reservation_id}
             remedy = Deletion("ec2", "cancel_capacity_reservation", arguments)
         yield seen.zombie("capacity reservation", reservation_id, owner, reason, one, remedy)
 
 
 def _addresses(seen: Search) -> Iterator[Zombie]:
-    """Elastic IP addresses that are not associated."""
+    """Elastic IP addresses that are not associated. A NetworkStack that is being created may associate its address."""
     for one in seen.client("ec2").describe_addresses(Filters=[_tagged(DEPLOYMENT_TAG)])["Addresses"]:
         if "AssociationId" not in one:
             owner, allocation_id = _tag(one, DEPLOYMENT_TAG), one["AllocationId"]
-            remedy = Deletion("ec2", "release_address", {"AllocationId": allocation_id})
+            remedy: Deletion | str = Deletion("ec2", "release_address", {"AllocationId": allocation_id})
+            remedy = _down(owner) if seen.has(owner, "NetworkStack") else remedy
             yield seen.zombie("Elastic IP address", allocation_id, owner, "it is not associated", one, remedy)
 
 
 def _spot_requests(seen: Search) -> Iterator[Zombie]:
-    """Open or active spot requests whose TrainingStack does not exist: they launch further instances."""
+    """Open or active spot requests of a fleet or cluster without a stack: they launch further instances."""
     filters = [{"Name": "state", "Values": list(_LIVE_REQUESTS)}, _tagged(DEPLOYMENT_TAG)]
     for one in seen.pages("describe_spot_instance_requests", "SpotInstanceRequests", Filters=filters):
         owner, request_id = _tag(one, DEPLOYMENT_TAG), one["SpotInstanceRequestId"]
-        if not seen.has(owner, TRAINING_STACK):
+        if not seen.has_nodes(owner):
             remedy = Deletion("ec2", "cancel_spot_instance_requests", {"SpotInstanceRequestIds": [request_id]})
-            reason = "its TrainingStack does not exist"
+            reason = NO_NODES
             yield seen.zombie("spot request", request_id, owner, reason, one, remedy)
 
 
@@ -332,19 +340,19 @@ def _endpoints(seen: Search) -> Iterator[Zombie]:
 
 
 def _gateways(seen: Search) -> Iterator[Zombie]:
-    """NAT gateways whose deployment has no TrainingStack."""
+    """NAT gateways whose deployment has no stack with nodes."""
     filters = [{"Name": "state", "Values": ["pending", "available"]}, _tagged(DEPLOYMENT_TAG)]
     for one in seen.pages("describe_nat_gateways", "NatGateways", Filters=filters):
         owner, gateway_id = _tag(one, DEPLOYMENT_TAG), one["NatGatewayId"]
         if not seen.trains(owner):
             remedy: Deletion | str = Deletion("ec2", "delete_nat_gateway", {"NatGatewayId": gateway_id})
             remedy = _down(owner) if seen.has(owner, "NetworkStack") else remedy
-            reason = "its deployment has no TrainingStack"
+            reason = NO_NODES
             yield seen.zombie("NAT gateway", gateway_id, owner, reason, one, remedy)
 
 
 def _networks(seen: Search) -> Iterator[Zombie]:
-    """NetworkStacks, whose endpoints are billed, without a TrainingStack."""
+    """NetworkStacks, whose endpoints are billed, without a stack with nodes."""
     for owner, kinds in sorted(seen.stacks.items()):
         if "NetworkStack" in kinds and not seen.trains(owner):
             reason = "nothing trains in its network"

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 TRAINING_STACK = "TrainingStack"
-STACKS = ("NetworkStack", "StorageStack", TRAINING_STACK, "ObservabilityStack")
+CLUSTER_STACKS = ("PcsStack", "HyperPodStack", "EksStack")
+"""The stacks of managed clusters, whose services launch the nodes."""
+NODE_STACKS = (TRAINING_STACK, *CLUSTER_STACKS)
+STACKS = ("NetworkStack", "StorageStack", *NODE_STACKS, "ObservabilityStack")
 _NAME = re.compile(rf"([a-z0-9-]+)-(?:({'|'.join(STACKS)})|{TRAINING_STACK}-([a-z0-9-]+))")
 
 
@@ -69,7 +72,8 @@ def deployments(client: Callable[[str], Any]) -> dict[str, frozenset[str]]:
     """Return the construct ids of the stacks that each fleet in the region has.
 
     A deployment's own entry contains the training stacks of all its slots. The entry of another slot contains its
-    training stack as TrainingStack, and the stacks that all slots share.
+    training stack as TrainingStack, and the stacks that all slots share. If another deployment has the same name, the
+    entry contains the stacks of both.
 
     Raises:
         botocore.exceptions.ClientError: AWS rejected the call.
@@ -85,7 +89,7 @@ def deployments(client: Callable[[str], Any]) -> dict[str, frozenset[str]]:
             if name.slot:
                 slots[name.fleet] = name.deployment
     shared = {fleet: found[owner] & set(STACKS) | {TRAINING_STACK} for fleet, owner in slots.items()}
-    return {name: frozenset(kinds) for name, kinds in {**found, **shared}.items()}
+    return {name: frozenset(found.get(name, set()) | shared.get(name, set())) for name in {**found, **shared}}
 
 
 def slots_by_deployment(stacks: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
