@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from hardware import InstanceType
-from stacks.account.account import ClientOf
+from stacks.account.account import Account, ClientOf
 from stacks.capacity.catalogue import catalogue
 from stacks.capacity.plan import is_spot, on_demand_base, zone_candidates
 from stacks.config import DeploymentConfig
-from stacks.config.slots import slots_of
+from stacks.config.slots import capacities, slots_of
 from stacks.errors import Problem
 
 LOW_SCORE = 4
@@ -22,37 +24,61 @@ LOW_SCORE = 4
 Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-sps-works.html"""
 
 
-def _types(config: DeploymentConfig) -> list[InstanceType]:
-    return [catalogue().types[name] for name in config.capacity.instance_types]
+Check = Callable[[DeploymentConfig, ClientOf], Iterator[Problem]]
+
+
+def each_section(check: Check) -> Callable[[Account], Iterator[Problem]]:
+    """Return a check of all capacity sections, from a check of a fleet's section."""
+
+    def checked(account: Account) -> Iterator[Problem]:
+        for path, config in capacities(account.config).items():
+            for problem in check(config, account.client):
+                is_own = problem.path.startswith("capacity.")
+                yield replace(problem, path=path + problem.path.removeprefix("capacity")) if is_own else problem
+
+    return checked
 
 
 def quotas(config: DeploymentConfig, clients: ClientOf) -> Iterator[Problem]:
     """Check that the vCPU quotas allow the fleets of all slots to launch any of the listed types."""
-    if config.capacity.market == "capacity_block":
-        return  # capacity blocks do not count against the quotas
-    count = len(slots_of(config))
-    base, rest = count * on_demand_base(config), count * (config.capacity.nodes - on_demand_base(config))
-    parts = [(False, base), (True, rest)] if is_spot(config) else [(False, base)]
     client = clients("service-quotas")
-    for spot, instances in parts:
-        largest: dict[str, InstanceType] = {}
-        for one in _types(config) if instances else ():
-            code = one.quota_code(spot=spot) or _quota_by_name(client, one, spot=spot)
-            if code is None:
-                market = "spot" if spot else "on-demand"
-                rule = f"the vCPU quota for {market} instances of {one.family.name} is unknown and was not checked"
-                remedy = f"look for {_quota_word(one)} in Service Quotas (ec2)"
-                yield Problem("capacity.instance_types", one.name, rule, remedy, "warning")
-            elif one.vcpus > largest.get(code, one).vcpus - (code not in largest):
-                largest[code] = one
-        for code, one in largest.items():
-            quota = client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
-            needed = instances * one.vcpus
-            if quota["Value"] < needed:
-                available = f"{quota['QuotaName']} is {quota['Value']:g}"
-                rule = f"{instances} x {one.name} require {needed} vCPUs, but the quota {available}"
-                remedy = f"request an increase of quota {code} in Service Quotas, or use fewer nodes"
-                yield Problem("capacity.nodes", config.capacity.nodes, rule, remedy)
+    needs: dict[str, Counter[str]] = {}
+    unknown: dict[tuple[str, bool], Problem] = {}
+    for slot in slots_of(config):
+        for spot, instances in _markets(slot.config):
+            largest: dict[str, InstanceType] = {}
+            for name in slot.config.capacity.instance_types:
+                one = catalogue().types[name]
+                code = one.quota_code(spot=spot) or _quota_by_name(client, one, spot=spot)
+                if code is None:
+                    unknown[name, spot] = _unknown_quota(one, spot=spot)
+                elif code not in largest or one.vcpus > largest[code].vcpus:
+                    largest[code] = one
+            for code, one in largest.items():
+                needs.setdefault(code, Counter())[one.name] += instances
+    yield from unknown.values()
+    for code, counts in needs.items():
+        quota = client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
+        needed = sum(instances * catalogue().types[name].vcpus for name, instances in counts.items())
+        if quota["Value"] < needed:
+            fleets = " and ".join(f"{instances} x {name}" for name, instances in counts.items())
+            rule = f"{fleets} require {needed} vCPUs, but the quota {quota['QuotaName']} is {quota['Value']:g}"
+            remedy = f"request an increase of quota {code} in Service Quotas, or use fewer nodes"
+            yield Problem("capacity.nodes", config.capacity.nodes, rule, remedy)
+
+
+def _markets(config: DeploymentConfig) -> Iterator[tuple[bool, int]]:
+    """Yield whether instances are spot and their number. Capacity blocks do not count against the quotas."""
+    base = 0 if config.capacity.market == "capacity_block" else on_demand_base(config)
+    rest = config.capacity.nodes - base if is_spot(config) else 0
+    yield from ((spot, instances) for spot, instances in ((False, base), (True, rest)) if instances)
+
+
+def _unknown_quota(one: InstanceType, *, spot: bool) -> Problem:
+    market = "spot" if spot else "on-demand"
+    rule = f"the vCPU quota for {market} instances of {one.family.name} is unknown and was not checked"
+    remedy = f"look for {_quota_word(one)} in Service Quotas (ec2)"
+    return Problem("capacity.instance_types", one.name, rule, remedy, "warning")
 
 
 def _quota_word(one: InstanceType) -> str:

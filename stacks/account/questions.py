@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from stacks.account import capacity, launch, limits, network, prerequisites
 from stacks.account.account import Account
+from stacks.capacity.plan import is_spot
 from stacks.config import DeploymentConfig
+from stacks.config.slots import capacities
 from stacks.errors import Problem
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
@@ -193,7 +195,7 @@ QUESTIONS: tuple[Question, ...] = (
         (LAUNCH_TEMPLATE, "stacks/functions/run_controller"),
         "the run waits",
         ("servicequotas:GetServiceQuota", "servicequotas:ListServiceQuotas"),
-        lambda config: config.capacity.market != "capacity_block",
+        lambda config: any(each.capacity.market != "capacity_block" for each in capacities(config).values()),
         lambda account: capacity.quotas(account.config, account.client),
     ),
     Question(
@@ -212,7 +214,7 @@ QUESTIONS: tuple[Question, ...] = (
         "the run waits",
         ("ec2:DescribeInstanceTypeOfferings",),
         _always,
-        lambda account: capacity.offerings(account.config, account.client),
+        capacity.each_section(capacity.offerings),
     ),
     Question(
         "reservation",
@@ -220,8 +222,11 @@ QUESTIONS: tuple[Question, ...] = (
         ("stacks/constructs/nodes/capacity_reservation.py",),
         "the run waits",
         ("ec2:DescribeCapacityReservations",),
-        lambda config: config.capacity.reservation is not None and config.capacity.reservation.id is not None,
-        lambda account: capacity.reservation(account.config, account.client),
+        lambda config: any(
+            (named := each.capacity.reservation) is not None and named.id is not None
+            for each in capacities(config).values()
+        ),
+        capacity.each_section(capacity.reservation),
     ),
     Question(
         "spot placement score",
@@ -229,8 +234,8 @@ QUESTIONS: tuple[Question, ...] = (
         ("stacks/functions/run_controller",),
         "the run waits",
         ("ec2:GetSpotPlacementScores",),
-        lambda config: config.capacity.market == "spot",
-        lambda account: capacity.spot_placement(account.config, account.client),
+        lambda config: any(is_spot(each) for each in capacities(config).values()),
+        capacity.each_section(capacity.spot_placement),
     ),
     Question(
         "dry run of the launch",

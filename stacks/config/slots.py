@@ -45,6 +45,13 @@ def slots_of(config: DeploymentConfig) -> list[Slot]:
     return [slot(config, suffix) for suffix in config.slot_suffixes]
 
 
+def capacities(config: DeploymentConfig) -> dict[str, DeploymentConfig]:
+    """Return the settings of one fleet for each capacity section, by the path of the section."""
+    steps = {} if config.pipeline is None else config.pipeline.steps
+    own = {f"pipeline.steps.{name}.capacity": step.suffixes(name)[0] for name, step in steps.items() if step.capacity}
+    return {path: slot(config, suffix).config for path, suffix in {"capacity": "", **own}.items()}
+
+
 def slot(config: DeploymentConfig, suffix: str, capacity: Mapping[str, Any] | None = None) -> Slot:
     """Return one slot of a deployment.
 

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from stacks.capacity.plan import known_types, zone_candidates
 from stacks.config import DeploymentConfig
 from stacks.config.node import RootVolumeConfig
+from stacks.config.slots import slots_of
 from stacks.config.storage import CheckpointVolumeConfig, DatasetVolumeConfig
 from stacks.errors import Problem
 from stacks.validators.node import DEEP_LEARNING_IMAGES
@@ -111,9 +112,10 @@ def shared_volume(config: DeploymentConfig) -> Iterator[Problem]:
     if volume.iops > IO2_IOPS_PER_GIB * volume.gib:
         rule = f"must be at most {IO2_IOPS_PER_GIB} per GiB, and the volume has {volume.gib} GiB"
         yield Problem(f"{path}.iops", volume.iops, rule, "lower it, or raise gib")
-    if config.capacity.nodes * config.capacity.slots > MULTI_ATTACH_INSTANCES:
-        rule = f"at most {MULTI_ATTACH_INSTANCES} instances in all slots can attach storage.shared_volume"
-        yield Problem("capacity.nodes", config.capacity.nodes, rule, "use storage.lustre, which has no such limit")
+    nodes = sum(slot.config.capacity.nodes for slot in slots_of(config))
+    if nodes > MULTI_ATTACH_INSTANCES:
+        rule = f"at most {MULTI_ATTACH_INSTANCES} instances in all slots can attach the volume"
+        yield Problem(path, f"{nodes} nodes", rule, "use fewer nodes, or storage.lustre, which has no such limit")
     for one in known_types(config):
         if not one.nitro:
             rule = "is not a Nitro type, but a multi-attach volume requires one"

@@ -239,12 +239,40 @@ CASES = [
         capacity={"instance_types": ["p6-b200.48xlarge"]},
     ),
     Case(
+        "vCPU quotas",
+        # Each g6.2xlarge has 8 vCPUs: https://aws.amazon.com/ec2/instance-types/g6/ (2026-11)
+        ["2 x g6.xlarge and 3 x g6.2xlarge require 32 vCPUs, but the quota"],
+        {
+            "pipeline": {
+                "steps": {
+                    "one": {},
+                    "two": {
+                        "after": "one",
+                        "parallel": 3,
+                        "sweep": {"seed": [1, 2, 3]},
+                        "capacity": {"instance_types": ["g6.2xlarge"]},
+                    },
+                    "three": {
+                        "after": "two",
+                        "capacity": {**RESERVED, "market": "capacity_block"},  # outside of the quotas
+                    },
+                }
+            }
+        },
+        capacity={"instance_types": ["g6.xlarge"], "slots": 2},
+    ),
+    Case(
         "volume quotas",
         ["1.95 TiB of gp3 volumes are needed", "the quota is 1;"],
         {"node": {"root_volume": {"gib": 1000}}},
     ),
     Case("offerings by zone", ["is not offered in the zones e"], {"network": {"zones": ["e"]}}),
-    Case("reservation", ["'cr-0123456789abcdef0': does not exist"], capacity=RESERVED),
+    Case("reservation", ["capacity.reservation.id: 'cr-0123456789abcdef0': does not exist"], capacity=RESERVED),
+    Case(
+        "reservation",
+        ["pipeline.steps.train.capacity.reservation.id: 'cr-0123456789abcdef0': does not exist"],
+        {"pipeline": {"steps": {"train": {"capacity": RESERVED}}}},
+    ),
     Case("spot placement score", ["is currently low (score 3 of 10)"], capacity={"instance_types": ["g6.xlarge"]}),
     Case(
         "dry run of the launch",
