@@ -82,20 +82,22 @@ def engine(cluster: Cluster, jobs: Jobs | None, **options: bool) -> tuple[Manage
     return ManagedEngine(cluster, FILE, lambda *given: deployed.append(given), jobs, **options), deployed
 
 
+PCS_CLUSTER = {
+    **COMMON,
+    "name": "trainstack-x",
+    "id": "pcs_1",
+    "status": "ACTIVE",
+    "scheduler": {"type": "SLURM", "version": "25.11"},
+    "size": "SMALL",
+    "networking": {"subnetIds": ["subnet-1"]},
+}
+
+
 def pcs_answers(
     stub: Stubber, *, name: str = "trainstack-x", status: str = "ACTIVE", error: dict[str, str] | None = None
 ) -> None:
     """Add the answers of PCS about a cluster with two node groups and a queue."""
-    cluster = {
-        **COMMON,
-        "name": name,
-        "id": "pcs_1",
-        "status": "ACTIVE",
-        "scheduler": {"type": "SLURM", "version": "25.11"},
-        "size": "SMALL",
-        "networking": {"subnetIds": ["subnet-1"]},
-    }
-    stub.add_response("get_cluster", {"cluster": cluster}, {"clusterIdentifier": name})
+    stub.add_response("get_cluster", {"cluster": {**PCS_CLUSTER, "name": name}}, {"clusterIdentifier": name})
     groups = [("nodes", "pcs_n", status, "SPOT", (0, 2)), ("login", "pcs_l", "ACTIVE", "ONDEMAND", (1, 1))]
     listed = [{**COMMON, "name": label, "id": id_, "clusterId": "pcs_1", "status": state}
               for label, id_, state, *_ in groups]  # fmt: skip
@@ -159,6 +161,16 @@ def test_cluster_that_does_not_exist(pcs: tuple[PcsCluster, Stubber]) -> None:
     state = cluster.read()
     assert not state.status and "does not exist" in state.summary()
     assert ManagedEngine(cluster, FILE, lambda *_: None, None).explain().to_json()["cause"] == "no_cluster"
+
+
+@pytest.mark.parametrize("call", ["list_compute_node_groups", "list_queues"])
+def test_cluster_deleted_between_two_calls(pcs: tuple[PcsCluster, Stubber], call: str) -> None:
+    cluster, stub = pcs
+    stub.add_response("get_cluster", {"cluster": PCS_CLUSTER}, {"clusterIdentifier": "trainstack-x"})
+    if call == "list_queues":
+        stub.add_response("list_compute_node_groups", {"computeNodeGroups": []}, {"clusterIdentifier": "pcs_1"})
+    stub.add_client_error(call, "ResourceNotFoundException", "no such cluster")
+    assert cluster.read() == MISSING
 
 
 def test_rejected_call_is_an_error(pcs: tuple[PcsCluster, Stubber]) -> None:

@@ -36,7 +36,7 @@ class EksCluster:
         try:
             cluster = ask(lambda: self._client.describe_cluster(name=name)["cluster"], name)
         except ClientError:
-            return ClusterState(SERVICE, name, "", False, (), (), "")
+            return ClusterState.missing(SERVICE, name)
         issues = cluster.get("health", {}).get("issues", [])
         problems = [f"{each.get('code', 'issue')}: {each.get('message', 'no message')}" for each in issues]
         if cluster["status"] == "FAILED" and not problems:

@@ -45,7 +45,7 @@ class HyperPodCluster:
             cluster = ask(lambda: self._client.describe_cluster(ClusterName=name), name)
             nodes = self._list_nodes(name)
         except ClientError:
-            return ClusterState(SERVICE, name, "", False, (), (), "")
+            return ClusterState.missing(SERVICE, name)
         status, groups = cluster["ClusterStatus"], cluster["InstanceGroups"]
         problems = list(_problems(cluster, nodes))
         if problems:

@@ -34,9 +34,9 @@ class PcsCluster:
         name = cluster_name(self._deployment)
         try:
             cluster = ask(lambda: self._client.get_cluster(clusterIdentifier=name)["cluster"], name)
+            resources = list(self._resources(cluster["id"]))
         except ClientError:
-            return ClusterState(SERVICE, name, "", False, (), (), "")
-        resources = list(self._resources(cluster["id"]))
+            return ClusterState.missing(SERVICE, name)
         problems = [text for kind, each in (("cluster", cluster), *resources) for text in _problems(kind, each)]
         statuses = [cluster["status"], *(each["status"] for _, each in resources)]
         is_ready = all(status in READY for status in statuses) and any(kind == "queue" for kind, _ in resources)

@@ -52,6 +52,11 @@ class ClusterState:
     problems: tuple[str, ...]
     access: str
 
+    @classmethod
+    def missing(cls, service: str, name: str) -> ClusterState:
+        """Return the state of a cluster that does not exist."""
+        return cls(service, name, "", False, (), (), "")
+
     def summary(self) -> str:
         """Return the state as one line."""
         return f"{self.service} cluster {self.name}: {self.status or 'does not exist'}"
