@@ -305,7 +305,9 @@ def test_an_eks_section_selects_its_own_cluster(write: Write) -> None:
 
 def test_other_engines_have_no_manifests(capsys: pytest.CaptureFixture[str]) -> None:
     assert command(*["kubernetes", "manifests", str(ROOT / "config" / "minimal.yaml")]) == 2
-    assert "must be kubernetes or hyperpod for this command" in capsys.readouterr().err
+    assert "'fleet': must be kubernetes, or hyperpod with EKS for this command" in capsys.readouterr().err
+    assert command(*["kubernetes", "manifests", str(ROOT / "config" / "clusters" / "hyperpod.yaml")]) == 2
+    assert "'hyperpod': must be kubernetes, or hyperpod with EKS for this command" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
+import yaml
 from botocore.stub import Stubber
 
 from stacks.artifacts.lifecycle import lifecycle_folder
@@ -23,6 +24,7 @@ from trainstack.clusters.pcs import PcsCluster
 from trainstack.clusters.state import Cluster, ClusterState
 from trainstack.commands import main
 from trainstack.engines.engine import LogQuery, Submission
+from trainstack.kubernetes.command import read_plan as kubernetes_plan
 from trainstack.observe.why import Explanation
 from trainstack.operate import deploying
 from trainstack.session import CommandError
@@ -384,6 +386,30 @@ def test_pods_are_submitted_from_the_machine_that_deploys() -> None:
     managed.submit(Submission(("EksStack",), 20, False, False))
     assert deployed == [(FILE, (), 10), (FILE, ("EksStack",), 20)]
     assert jobs.calls == [Submission((), 0, False, False)], "deploying one stack does not start the run"
+
+
+def test_hyperpod_with_eks_has_no_slurm_jobs(tmp_path: Path) -> None:
+    document = yaml.safe_load((ROOT / "config" / "clusters" / "hyperpod.yaml").read_text())
+    network = {"id": "vpc-0123456789abcdef0", "cidr": "10.0.0.0/16"}
+    subnets = [{"id": "subnet-0123456789abcdef0", "zone": "a"}]
+    orchestrator = {
+        "orchestrator": "eks",
+        "eks_cluster_arn": "arn:aws:eks:us-east-1:123456789012:cluster/gpus",
+        "security_group_ids": ["sg-0123456789abcdef0"],
+    }
+    changes = {
+        "hyperpod": orchestrator,
+        "slurm": None,
+        "kubernetes": {"image": "x:1", "bucket": "my-bucket"},
+        "network": {"existing": {**network, "subnets": subnets}},
+        "storage": {},
+        "node": {},
+    }
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump({**document, **changes}))
+    with pytest.raises(CommandError, match="'hyperpod': must be slurm, pcs, or hyperpod with Slurm for this command"):
+        read_plan(file)
+    assert kubernetes_plan(file).config.runs_pods
 
 
 def test_hyperpod_restarts_the_step_on_a_new_node(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Turns a deployment file with `engine: kubernetes` into manifests, and observes the run through kubectl."""
+"""Turns a deployment file whose run consists of pods into manifests, and observes the run through kubectl."""

@@ -14,12 +14,12 @@ if TYPE_CHECKING:  # importing the configuration would double the start-up time 
     from stacks.config import DeploymentConfig
     from trainstack.kubernetes.plan import Plan
 
-File = Annotated[Path, typer.Argument(help="Deployment file with engine: kubernetes.")]
+File = Annotated[Path, typer.Argument(help="Deployment file whose run consists of pods.")]
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands to a command line."""
-    group = typer.Typer(help="Show how a deployment file with engine: kubernetes becomes pods.", no_args_is_help=True)
+    group = typer.Typer(help="Show how a deployment file becomes pods.", no_args_is_help=True)
     group.callback()(_group)
     group.command("manifests")(show_manifests)
     app.add_typer(group, name="kubernetes", rich_help_panel="Programs")
@@ -45,12 +45,13 @@ def show_manifests(
 
 
 def read_plan(file: Path, config: DeploymentConfig | None = None) -> Plan:
-    """Return the plan of a deployment file with engine: kubernetes. `config`: the file's contents if already loaded.
+    """Return the plan of a file whose run consists of pods. `config`: the file's contents if already loaded.
 
     Raises:
-        CommandError: The file is invalid, or has another engine.
+        CommandError: The file is invalid, or its run does not consist of pods.
     """
     from trainstack.image.reference import with_image
     from trainstack.kubernetes.plan import plan_of
 
-    return plan_for(file, ("kubernetes", "hyperpod"), lambda valid: plan_of(with_image(valid, file)), config)
+    rule = "kubernetes, or hyperpod with EKS"
+    return plan_for(file, lambda read: read.runs_pods, rule, lambda valid: plan_of(with_image(valid, file)), config)

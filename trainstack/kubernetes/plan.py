@@ -1,4 +1,4 @@
-"""The plan for a deployment file with `engine: kubernetes`: its documents, bundles and names."""
+"""The plan for a deployment file whose run consists of pods: its documents, bundles and names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Plan:
 
 
 def plan_of(config: DeploymentConfig, folder: Path = BUNDLES) -> Plan:
-    """Return the plan of a valid deployment with `engine: kubernetes`, and write its bundles to `folder`.
+    """Return the plan of a valid deployment whose run consists of pods, and write its bundles to `folder`.
 
     Raises:
         BundleError: The user code cannot be bundled.

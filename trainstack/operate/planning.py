@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,26 +18,26 @@ Plan = TypeVar("Plan")
 
 def plan_for(
     file: Path,
-    engines: Sequence[str],
+    is_planned: Callable[[DeploymentConfig], bool],
+    rule: str,
     plan_of: Callable[[DeploymentConfig], Plan],
     config: DeploymentConfig | None = None,
 ) -> Plan:
-    """Return a file's plan for an engine.
+    """Return a file's plan.
 
     Args:
         file: The deployment file. Its warnings are printed when it is loaded here.
-        engines: The engines that the file may have.
+        is_planned: Whether a file has such a plan.
+        rule: The engines of the files with such a plan.
         plan_of: Creates the plan.
         config: The file's contents if already loaded.
 
     Raises:
-        CommandError: The file is invalid, or has another engine.
+        CommandError: The file is invalid, or has no such plan.
     """
     config = config or load(file)
-    if config.engine not in engines:
-        raise CommandError(
-            INVALID, f"{file}: engine: {config.engine!r}: must be {' or '.join(engines)} for this command"
-        )
+    if not is_planned(config):
+        raise CommandError(INVALID, f"{file}: engine: {config.engine!r}: must be {rule} for this command")
     try:
         return plan_of(config)
     except BundleError as error:

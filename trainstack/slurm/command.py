@@ -16,12 +16,12 @@ if TYPE_CHECKING:  # importing the configuration would double the start of comma
     from stacks.config import DeploymentConfig
     from trainstack.slurm.plan import Plan
 
-File = Annotated[Path, typer.Argument(help="Deployment file with engine: slurm.")]
+File = Annotated[Path, typer.Argument(help="Deployment file whose run consists of Slurm jobs.")]
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands to a command line."""
-    group = typer.Typer(help="Show how a deployment file with engine: slurm becomes jobs.", no_args_is_help=True)
+    group = typer.Typer(help="Show how a deployment file becomes Slurm jobs.", no_args_is_help=True)
     group.command("script")(show_script)
     group.command("sweep")(show_sweep)
     group.command("parallelcluster")(show_cluster)
@@ -80,12 +80,15 @@ def show_cluster(
 
 
 def read_plan(file: Path, config: DeploymentConfig | None = None) -> Plan:
-    """Return the plan of a deployment file with engine: slurm. `config`: the file's contents if already loaded.
+    """Return the plan of a file whose run consists of Slurm jobs. `config`: the file's contents if already loaded.
 
     Raises:
-        CommandError: The file is invalid, or has another engine.
+        CommandError: The file is invalid, or its run does not consist of Slurm jobs.
     """
     from trainstack.image.reference import with_image
     from trainstack.slurm.plan import plan_of
 
-    return plan_for(file, ("slurm", "pcs", "hyperpod"), lambda valid: plan_of(with_image(valid, file)), config)
+    rule = "slurm, pcs, or hyperpod with Slurm"
+    return plan_for(
+        file, lambda read: read.runs_slurm_jobs, rule, lambda valid: plan_of(with_image(valid, file)), config
+    )

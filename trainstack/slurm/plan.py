@@ -1,4 +1,4 @@
-"""The plan for a deployment file with `engine: slurm`: runs, their job documents, and paths in the shared folder."""
+"""The plan for a file whose run consists of Slurm jobs: runs, their job documents, and paths in the shared folder."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Plan:
 
 
 def plan_of(config: DeploymentConfig) -> Plan:
-    """Return the plan of a valid deployment with `engine: slurm`.
+    """Return the plan of a valid deployment whose run consists of Slurm jobs.
 
     Raises:
         BundleError: The user code cannot be bundled.
