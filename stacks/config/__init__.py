@@ -28,34 +28,23 @@ from stacks.config.run import RunConfig
 from stacks.config.setting import Edit, Section, section, setting
 from stacks.config.slurm import SlurmConfig
 from stacks.config.storage import StorageConfig
+from stacks.functions.zombie_watch.stack_names import TRAINING_STACK
 
 __all__ = [
     "AMI_ID",
-    "EKS_STACKS",
-    "STACKS",
-    "STACKS_OF",
     "TRAINING_STACK",
+    "WORKFLOW_STACK",
     "DeploymentConfig",
     "Edit",
     "Engine",
     "stack_of",
 ]
 
-TRAINING_STACK = "TrainingStack"
-STACKS = ("NetworkStack", "StorageStack", TRAINING_STACK, "ObservabilityStack")
-"""The stacks of a fleet with one slot, in creation order."""
 WORKFLOW_STACK = "WorkflowStack"
 """The stack of a pipeline."""
 Engine = Literal["fleet", "slurm", "kubernetes", "pcs", "hyperpod"]
-STACKS_OF: Mapping[Engine, tuple[str, ...]] = {
-    "fleet": STACKS,
-    "slurm": (),
-    "kubernetes": (),
-    "pcs": ("NetworkStack", "StorageStack", "PcsStack"),
-    "hyperpod": ("NetworkStack", "StorageStack", "HyperPodStack"),
-}
-"""The stacks of each engine, in creation order. With an eks section, `engine: kubernetes` has EKS_STACKS."""
-EKS_STACKS = ("NetworkStack", "StorageStack", "EksStack")
+_PERSISTENT_STACKS = ("NetworkStack", "StorageStack")
+_CLUSTER_STACKS: Mapping[Engine, str] = {"pcs": "PcsStack", "hyperpod": "HyperPodStack", "kubernetes": "EksStack"}
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 
 
@@ -154,11 +143,12 @@ class DeploymentConfig(Section):
     @property
     def stacks(self) -> tuple[str, ...]:
         """Construct ids of the stacks, in creation order. Each slot of a fleet has a TrainingStack."""
-        if self.engine != "fleet":
-            return EKS_STACKS if self.has_eks_stack else STACKS_OF[self.engine]
-        before, after = STACKS[: STACKS.index(TRAINING_STACK)], STACKS[STACKS.index(TRAINING_STACK) + 1 :]
-        workflow = () if self.pipeline is None else (WORKFLOW_STACK,)
-        return (*before, *(stack_of(suffix) for suffix in self.slot_suffixes), *workflow, *after)
+        if self.engine == "fleet":
+            workflow = () if self.pipeline is None else (WORKFLOW_STACK,)
+            return (*_PERSISTENT_STACKS, *map(stack_of, self.slot_suffixes), *workflow, "ObservabilityStack")
+        if self.engine == "slurm" or (self.engine == "kubernetes" and not self.has_eks_stack):
+            return ()
+        return (*_PERSISTENT_STACKS, _CLUSTER_STACKS[self.engine])
 
     @property
     def stack_names(self) -> tuple[str, ...]:

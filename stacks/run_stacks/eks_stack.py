@@ -15,7 +15,8 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from stacks.config import DeploymentConfig
-from stacks.config.clusters.eks import cluster_name, node_role_name
+from stacks.config.clusters import cluster_name
+from stacks.config.clusters.eks import node_role_name
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.constructs.suppressions import suppress
 from stacks.network_stack import NetworkStack

@@ -11,9 +11,11 @@ from aws_cdk import CfnOutput, Stack, Tags
 from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
+from bootstrap.slurm.hyperpod.settings import COMPUTE
 from stacks.artifacts.lifecycle import PREFIX, REPORTS, lifecycle_folder, script_name
 from stacks.config import DeploymentConfig
-from stacks.config.clusters.hyperpod import CONTROLLER, LOGIN, NODES, cluster_name
+from stacks.config.clusters import cluster_name
+from stacks.config.clusters.hyperpod import CONTROLLER, LOGIN
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.constructs.nodes.hyperpod_role import HyperPodRole
 from stacks.network_stack import NetworkStack
@@ -58,9 +60,7 @@ class HyperPodStack(Stack):
                 security_group_ids=[network.nodes.ref, *section.security_group_ids], subnets=self._subnets(network)
             ),
         )
-        cluster.add_resource_dependency(
-            self._role.policy
-        )  # until the nodes have terminated, they need their permissions
+        cluster.add_resource_dependency(self._role.policy)  # until the nodes have terminated, they need it
         CfnOutput(self, "ClusterArn", value=cluster.attr_cluster_arn)
         Tags.of(self).add(DEPLOYMENT_TAG, config.name)
 
@@ -84,7 +84,7 @@ class HyperPodStack(Stack):
         capacity = sagemaker.CfnCluster.ClusterCapacityRequirementsProperty(spot={} if spot else None)
         groups = [
             self._group(
-                NODES,
+                COMPUTE,
                 f"ml.{config.capacity.instance_types[0]}",
                 config.capacity.nodes,
                 "Compute",

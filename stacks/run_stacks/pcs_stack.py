@@ -13,7 +13,8 @@ from aws_cdk import aws_pcs as pcs
 from constructs import Construct
 
 from stacks.config import DeploymentConfig
-from stacks.config.clusters.pcs import LOGIN, NODES, cluster_name
+from stacks.config.clusters import cluster_name
+from stacks.config.clusters.pcs import LOGIN, NODES
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.constructs.nodes.cluster_nodes import ClusterNodeRole, mount_script, user_data
 from stacks.constructs.nodes.launch_template import NodeLaunchTemplate, TemplateVariant

@@ -26,20 +26,16 @@ def section_of_engine(config: DeploymentConfig) -> Iterator[Problem]:
 OTHER_ENGINES_RULES = (section_of_engine,)
 
 
-def _has_cluster(config: DeploymentConfig) -> bool:
-    return config.engine == "kubernetes" and config.eks is not None
-
-
 def zones(config: DeploymentConfig) -> Iterator[Problem]:
     """The cluster's controllers have interfaces in two zones."""
-    if _has_cluster(config) and len(config.network.subnet_zones) < MIN_ZONES:
+    if config.has_eks_stack and len(config.network.subnet_zones) < MIN_ZONES:
         rule = f"must contain at least {MIN_ZONES} zones, which EKS requires"
         yield Problem("network.zones", ", ".join(config.network.subnet_zones), rule, "add a zone")
 
 
 def nodes(config: DeploymentConfig) -> Iterator[Problem]:
     """Auto Mode's node pool launches the nodes of the pods' instance types and market."""
-    if not _has_cluster(config) or config.kubernetes is None or config.eks is None:
+    if not config.has_eks_stack or config.kubernetes is None or config.eks is None:
         return
     if config.kubernetes.provisioner != "karpenter":
         rule = "must be karpenter, which Auto Mode contains"
@@ -54,7 +50,7 @@ def nodes(config: DeploymentConfig) -> Iterator[Problem]:
 
 def identity(config: DeploymentConfig) -> Iterator[Problem]:
     """The stack creates the pods' role, and associates it with their service account by Pod Identity."""
-    if not _has_cluster(config) or config.kubernetes is None:
+    if not config.has_eks_stack or config.kubernetes is None:
         return
     if config.kubernetes.role_arn is not None:
         rule = "is the role for IRSA, but the stack creates a role and a Pod Identity association"
@@ -66,7 +62,7 @@ def identity(config: DeploymentConfig) -> Iterator[Problem]:
 
 def access(config: DeploymentConfig) -> Iterator[Problem]:
     """Administrators are IAM identities. Address ranges are valid and do not include the internet."""
-    section = config.eks if _has_cluster(config) else None
+    section = config.eks if config.has_eks_stack else None
     if section is None:
         return
     for index, arn in enumerate(section.admins):
@@ -85,7 +81,7 @@ def access(config: DeploymentConfig) -> Iterator[Problem]:
 
 def storage(config: DeploymentConfig) -> Iterator[Problem]:
     """Pods do not attach the volumes of a fleet, and pipelines do not deploy the cluster."""
-    if _has_cluster(config):
+    if config.has_eks_stack:
         yield from unsupported_storage(config)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from stacks.config.clusters.eks import cluster_name
+from stacks.config.clusters import cluster_name
 from trainstack.clusters.state import ClusterState, Part, ask
 
 READY = ("ACTIVE", "UPDATING")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from stacks.config.clusters.hyperpod import CONTROLLER, LOGIN, cluster_name
+from stacks.config.clusters import cluster_name
+from stacks.config.clusters.hyperpod import CONTROLLER, LOGIN
 from trainstack.clusters.state import ClusterState, Part, ask
 from trainstack.session import FAILED, CommandError
 

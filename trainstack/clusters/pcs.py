@@ -10,7 +10,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from stacks.config.clusters.pcs import LOGIN, cluster_name
+from stacks.config.clusters import cluster_name
+from stacks.config.clusters.pcs import LOGIN
 from trainstack.clusters.state import ClusterState, Part, ask
 
 READY = ("ACTIVE", "UPDATING")

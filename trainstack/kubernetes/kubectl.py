@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stacks.config.clusters.eks import cluster_name
+from stacks.config.clusters import cluster_name
 from stacks.config.kubernetes import Flavour
 from trainstack.kubernetes.plan import Plan
 from trainstack.session import FAILED, MISSING, CommandError

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from stacks.capacity.plan import gpus
-from stacks.config.clusters.eks import NODE_CLASS, NODE_POOL, cluster_name, node_role_name
+from stacks.config.clusters import cluster_name
+from stacks.config.clusters.eks import NODE_CLASS, NODE_POOL, node_role_name
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.config.network import isolated_subnet
 from stacks.validators.kubernetes import INSTANCE_TYPE_LABEL, MARKET_LABELS
@@ -26,7 +27,7 @@ IMAGE_GIB = 60
 
 def node_manifests(plan: Plan) -> list[dict[str, Any]]:
     """Return the node class and the node pool of a deployment with an eks section; without it, nothing."""
-    return [] if plan.config.eks is None or plan.config.engine != "kubernetes" else [_class(plan), _pool(plan)]
+    return [_class(plan), _pool(plan)] if plan.config.has_eks_stack else []
 
 
 def _class(plan: Plan) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stacks.errors import ConfigError, Problem
+from stacks.functions.zombie_watch.stack_names import NODE_STACKS
 
-NODE_STACKS = frozenset({"TrainingStack", "PcsStack", "HyperPodStack", "EksStack"})
-"""The stacks with nodes. Each deployment has one of them."""
 PropertyPath = tuple[str, ...]
 """Property names from outermost to innermost, without list positions: ("LustreConfiguration", "DeploymentType")."""
 
@@ -89,7 +88,7 @@ def _validate(templates: TemplateSet, source: str) -> None:
             )
         elif any("Type" not in one for one in stack.resources.values() if isinstance(one, Mapping)):
             problems.append(Problem(stack.id, stack.name, "has resources without a Type", remedy))
-    if not problems and not templates.keys() & NODE_STACKS:
+    if not problems and templates.keys().isdisjoint(NODE_STACKS):
         names = ", ".join(templates) or "no stack"
         rule = f"contains none of {', '.join(sorted(NODE_STACKS))}: not Trainstack templates"
         problems.append(Problem("stacks", names, rule, remedy))

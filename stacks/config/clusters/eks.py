@@ -16,11 +16,6 @@ NODE_CLASS = NODE_POOL = "trainstack-gpu"
 """Names of the node class and the node pool."""
 
 
-def cluster_name(deployment: str) -> str:
-    """Return the name of a deployment's cluster."""
-    return f"trainstack-{deployment}"
-
-
 def node_role_name(deployment: str, region: str) -> str:
     """Return the name of the nodes' role, which the node class refers to."""
     return f"{deployment}-{region}-eks-node"

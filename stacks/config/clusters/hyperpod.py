@@ -12,8 +12,8 @@ from pydantic import Field
 
 from stacks.config.setting import Section, setting
 
-CONTROLLER, LOGIN, NODES = "controller", "login", "nodes"
-"""Names of the instance groups."""
+CONTROLLER, LOGIN = "controller", "login"
+"""Names of the instance groups with Slurm. The group COMPUTE of the life-cycle scripts trains."""
 ML_TYPE = r"^ml\.[a-z0-9-]+\.[a-z0-9-]+$"
 
 
@@ -73,8 +73,3 @@ class HyperPodConfig(Section):
     volume_gib: int = setting(
         "Size, GiB, of each node's volume at /opt/sagemaker.", edit="replaces nodes", default=500, ge=1, le=16384
     )
-
-
-def cluster_name(deployment: str) -> str:
-    """Return the name of a deployment's cluster."""
-    return f"trainstack-{deployment}"

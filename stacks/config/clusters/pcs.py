@@ -14,11 +14,6 @@ NODES, LOGIN = "nodes", "login"
 """Names of the node groups. With several layouts of network interfaces, the others are nodes-1, nodes-2 and so on."""
 
 
-def cluster_name(deployment: str) -> str:
-    """Return the name of a deployment's cluster."""
-    return f"trainstack-{deployment}"
-
-
 class PcsConfig(Section):
     """The cluster, its login node and its compute nodes. Required by `engine: pcs`."""
 

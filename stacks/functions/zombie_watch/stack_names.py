@@ -14,6 +14,7 @@ TRAINING_STACK = "TrainingStack"
 CLUSTER_STACKS = ("PcsStack", "HyperPodStack", "EksStack")
 """The stacks of managed clusters, whose services launch the nodes."""
 NODE_STACKS = (TRAINING_STACK, *CLUSTER_STACKS)
+"""The stacks with nodes. Each deployment has one of them, or several TrainingStacks."""
 STACKS = ("NetworkStack", "StorageStack", *NODE_STACKS, "ObservabilityStack")
 _NAME = re.compile(rf"([a-z0-9-]+)-(?:({'|'.join(STACKS)})|{TRAINING_STACK}-([a-z0-9-]+))")
 
