@@ -16,6 +16,7 @@ from stacks.validators import (
     hyperpod,
     image,
     kubernetes,
+    managed,
     market,
     network,
     node,
@@ -29,20 +30,18 @@ from stacks.validators import (
 )
 from stacks.validators.rehearsal import rehearsal
 
+_SECTION_RULES = (*kubernetes.OTHER_ENGINES_RULES, managed.engine_of_section)
+"""Warnings about sections of other engines."""
 FLEET_RULES = (
     *(*capacity.RULES, *market.RULES, *network.RULES, *storage.RULES),
     *(*node.RULES, *run.RULES, *observability.RULES, *deadline.RULES, *delivery.RULES, *slurm.FLEET_RULES),
-    *(*kubernetes.OTHER_ENGINES_RULES, *pcs.OTHER_ENGINES_RULES, *hyperpod.OTHER_ENGINES_RULES),
-    *(*eks.OTHER_ENGINES_RULES, *image.FLEET_RULES, *slots.RULES, *pipeline.RULES),
+    *(*_SECTION_RULES, *image.FLEET_RULES, *slots.RULES, *pipeline.RULES),
 )
 _COMMON_RULES = (capacity.one_gpu_model, capacity.gang, *run.RULES, *image.RULES)
-_OTHER_ENGINES_RULES = (
-    *(*kubernetes.OTHER_ENGINES_RULES, *pcs.OTHER_ENGINES_RULES, *hyperpod.OTHER_ENGINES_RULES),
-    *(*eks.OTHER_ENGINES_RULES, *slots.OTHER_ENGINES_RULES, pipeline.engine),
-)
+_OTHER_ENGINES_RULES = (*_SECTION_RULES, *slots.OTHER_ENGINES_RULES, pipeline.engine)
 _CLUSTER_RULES = (
     *(*network.RULES, capacity.types_given_once, capacity.types_are_known, node.policies),
-    *(storage.lustre, storage.zones, storage.mounts, storage.acceleration),
+    *(storage.lustre, storage.zones, storage.mounts, storage.acceleration, managed.unsupported_storage),
 )
 """Rules for the stacks of a managed cluster."""
 _TEMPLATE_RULES = (capacity.placement, storage.root_volume, node.fabric, node.ebs_optimized)
@@ -57,11 +56,11 @@ _RULES_OF = {
         *(*_COMMON_RULES, *_CLUSTER_RULES, *slurm.RULES, *kubernetes.RULES, *hyperpod.RULES, *_OTHER_ENGINES_RULES),
     ),
 }
-_EKS_RULES = (*network.RULES, node.policies, *eks.RULES)
+_EKS_RULES = (*network.RULES, node.policies, *eks.RULES, managed.unsupported_storage)
 """Rules for the stacks of an EKS cluster."""
 RULES = (
     *(*FLEET_RULES, *slurm.RULES, *kubernetes.RULES, *pcs.RULES, *hyperpod.RULES, *eks.RULES, *image.RULES),
-    *slots.OTHER_ENGINES_RULES,
+    *(*slots.OTHER_ENGINES_RULES, managed.unsupported_storage),
 )
 
 

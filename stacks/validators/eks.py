@@ -11,19 +11,8 @@ from collections.abc import Iterator
 
 from stacks.config import DeploymentConfig
 from stacks.errors import Problem
-from stacks.validators.managed import unsupported_storage
 
 MIN_ZONES = 2
-
-
-def section_of_engine(config: DeploymentConfig) -> Iterator[Problem]:
-    """Only `engine: kubernetes` uses the section."""
-    if config.eks is not None and config.engine != "kubernetes":
-        rule = f"has no effect with engine: {config.engine}"
-        yield Problem("eks", "set", rule, "set engine: kubernetes, or remove the section", "warning")
-
-
-OTHER_ENGINES_RULES = (section_of_engine,)
 
 
 def zones(config: DeploymentConfig) -> Iterator[Problem]:
@@ -79,10 +68,4 @@ def access(config: DeploymentConfig) -> Iterator[Problem]:
             yield Problem(f"eks.public_access_cidrs.{index}", text, rule, "list your own ranges")
 
 
-def storage(config: DeploymentConfig) -> Iterator[Problem]:
-    """Pods do not attach the volumes of a fleet, and pipelines do not deploy the cluster."""
-    if config.has_eks_stack:
-        yield from unsupported_storage(config)
-
-
-RULES = (zones, nodes, identity, access, storage)
+RULES = (zones, nodes, identity, access)

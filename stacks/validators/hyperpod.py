@@ -11,24 +11,13 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from stacks.capacity.plan import gpus, known_types
+from stacks.capacity.plan import gpus
 from stacks.config import DeploymentConfig
 from stacks.config.clusters.hyperpod import HyperPodConfig
 from stacks.errors import Problem
-from stacks.validators.managed import shared_folder, unsupported_storage
+from stacks.validators.managed import MARKETS, available_gpus, partition_name, purchase_options, shared_folder
 
 PARTITION_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
-MARKETS = ("spot", "on_demand")
-
-
-def engine_of_section(config: DeploymentConfig) -> Iterator[Problem]:
-    """Only `engine: hyperpod` uses the section."""
-    if config.hyperpod is not None and config.engine != "hyperpod":
-        rule = f"has no effect with engine: {config.engine}"
-        yield Problem("hyperpod", "set", rule, "set engine: hyperpod, or remove the section", "warning")
-
-
-OTHER_ENGINES_RULES = (engine_of_section,)
 
 
 @cache
@@ -82,18 +71,9 @@ def slurm_jobs(config: DeploymentConfig) -> Iterator[Problem]:
         return
     lustre = config.storage.lustre
     yield from shared_folder(config, None if lustre is None else lustre.mount)
-    if config.slurm is None:
-        return
-    name = config.slurm.partition
-    if name is None:
-        yield Problem("slurm.partition", None, "is missing: it names the partition of the nodes", "set it, such as gpu")
-    elif PARTITION_NAME.fullmatch(name) is None:
-        rule = "must be the name of one partition: letters, digits and single hyphens between them"
-        yield Problem("slurm.partition", name, rule, "correct it, such as gpu")
-    available = min((one.gpus for one in known_types(config)), default=None)
-    if config.slurm.gres is not None and available is not None and gpus(config) > available:
-        rule = f"requests more GPUs than the instance type has, {available}"
-        yield Problem("slurm.gres", config.slurm.gres, rule, "correct it, or remove it")
+    rule = "must be the name of one partition: letters, digits and single hyphens between them"
+    yield from partition_name(config, "the partition of the nodes", PARTITION_NAME, rule)
+    yield from available_gpus(config)
 
 
 def types(config: DeploymentConfig) -> Iterator[Problem]:
@@ -123,18 +103,11 @@ def market(config: DeploymentConfig) -> Iterator[Problem]:
     section = _section(config)
     if section is None:
         return
-    if config.capacity.market not in MARKETS:
-        rule = "is not supported with engine: hyperpod"
-        remedy = f"set {' or '.join(MARKETS)}; hyperpod.training_plan_arn uses reserved capacity"
-        yield Problem("capacity.market", config.capacity.market, rule, remedy)
+    remedy = f"set {' or '.join(MARKETS)}; hyperpod.training_plan_arn uses reserved capacity"
+    yield from purchase_options(config, "the instance groups of HyperPod", remedy)
     if section.training_plan_arn is not None and config.capacity.market == "spot":
         rule = "reserves capacity, but capacity.market is spot"
         yield Problem("hyperpod.training_plan_arn", section.training_plan_arn, rule, "set capacity.market: on_demand")
-    for key in ("max_price_usd", "reservation"):
-        value = getattr(config.capacity, key)
-        if value is not None:
-            rule = "is not supported by the instance groups of HyperPod"
-            yield Problem(f"capacity.{key}", value if key == "max_price_usd" else "set", rule, "remove it")
 
 
 def health_checks(config: DeploymentConfig) -> Iterator[Problem]:
@@ -151,10 +124,4 @@ def health_checks(config: DeploymentConfig) -> Iterator[Problem]:
         yield Problem("hyperpod.deep_health_checks", "InstanceConnectivity", rule, "remove it")
 
 
-def storage(config: DeploymentConfig) -> Iterator[Problem]:
-    """The nodes of a managed cluster do not attach volumes, and pipelines do not deploy them."""
-    if config.engine == "hyperpod":
-        yield from unsupported_storage(config)
-
-
-RULES = (has_section, orchestrator, slurm_jobs, types, market, health_checks, storage)
+RULES = (has_section, orchestrator, slurm_jobs, types, market, health_checks)

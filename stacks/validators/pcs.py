@@ -10,27 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from stacks.capacity.plan import gpus, known_types, layouts
+from stacks.capacity.plan import known_types, layouts
 from stacks.config import AMI_ID, DeploymentConfig
 from stacks.config.clusters.pcs import PcsConfig
 from stacks.errors import Problem
-from stacks.validators.managed import shared_folder, unsupported_storage
+from stacks.validators.managed import available_gpus, partition_name, purchase_options, shared_folder
 
 MAX_NODES: Mapping[str, int] = {"SMALL": 32, "MEDIUM": 512, "LARGE": 2048}
 """Nodes per cluster size."""
 QUEUE_NAME = re.compile(r"(?!pcs_)[A-Za-z][A-Za-z0-9-]{2,24}")
 MARKETS: Mapping[str, str] = {"spot": "SPOT", "on_demand": "ONDEMAND"}
 """PCS's purchase option for each supported market."""
-
-
-def engine_of_section(config: DeploymentConfig) -> Iterator[Problem]:
-    """Only `engine: pcs` uses the section."""
-    if config.pcs is not None and config.engine != "pcs":
-        rule = f"has no effect with engine: {config.engine}"
-        yield Problem("pcs", "set", rule, "set engine: pcs, or remove the section", "warning")
-
-
-OTHER_ENGINES_RULES = (engine_of_section,)
 
 
 def _section(config: DeploymentConfig) -> PcsConfig | None:
@@ -61,14 +51,9 @@ def size(config: DeploymentConfig) -> Iterator[Problem]:
 
 def queue(config: DeploymentConfig) -> Iterator[Problem]:
     """The partition is the cluster's only queue."""
-    if config.engine != "pcs" or config.slurm is None:
-        return
-    name = config.slurm.partition
-    if name is None:
-        yield Problem("slurm.partition", None, "is missing: it names the queue that PCS creates", "set it, such as gpu")
-    elif QUEUE_NAME.fullmatch(name) is None:
+    if config.engine == "pcs":
         rule = "must be the name of one queue: 3 to 25 letters, digits and hyphens, and a letter first"
-        yield Problem("slurm.partition", name, rule, "correct it, such as gpu")
+        yield from partition_name(config, "the queue that PCS creates", QUEUE_NAME, rule)
 
 
 def accounts(config: DeploymentConfig) -> Iterator[Problem]:
@@ -113,32 +98,14 @@ def types(config: DeploymentConfig) -> Iterator[Problem]:
 
 def gres(config: DeploymentConfig) -> Iterator[Problem]:
     """The jobs request no more GPUs than a node has."""
-    if config.engine != "pcs" or config.slurm is None or config.slurm.gres is None:
-        return
-    available = min((one.gpus for one in known_types(config)), default=None)
-    if available is not None and gpus(config) > available:
-        rule = f"requests more GPUs than the instance types have, {available}"
-        yield Problem("slurm.gres", config.slurm.gres, rule, "correct it, or remove it")
+    if config.engine == "pcs":
+        yield from available_gpus(config)
 
 
 def market(config: DeploymentConfig) -> Iterator[Problem]:
     """PCS buys Spot and On-Demand Instances for the node group, without a maximum price."""
-    if config.engine != "pcs":
-        return
-    if config.capacity.market not in MARKETS:
-        rule = "is not supported with engine: pcs"
-        yield Problem("capacity.market", config.capacity.market, rule, f"set {' or '.join(MARKETS)}")
-    for key in ("max_price_usd", "reservation"):
-        value = getattr(config.capacity, key)
-        if value is not None:
-            rule = "is not supported by the node groups of PCS"
-            yield Problem(f"capacity.{key}", value if key == "max_price_usd" else "set", rule, "remove it")
-
-
-def storage(config: DeploymentConfig) -> Iterator[Problem]:
-    """The nodes of a managed cluster do not attach volumes, and pipelines do not deploy them."""
     if config.engine == "pcs":
-        yield from unsupported_storage(config)
+        yield from purchase_options(config, "the node groups of PCS", f"set {' or '.join(MARKETS)}")
 
 
-RULES = (has_section, size, queue, accounts, directory, image, types, gres, market, storage)
+RULES = (has_section, size, queue, accounts, directory, image, types, gres, market)
