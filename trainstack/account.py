@@ -216,18 +216,17 @@ def observe(client: Clients, deployment: Deployment, now_unix_seconds: float) ->
         if run is not None:
             prefix = control_prefix(deployment.name, run.run)
             state_key = records.state_key(deployment.name, run.run)
-            control = pool.submit(_object, client, deployment, state_key)
-            reported = pool.submit(_object, client, deployment, prefix + STATUS_NAME)
-            content, changed = control.result()
-            if content is not None:
+            control = pool.submit(stored_object, client, deployment, state_key)
+            reported = pool.submit(stored_object, client, deployment, prefix + STATUS_NAME)
+            if (found := control.result()) is not None:
+                changed = found.changed_unix_seconds
                 try:
-                    state = records.state_of(records.json_object(content), now_unix_seconds)
+                    state = records.state_of(records.json_object(found.content), now_unix_seconds)
                 except records.InvalidRecord as error:
                     problems.append(f"{state_key}: {error}")
-            content, _ = reported.result()
-            if content is not None:
+            if (found := reported.result()) is not None:
                 try:
-                    status = run_status_from_bytes(content, prefix + STATUS_NAME)
+                    status = run_status_from_bytes(found.content, prefix + STATUS_NAME)
                 except BootstrapError as error:
                     problems.append(str(error))
         return Observation(deployment, run, state, changed, status, nodes.result(), tuple(problems), desired)
@@ -284,12 +283,26 @@ def parameters(client: Clients, deployment: Deployment, problems: list[str]) -> 
     return run, desired
 
 
-def _object(client: Clients, deployment: Deployment, key: str) -> tuple[bytes | None, float | None]:
-    """Return an object's content (up to one byte above the limit) and modification time; None if it does not exist."""
+@dataclass(frozen=True)
+class StoredObject:
+    """An object in a control bucket.
+
+    Attributes:
+        content: At most MAX_BYTES + 1 bytes.
+    """
+
+    content: bytes
+    etag: str
+    changed_unix_seconds: float
+
+
+def stored_object(client: Clients, deployment: Deployment, key: str) -> StoredObject | None:
+    """Return an object in a deployment's control bucket, or None if it does not exist. Raises ClientError."""
     try:
         response = client("s3").get_object(Bucket=deployment.control_bucket, Key=key)
     except ClientError as error:
         if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
-            return None, None
+            return None
         raise
-    return response["Body"].read(MAX_BYTES + 1), response["LastModified"].timestamp()
+    content = response["Body"].read(MAX_BYTES + 1)
+    return StoredObject(content, response["ETag"], response["LastModified"].timestamp())

@@ -10,7 +10,6 @@ from typing import Any
 from stacks.changes.causes import edits
 from stacks.changes.review import Review, review
 from stacks.changes.templates.template_set import StackTemplate
-from stacks.config import TRAINING_STACK
 
 RUN = "Run"
 """Logical id of the run document in the first slot's template."""
@@ -20,13 +19,12 @@ def review_run(slot: StackTemplate, reviewed: Mapping[str, Any], run: Mapping[st
     """Review a run document as a deploy of the same document to the slot's stack would be reviewed.
 
     Args:
-        slot: The slot's deployed stack.
+        slot: The slot's deployed stack, with the id of the first slot's.
         reviewed: The deployed run document of the first slot, which a deploy has reviewed.
         run: The run document to review.
     """
-    stack = replace(slot, id=TRAINING_STACK)
     before, after = (
-        {stack.id: _with_run(stack, document)} for document in ({**reviewed, "deployment": run["deployment"]}, run)
+        {slot.id: _with_run(slot, document)} for document in ({**reviewed, "deployment": run["deployment"]}, run)
     )
     return review(before, after, edits=list(edits(_keys(reviewed), _keys(run))))
 

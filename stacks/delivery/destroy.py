@@ -21,6 +21,7 @@ from stacks.delivery.failed_create import describe, resources
 from stacks.delivery.remaining import Remaining, remaining
 from stacks.delivery.sessions import deploy_session, lookup_session
 from stacks.errors import DeployError
+from stacks.functions.zombie_watch.stack_names import parse
 
 IDLE_NETWORK = "idle-network"
 """The context key that synthesizes NetworkStack without endpoints, NAT gateway and flow logs."""
@@ -67,10 +68,10 @@ def _stacks_on_network(client: Any, config: DeploymentConfig) -> list[str]:
 
 def training_stacks(client: Any, deployment: str) -> list[str]:
     """Return the names of the stacks of a deployment's slots, including slots that its file no longer contains."""
-    first = f"{deployment}-{TRAINING_STACK}"
     pages = client.get_paginator("describe_stacks").paginate()
-    names = [stack["StackName"] for page in pages for stack in page["Stacks"]]
-    return sorted(name for name in names if name == first or name.startswith(f"{first}-"))
+    names = (parse(stack["StackName"]) for page in pages for stack in page["Stacks"])
+    found = [name for name in names if name is not None and name.deployment == deployment]
+    return sorted(str(name) for name in found if name.kind == TRAINING_STACK)
 
 
 def _has_file_system(client: Any, stack: str) -> bool:

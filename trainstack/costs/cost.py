@@ -23,6 +23,7 @@ from stacks.functions.run_controller.ledger import documents
 from stacks.functions.run_controller.ledger.documents import Entry
 from stacks.functions.run_controller.ledger.machines import Charge
 from stacks.functions.run_controller.records import InvalidRecord
+from stacks.functions.zombie_watch.stack_names import TRAINING_STACK, StackName
 from trainstack.account import DEPLOYMENT_TAG, Clients, Deployment, Observation, get_template
 
 By = Literal["run", "node", "zone", "market", "day"]
@@ -134,10 +135,7 @@ def estimates(client: Clients, deployment: Deployment, now_unix_seconds: float) 
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
     """
-    stacks = templates(client, deployment)
-    if deployment.slot:
-        stacks = {name: stack for name, stack in stacks.items() if stack.name == deployment.stack}
-    found = fixed_usd_per_month(stacks)
+    found = fixed_usd_per_month(templates(client, deployment, shared=not deployment.slot))
     result = [Estimate(label, usd, f"templates at {ESTIMATE_SOURCE}") for label, usd in sorted(found.items())]
     if deployment.slot:
         return result
@@ -160,23 +158,22 @@ def estimates(client: Clients, deployment: Deployment, now_unix_seconds: float) 
     return result
 
 
-def templates(client: Clients, deployment: Deployment) -> dict[str, StackTemplate]:
-    """Return the templates of a slot's stack and of the shared stacks that exist, by construct id.
+def templates(client: Clients, deployment: Deployment, *, shared: bool = True) -> dict[str, StackTemplate]:
+    """Return the templates of a slot's stack and, with `shared`, of the shared stacks that exist, by construct id.
 
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
     """
     found = {}
-    training = deployment.stack.removeprefix(f"{deployment.owner}-")
-    for stack in (*SHARED_STACKS, training):
-        name = f"{deployment.owner}-{stack}"
+    common = [StackName(deployment.owner, kind) for kind in SHARED_STACKS if shared]
+    for name in (*common, StackName(deployment.owner, TRAINING_STACK, deployment.slot)):
         try:
-            template = get_template(client, name)
+            template = get_template(client, str(name))
         except ClientError as error:
             if error.response["Error"]["Code"] != "ValidationError":
                 raise
             continue  # the stack does not exist, so it costs nothing
-        found[stack] = StackTemplate(stack, name, template)
+        found[name.construct] = StackTemplate(name.construct, str(name), template)
     return found
 
 

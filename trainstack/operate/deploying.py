@@ -138,6 +138,8 @@ def down(
     StorageStack.
     """
 
+    from stacks.config.slots import slot as slot_of
+
     config = load(file)
     if not config.stacks:
         rule = f"engine {config.engine} has no billed resources to delete; end its jobs with `trainstack stop {file}`"
@@ -161,10 +163,10 @@ def down(
     found = account.slots(client, config.name)  # before the deletion, also slots that the file no longer contains
     _run("destroy", "deleting", str(file), *options)
     for slot in found:
-        desired.forget(client, slot.name)
-        if slot.slot or config.pipeline is not None:  # written at run time, so in no template
+        if not slot_of(config, slot.slot).owns_run_parameter:  # written at run time, so in no template
             slots.forget(client, slot)
-    desired.forget(client, config.name)
+    for name in sorted({config.name, *(slot.name for slot in found)}):
+        desired.forget(client, name)
     print(f"{config.name}: deleted" + ("" if data else "; the data remains"))
 
 

@@ -58,9 +58,14 @@ def forget(client: Clients, deployment: str) -> None:
     Raises:
         botocore.exceptions.ClientError: AWS rejected the call.
     """
+    delete_parameter(client, desired_parameter(deployment))
+
+
+def delete_parameter(client: Clients, name: str) -> None:
+    """Delete a parameter, if it exists. Raises ClientError."""
     ssm = client("ssm")
     with contextlib.suppress(ssm.exceptions.ParameterNotFound):
-        ssm.delete_parameter(Name=desired_parameter(deployment))
+        ssm.delete_parameter(Name=name)
 
 
 def newest_generation(client: Clients, deployment: Deployment, run: str) -> int:

@@ -13,6 +13,7 @@ import typer
 
 from bootstrap.documents import RunDocument
 from stacks.errors import ConfigError
+from stacks.functions.zombie_watch.stack_names import TRAINING_STACK
 from trainstack import account
 from trainstack.account import Clients, Deployment
 from trainstack.operate import slots
@@ -143,7 +144,7 @@ def plan_for(
     place = _choose(client, first, deployed, others, name, wanted)
     document["deployment"] = place.slot.name
     new = RunDocument.from_json(document)
-    stack = StackTemplate("TrainingStack", place.slot.stack, account.get_template(client, place.slot.stack))
+    stack = StackTemplate(TRAINING_STACK, place.slot.stack, account.get_template(client, place.slot.stack))
     return Plan(place, new, review_run(stack, deployed.to_json(), new.to_json()))
 
 

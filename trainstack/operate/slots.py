@@ -22,17 +22,13 @@ from bootstrap.documents.object_keys import control_prefix
 from bootstrap.errors import BootstrapError
 from bootstrap.supervise.membership.control import OUTCOME_NAME
 from bootstrap.supervise.membership.records import run_outcome_from_bytes
+from stacks.functions.pipeline_runs.store import TAKEN, SlotTaken
 from trainstack import account
-from trainstack.account import Clients, Deployment, claim_key
+from trainstack.account import Clients, Deployment, claim_key, stored_object
 from trainstack.operate import desired
 
 CLAIM_SECONDS = 300.0
-_TAKEN = ("PreconditionFailed", "ConditionalRequestConflict")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-class SlotTaken(Exception):
-    """Another command has started a run in the slot."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +77,11 @@ def occupancy(client: Clients, slot: Deployment, now_unix_seconds: float) -> Occ
 def _ended(client: Clients, slot: Deployment, run: RunDocument) -> tuple[bool, str]:
     """Return whether the slot's run has an outcome, and the state of the run as text."""
     key = control_prefix(slot.name, run.run) + OUTCOME_NAME
-    content = _object(client, slot, key)[0]
-    if content is None:
+    found = stored_object(client, slot, key)
+    if found is None:
         return False, f"run {run.run} has not ended"
     try:
-        outcome = run_outcome_from_bytes(content, key)
+        outcome = run_outcome_from_bytes(found.content, key)
     except BootstrapError as error:
         return False, str(error)
     if outcome.run_digest != run.digest():  # of an earlier document of the run
@@ -122,7 +118,7 @@ def start(client: Clients, seen: Occupancy, run: RunDocument, who: str, now_unix
             Bucket=slot.control_bucket, Key=claim_key(slot.name), Body=json.dumps(claim).encode(), **condition
         )
     except ClientError as error:
-        if error.response["Error"]["Code"] in _TAKEN:
+        if error.response["Error"]["Code"] in TAKEN:
             raise SlotTaken(f"{slot.name}: another command is starting a run") from error
         raise
     if seen.desired.state == "stopped":  # by the operator of the run that has ended
@@ -139,32 +135,17 @@ def start(client: Clients, seen: Occupancy, run: RunDocument, who: str, now_unix
 
 def forget(client: Clients, slot: Deployment) -> None:
     """Delete the run document of a slot that was written at run time. Raises ClientError."""
-    ssm = client("ssm")
-    try:
-        ssm.delete_parameter(Name=slot.run_parameter)
-    except ssm.exceptions.ParameterNotFound:
-        return
+    desired.delete_parameter(client, slot.run_parameter)
 
 
 def _claim(client: Clients, slot: Deployment) -> tuple[tuple[str, float], str | None]:
     """Return the claimed run's digest and the time of the claim ("" and 0 without a valid claim), and its ETag."""
-    content, etag = _object(client, slot, claim_key(slot.name))
-    if content is None:
+    found = stored_object(client, slot, claim_key(slot.name))
+    if found is None:
         return ("", 0.0), None
     try:
-        claim: Any = json.loads(content)
+        claim: Any = json.loads(found.content)
         digest, at = str(claim["run_digest"]), float(claim["unix_seconds"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return ("", 0.0), etag
-    return (digest if _DIGEST.fullmatch(digest) else "", at), etag
-
-
-def _object(client: Clients, slot: Deployment, key: str) -> tuple[bytes | None, str | None]:
-    """Return an object's content and ETag, or None for both if it does not exist."""
-    try:
-        response = client("s3").get_object(Bucket=slot.control_bucket, Key=key)
-    except ClientError as error:
-        if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
-            return None, None
-        raise
-    return response["Body"].read(account.MAX_BYTES + 1), response["ETag"]
+        return ("", 0.0), found.etag
+    return (digest if _DIGEST.fullmatch(digest) else "", at), found.etag

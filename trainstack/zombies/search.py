@@ -53,7 +53,7 @@ def search(client: Clients, region: str, now_unix_seconds: float) -> Findings:
     def prices(kind: str, resource: Mapping[str, Any]) -> float | None:
         return usd_per_month(region, kind, resource)
 
-    running = {owner: fleets for owner, fleets in slots_by_deployment(known).items() if "StorageStack" in known[owner]}
+    running = {owner: slots for owner, slots in slots_by_deployment(known).items() if "StorageStack" in known[owner]}
     found = Search(client, region, known, now_unix_seconds, heartbeats, prices).run()
     return joined([found, stored(client, region, running, now_unix_seconds)])
 

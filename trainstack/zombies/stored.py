@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 
 from stacks.changes.effects.fixed_costs import S3_USD_PER_GIB_MONTH
 from stacks.functions.zombie_watch.search import Findings, Gap, NotExamined, Zombie, collected, joined
-from stacks.functions.zombie_watch.stack_names import TRAINING_STACK, StackName
+from stacks.functions.zombie_watch.stack_names import StackName
 from trainstack.account import Clients, NotDeployed, find, run_document
 
 OLD_SECONDS = 30 * 86400.0
@@ -39,32 +39,29 @@ Source (2026-11): https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses
 """
 
 
-def stored(client: Clients, region: str, deployments: Mapping[str, Sequence[str]], now_unix_seconds: float) -> Findings:
+def stored(
+    client: Clients, region: str, deployments: Mapping[str, Sequence[StackName]], now_unix_seconds: float
+) -> Findings:
     """Return the forgotten wheelhouses and prepared data of deployments with a TrainingStack.
 
     Args:
         client: Clients of cloudformation, s3, ssm and sts.
-        deployments: Names of the fleets of each deployment.
+        deployments: The training stacks of each deployment.
         now_unix_seconds: Time of the search.
     """
     parts = [
-        collected(f"prepared data of {owner}", _prepared(client, owner, fleets, now_unix_seconds))
-        for owner, fleets in sorted(deployments.items())
+        collected(f"prepared data of {owner}", _prepared(client, owner, slots, now_unix_seconds))
+        for owner, slots in sorted(deployments.items())
     ]
-    stacks = [str(each) for owner, fleets in sorted(deployments.items()) for each in _stacks(owner, fleets)]
+    stacks = [str(each) for _, slots in sorted(deployments.items()) for each in slots]
     return joined([*parts, collected("wheelhouses", _wheelhouses(client, region, stacks, now_unix_seconds))])
 
 
-def _stacks(owner: str, fleets: Iterable[str]) -> Iterator[StackName]:
-    for fleet in fleets:
-        yield StackName(owner, TRAINING_STACK, fleet.removeprefix(owner).removeprefix("-"))
-
-
-def _prepared(client: Clients, owner: str, fleets: Sequence[str], now: float) -> Iterator[Zombie]:
+def _prepared(client: Clients, owner: str, stacks: Sequence[StackName], now: float) -> Iterator[Zombie]:
     """Prepared data with other inputs than those of the fleets' runs, or with an older result of the same inputs."""
     s3, problems = client("s3"), list[str]()
     try:
-        slots = [find(client, fleet) for fleet in fleets]
+        slots = [find(client, stack.fleet) for stack in stacks]
     except NotDeployed as error:  # the stack is being created or deleted, or has failed
         raise NotExamined(str(error)) from error
     runs = [run_document(client, slot, problems) for slot in slots]

@@ -93,11 +93,11 @@ def deployments(client: Callable[[str], Any]) -> dict[str, frozenset[str]]:
     return {name: frozenset(found.get(name, set()) | shared.get(name, set())) for name in {**found, **shared}}
 
 
-def slots_by_deployment(stacks: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
-    """Return the names of the fleets of each deployment, from the result of `deployments`."""
+def slots_by_deployment(stacks: Mapping[str, frozenset[str]]) -> dict[str, list[StackName]]:
+    """Return the training stacks of each deployment, from the result of `deployments`."""
     found = {
-        owner: [StackName.of(owner, kind).fleet for kind in sorted(kinds) if kind.startswith(TRAINING_STACK)]
+        owner: [StackName.of(owner, kind) for kind in sorted(kinds) if kind.startswith(TRAINING_STACK)]
         for owner, kinds in stacks.items()
     }
-    others = {fleet for owner, fleets in found.items() for fleet in fleets if fleet != owner}
-    return {owner: fleets for owner, fleets in found.items() if fleets and owner not in others}
+    others = {slot.fleet for slots in found.values() for slot in slots if slot.slot}
+    return {owner: slots for owner, slots in found.items() if slots and owner not in others}
