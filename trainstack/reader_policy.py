@@ -64,12 +64,7 @@ def reader_policy(deployment: Deployment, region: str, account_id: str, partitio
             },
             {
                 **_allow("DecryptRecords", "kms:Decrypt", f"arn:{partition}:kms:{place}:key/*"),
-                "Condition": {
-                    "StringEquals": {
-                        "kms:ViaService": f"s3.{region}.amazonaws.com",
-                        f"aws:ResourceTag/{DEPLOYMENT_TAG}": deployment.owner,
-                    }
-                },
+                "Condition": _through_s3(deployment, region),
             },
             _allow("FindInstances", "ec2:DescribeInstances", "*"),
             _allow(
@@ -124,10 +119,6 @@ def _start_runs(deployment: Deployment, place: str, region: str, partition: str)
     bucket = f"arn:{partition}:s3:::{deployment.control_bucket}"
     claim, outcome = claim_key(deployment.name), f"{control_prefix(deployment.name, '*')}{OUTCOME_NAME}"
     first = [f"/trainstack/{deployment.owner}/run", desired_parameter(deployment.owner)]
-    through_s3 = {
-        "kms:ViaService": f"s3.{region}.amazonaws.com",
-        f"aws:ResourceTag/{DEPLOYMENT_TAG}": deployment.owner,
-    }
     return [
         # `run` lists all stacks to find the slots.
         _allow("FindSlots", "cloudformation:DescribeStacks", "*"),
@@ -140,7 +131,7 @@ def _start_runs(deployment: Deployment, place: str, region: str, partition: str)
         _allow("ClaimSlot", "s3:PutObject", f"{bucket}/{claim}"),
         {
             **_allow("EncryptClaim", "kms:GenerateDataKey", f"arn:{partition}:kms:{place}:key/*"),
-            "Condition": {"StringEquals": through_s3},
+            "Condition": _through_s3(deployment, region),
         },
         _allow("StartRun", "ssm:PutParameter", f"arn:{partition}:ssm:{place}:parameter{deployment.run_parameter}"),
     ]
@@ -165,3 +156,9 @@ def model_statements(deployment: Deployment, partition: str = "aws") -> list[dic
 
 def _allow(sid: str, action: str, resource: str | list[str]) -> dict[str, Any]:
     return {"Sid": sid, "Effect": "Allow", "Action": action, "Resource": resource}
+
+
+def _through_s3(deployment: Deployment, region: str) -> dict[str, Any]:
+    """Return a condition for the deployment's key that permits only requests from S3."""
+    owned = {f"aws:ResourceTag/{DEPLOYMENT_TAG}": deployment.owner}
+    return {"StringEquals": {"kms:ViaService": f"s3.{region}.amazonaws.com", **owned}}

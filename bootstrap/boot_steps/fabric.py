@@ -15,16 +15,21 @@ from bootstrap.boot_steps.step_runner import Step
 from bootstrap.context import Context
 from bootstrap.errors import CommandError, NotReadyError, StepError
 from bootstrap.events.schema import InstanceFault
-from bootstrap.gpus.collectives import PLUGIN, PLUGIN_DIRECTORIES, WITH_EFA, plugin_directory
+from bootstrap.gpus.collectives import (
+    EFA_INFO,
+    PLUGIN,
+    PLUGIN_DIRECTORIES,
+    WITH_EFA,
+    efa_domains,
+    plugin_directory,
+)
 from bootstrap.gpus.health import Fault
 from hardware import instance_type
 
-EFA_INFO = "/opt/amazon/efa/bin/fi_info"
 ADAPTERS = Path("/sys/class/infiniband")
 PROGRAM_SECONDS = 30.0
 # During boot, udev loads the driver and creates the devices of the adapters one at a time.
 ADAPTER_SECONDS = 60.0
-_DOMAIN = re.compile(r"^\s+domain: (\S+)-rdm$", re.MULTILINE)
 
 
 class Fabric(Step):
@@ -103,11 +108,6 @@ def _check_adapters(context: Context) -> None:
             remedy="the instance terminates; if all instances have too few, launch them with an interface on each card "
             "(as the stack's launch template does)",
         )
-
-
-def efa_domains(text: str) -> list[str]:
-    """Return the adapters in the output of `fi_info -p efa -t FI_EP_RDM`. Newer versions list each one twice."""
-    return sorted(set(_DOMAIN.findall(text)))
 
 
 def _loader_finds_plugin(context: Context) -> bool:

@@ -6,6 +6,7 @@ configures NCCL for it. `NOT_SET` lists variables that guides and old scripts se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,11 @@ PLUGIN_DIRECTORIES = (
 # In containers, the installer creates only this file. NCCL loads it if NCCL_NET_PLUGIN is `ofi`.
 # Source (2026-11): https://github.com/aws/aws-ofi-nccl/blob/master/src/Makefile.am
 NAMED_PLUGIN, PLUGIN_NAME = "libnccl-net-ofi.so", "ofi"
+EFA_INFO = "/opt/amazon/efa/bin/fi_info"
+"""libfabric's program, as the EFA installer installs it. Source (2026-11): see PLUGIN_DIRECTORIES."""
 RECORDS_PREFIX, PIPE_PREFIX = "collectives-rank-", "collectives-pipe-"
 """File name prefixes in a run directory, before the rank: the flight-recorder file and the pipe for dump requests."""
+_DOMAIN = re.compile(r"^\s+domain: (\S+)-rdm$", re.MULTILINE)
 _PLUGIN_SOURCE = "https://github.com/aws/aws-ofi-nccl/blob/master/src/platform-aws.cpp"
 _NCCL_SOURCE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
@@ -107,6 +111,11 @@ def collective_variables(*, fabric: str, run_directory: Path, interface: str | N
         # The leading = makes NCCL match the exact name instead of a prefix.
         variables["NCCL_SOCKET_IFNAME"] = f"={interface}"
     return variables
+
+
+def efa_domains(text: str) -> list[str]:
+    """Return the adapters in the output of `fi_info -p efa -t FI_EP_RDM`. Newer versions list each one twice."""
+    return sorted(set(_DOMAIN.findall(text)))
 
 
 def library_path(before: str, directory: str) -> str:

@@ -18,6 +18,17 @@ from stacks.config import DeploymentConfig
 from stacks.constructs.suppressions import suppress
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
 
+MESSAGES = (
+    *("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel"),
+    *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
+)
+"""Session Manager's calls for open shells."""
+SESSION_MANAGER = ("ssm:UpdateInstanceInformation", *MESSAGES)
+"""The calls with which the SSM agent registers and opens shells. They do not support resource-level permissions.
+
+Source (2026-11):
+https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-create-iam-instance-profile.html
+"""
 # Calls without resource-level permissions: IAM ignores statements that name a resource.
 # Source: https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html
 # (2026-11), the page for each service.
@@ -43,11 +54,7 @@ WITHOUT_RESOURCE_LEVEL = (
     "ec2:GetSpotPlacementScores",
     "fsx:DescribeFileSystems",
     "logs:DescribeLogGroups",
-    "ssm:UpdateInstanceInformation",
-    "ssmmessages:CreateControlChannel",
-    "ssmmessages:CreateDataChannel",
-    "ssmmessages:OpenControlChannel",
-    "ssmmessages:OpenDataChannel",
+    *SESSION_MANAGER,
 )
 
 # Calls that a role could use to extend its permissions. An explicit denial also overrides resource policies.
@@ -276,8 +283,8 @@ def _data_statements(stack: Stack) -> list[iam.PolicyStatement]:
 def cluster_statements(stack: Stack, config: DeploymentConfig) -> list[iam.PolicyStatement]:
     """Return the statements that limit the roles of a managed cluster's nodes."""
     here = f"{stack.region}:{stack.account}"
-    messages = [action for action in WITHOUT_RESOURCE_LEVEL if action.startswith(("ssm:", "ssmmessages:"))]
-    found = [*_data_statements(stack), iam.PolicyStatement(sid="Shells", actions=messages, resources=["*"])]
+    shells = iam.PolicyStatement(sid="Shells", actions=list(SESSION_MANAGER), resources=["*"])
+    found = [*_data_statements(stack), shells]
     if config.has_eks_stack:
         pulls = [action for action in EKS_ACTIONS if action.startswith("ecr:")]
         actions = [*pulls, "ecr:BatchImportUpstreamImage", "eks-auth:AssumeRoleForPodIdentity"]

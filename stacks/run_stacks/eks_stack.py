@@ -18,6 +18,7 @@ from stacks.config import DeploymentConfig
 from stacks.config.clusters import cluster_name
 from stacks.config.clusters.eks import node_role_name
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
+from stacks.constructs.nodes.instance_role import use_key_through_s3
 from stacks.constructs.suppressions import suppress
 from stacks.network_stack import NetworkStack
 from stacks.storage_stack import StorageStack
@@ -163,14 +164,7 @@ class EksStack(Stack):
             ("PrepareDatasets", WRITE, [f"{arn}{data}/datasets/prepared/*"]),
         ):
             role.add_to_policy(iam.PolicyStatement(sid=sid, actions=list(actions), resources=resources))
-        role.add_to_policy(
-            iam.PolicyStatement(
-                sid="UseKeyThroughS3",
-                actions=["kms:Decrypt", "kms:GenerateDataKey"],
-                resources=[storage.key.key_arn],
-                conditions={"StringEquals": {"kms:ViaService": f"s3.{self.region}.amazonaws.com"}},
-            )
-        )
+        role.add_to_policy(use_key_through_s3(self, storage.key))
         suppress(
             role.node.find_child("DefaultPolicy"),
             "AwsSolutions-IAM5",

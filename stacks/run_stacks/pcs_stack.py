@@ -83,14 +83,13 @@ class PcsStack(Stack):
     def _compute_nodes(self) -> list[pcs.CfnComputeNodeGroup]:
         """Create one group for each layout of network interfaces."""
         config, section = self._config, self._section
-        template = self._template("NodeTemplate", placement_group(self, config))
+        template = self._template("NodeTemplate", config, placement_group(self, config), label="node")
         spot = pcs.CfnComputeNodeGroup.SpotOptionsProperty(allocation_strategy=config.capacity.allocation_strategy)
         return [
             self._group(
                 "Nodes" if index == 0 else f"Nodes{index}",
                 NODES if index == 0 else f"{NODES}-{index}",
                 variant,
-                variant.instance_types,
                 minimum=section.always_on if index == 0 else 0,
                 maximum=config.capacity.nodes,
                 purchase_option=MARKETS[config.capacity.market],
@@ -106,25 +105,23 @@ class PcsStack(Stack):
         plain = {"instance_types": [name], "nodes": 1, "market": "on_demand", "placement": "none"}
         capacity = self._config.capacity.model_copy(update=plain)
         config = self._config.model_copy(update={"capacity": capacity})
-        template = self._template("LoginTemplate", None, config)
-        group = self._group(
-            "Login", LOGIN, template.variants[0], (name,), minimum=1, maximum=1, purchase_option="ONDEMAND"
-        )
+        (variant,) = self._template("LoginTemplate", config, None, label=LOGIN).variants
+        group = self._group("Login", LOGIN, variant, minimum=1, maximum=1, purchase_option="ONDEMAND")
         CfnOutput(self, "LoginGroupId", value=group.attr_id)
 
     def _template(
-        self, id_: str, group: ec2.CfnPlacementGroup | None, config: DeploymentConfig | None = None
+        self, id_: str, config: DeploymentConfig, group: ec2.CfnPlacementGroup | None, *, label: str
     ) -> NodeLaunchTemplate:
         return NodeLaunchTemplate(
             self,
             id_,
-            config=config or self._config,
+            config=config,
             document=self._user_data,
             role=None,
             security_group_id=self._network.nodes.ref,
             key=self._storage.key,
             group=group,
-            label=LOGIN if config is not None else "node",
+            label=label,
         )
 
     def _group(
@@ -132,7 +129,6 @@ class PcsStack(Stack):
         id_: str,
         name: str,
         variant: TemplateVariant,
-        instance_types: tuple[str, ...],
         *,
         minimum: int,
         maximum: int,
@@ -149,7 +145,7 @@ class PcsStack(Stack):
                 template_id=variant.template.ref, version=variant.template.attr_latest_version_number
             ),
             instance_configs=[
-                pcs.CfnComputeNodeGroup.InstanceConfigProperty(instance_type=each) for each in instance_types
+                pcs.CfnComputeNodeGroup.InstanceConfigProperty(instance_type=each) for each in variant.instance_types
             ],
             scaling_configuration=pcs.CfnComputeNodeGroup.ScalingConfigurationProperty(
                 min_instance_count=minimum, max_instance_count=maximum

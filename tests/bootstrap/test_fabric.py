@@ -11,11 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.boot_steps.fabric import Fabric, efa_domains
+from bootstrap.boot_steps.fabric import Fabric
 from bootstrap.context import Context
 from bootstrap.errors import CommandError, StepError
 from bootstrap.gpus import collectives
-from bootstrap.gpus.collectives import ALWAYS, NOT_SET, WITH_EFA, collective_variables, library_path, plugin_variables
+from bootstrap.gpus.collectives import (
+    ALWAYS,
+    NOT_SET,
+    WITH_EFA,
+    collective_variables,
+    efa_domains,
+    library_path,
+    plugin_variables,
+)
 from bootstrap.imds import InstanceIdentity
 from tests.bootstrap.fake_system import FakeSystem
 from tests.bootstrap.test_steps import machine

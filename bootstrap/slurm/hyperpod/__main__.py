@@ -46,8 +46,8 @@ def run(settings: Settings, group: str, state: Path) -> list[dict[str, Any]]:
     return records
 
 
-def report(settings: Settings, group: str, records: list[dict[str, Any]], state: Path) -> bool:
-    """Write the report, and upload it with the AWS CLI. Return whether the upload succeeded."""
+def report(settings: Settings, group: str, records: list[dict[str, Any]], state: Path) -> None:
+    """Write the report, and upload it with the AWS CLI. A failed upload prints a message."""
     name = socket.gethostname()
     path = state / "report.json"
     found = {"deployment": settings.deployment, "node": name, "group": group, "unix_seconds": time.time()}
@@ -62,11 +62,10 @@ def report(settings: Settings, group: str, records: list[dict[str, Any]], state:
             message = str(error)
         else:
             if done.returncode == 0:
-                return True
+                return
             message = done.stderr.strip()
         time.sleep(min(2.0**attempt, float(os.environ.get("TRAINSTACK_WAIT_SECONDS", 8.0))))
     print(f"{target}: cannot be written: {message}", file=sys.stderr)
-    return False
 
 
 def main(arguments: list[str]) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from bootstrap.gpus.collectives import EFA_INFO, efa_domains
 from bootstrap.slurm.health import faults
 from bootstrap.slurm.hyperpod.settings import Settings
 
@@ -18,10 +18,7 @@ PROGRAM_SECONDS = 120
 WAIT_SECONDS = 300.0
 """Longest wait for the mount and the adapters, which the image's services set up at the same time."""
 POLL_SECONDS = 5.0
-EFA_INFO = "/opt/amazon/efa/bin/fi_info"
-"""Source (2026-11): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html"""
 Value = TypeVar("Value")
-_DOMAIN = re.compile(r"^\s+domain: (\S+)-rdm$", re.MULTILINE)
 
 
 class CheckError(Exception):
@@ -96,14 +93,9 @@ def _adapters() -> list[str]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return sorted(set(_DOMAIN.findall(done.stdout)))
+    return efa_domains(done.stdout)
 
 
 def _is_mounted(folder: Path) -> bool:
     """Return whether the folder, or one that contains it, is a mount point other than the root."""
-    return any(path.is_mount() for path in _with_parents(folder))
-
-
-def _with_parents(folder: Path) -> Iterator[Path]:
-    yield folder
-    yield from (parent for parent in folder.parents if parent != Path("/"))
+    return any(path.is_mount() for path in (folder, *folder.parents) if path != Path("/"))

@@ -11,7 +11,8 @@ from constructs import Construct
 
 from bootstrap.documents import Lustre
 from stacks.config import DeploymentConfig
-from stacks.constructs.nodes.instance_role import SESSION_MANAGER, InstanceRole
+from stacks.constructs.nodes.instance_role import InstanceRole
+from stacks.constructs.permissions_boundary import SESSION_MANAGER
 from stacks.constructs.suppressions import suppress
 
 _MOUNT = """\

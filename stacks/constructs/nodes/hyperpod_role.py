@@ -15,8 +15,8 @@ from constructs import Construct
 
 from stacks.config import DeploymentConfig
 from stacks.constructs.nodes.cluster_nodes import allow_checkpoints
-from stacks.constructs.nodes.instance_role import MESSAGES, InstanceRole
-from stacks.constructs.permissions_boundary import EKS_ACTIONS, HYPERPOD, VPC_ACTIONS
+from stacks.constructs.nodes.instance_role import InstanceRole, use_key_through_s3
+from stacks.constructs.permissions_boundary import EKS_ACTIONS, HYPERPOD, MESSAGES, VPC_ACTIONS
 from stacks.constructs.suppressions import suppress
 
 
@@ -56,12 +56,7 @@ class HyperPodRole(InstanceRole):
         listed = {"StringLike": {"s3:prefix": f"{scripts}*"}}
         self._allow("ListScripts", ["s3:ListBucket"], [control.bucket_arn], listed)
         self._allow("WriteReports", ["s3:PutObject"], [control.arn_for_objects(f"{reports}/*")])
-        self._allow(
-            "UseKeyThroughS3",
-            ["kms:Decrypt", "kms:GenerateDataKey"],
-            [key.key_arn],
-            {"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}},
-        )
+        self.role.add_to_policy(use_key_through_s3(stack, key))
         # SageMaker encrypts the nodes' volumes on behalf of this role. Source (2026-11):
         # https://docs.aws.amazon.com/sagemaker/latest/dg/encryption-at-rest.html
         self._allow("UseKeyOfVolumes", ["kms:DescribeKey"], [key.key_arn])

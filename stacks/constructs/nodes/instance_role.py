@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from aws_cdk import Stack
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 from stacks.config import DeploymentConfig
 
-MESSAGES = (
-    *("ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel"),
-    *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
-)
-"""Session Manager's calls for open shells."""
-SESSION_MANAGER = ("ssm:UpdateInstanceInformation", *MESSAGES)
-"""The calls with which the SSM agent registers and opens shells. They do not support resource-level permissions.
 
-Source (2026-11):
-https://docs.aws.amazon.com/systems-manager/latest/userguide/getting-started-create-iam-instance-profile.html
-"""
+def use_key_through_s3(stack: Stack, key: kms.IKey) -> iam.PolicyStatement:
+    """Return a statement that lets a role read and write S3 objects that the key encrypts."""
+    return iam.PolicyStatement(
+        sid="UseKeyThroughS3",
+        actions=["kms:Decrypt", "kms:GenerateDataKey"],
+        resources=[key.key_arn],
+        conditions={"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}},
+    )
 
 
 class InstanceRole(Construct):

@@ -16,8 +16,9 @@ from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.constructs.cdk_bootstrap_roles import asset_bucket, qualifier_of
 from stacks.constructs.network.vpc_endpoints import handles_volumes
-from stacks.constructs.nodes.instance_role import SESSION_MANAGER, InstanceRole
+from stacks.constructs.nodes.instance_role import InstanceRole, use_key_through_s3
 from stacks.constructs.nodes.object_rights import CALLER, object_rights
+from stacks.constructs.permissions_boundary import SESSION_MANAGER
 from stacks.constructs.storage.volume_copy_policy import volume_copy_statements
 from stacks.constructs.suppressions import suppress
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
@@ -52,12 +53,7 @@ class NodeRole(InstanceRole):
         self._allow("ListRuns", ["s3:ListBucket"], [checkpoints.bucket_arn])
         self._allow("ListRecords", ["s3:ListBucket"], [control.bucket_arn])
         self._allow_objects(config, deployment, {"checkpoints": checkpoints, "control": control, "datasets": datasets})
-        self._allow(
-            "UseKeyThroughS3",
-            ["kms:Decrypt", "kms:GenerateDataKey"],
-            [key.key_arn],
-            {"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}},
-        )
+        self.role.add_to_policy(use_key_through_s3(stack, key))
         parameters = [f"{arn}ssm:{here}:parameter{name}" for name in (config.run_parameter, config.desired_parameter)]
         self._allow("ReadRunDocument", ["ssm:GetParameters"], parameters)
         self._allow(
