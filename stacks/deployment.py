@@ -42,11 +42,8 @@ def synthesise(app: cdk.App) -> None:
         problem = Problem("engine", config.engine, "has no stacks", f"submit the run with `trainstack up {path}`")
         raise ConfigError(str(path), [problem])
     may_destroy, is_idle = _is_set(app, "allow-destroy"), _is_set(app, "idle-network")
-    if config.engine != "fleet":
-        add_cluster_stacks(app, config, may_destroy=may_destroy, is_idle=is_idle)
-        app.synth()
-        return
-    add_stacks(app, config, may_destroy=may_destroy, is_idle=is_idle)
+    add = add_stacks if config.engine == "fleet" else add_cluster_stacks
+    add(app, config, may_destroy=may_destroy, is_idle=is_idle)
     if config.delivery.pipeline is not None or config.delivery.github is not None:
         PipelineStack(
             app,

@@ -229,14 +229,14 @@ def limits(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Problem]:
     ):
         if value is not None:
             remedy = "set a quota for the queue in Kueue, set limits.run_hours, and remove this key"
-            yield Problem(path, value, "is not enforced with engine: kubernetes", remedy)
+            yield Problem(path, value, f"is not enforced with engine: {config.engine}", remedy)
 
 
 def dependencies(config: DeploymentConfig, _: KubernetesConfig) -> Iterator[Problem]:
     """Packages are part of the image."""
     listed = config.training.dependencies
     if isinstance(listed, list) and listed and not uses_image(config):
-        rule = "are not installed with engine: kubernetes"
+        rule = f"are not installed with engine: {config.engine}"
         yield Problem(
             "training.dependencies",
             ", ".join(listed),

@@ -13,6 +13,10 @@ import pytest
 import yaml
 
 from stacks.deployment import synthesise
+from stacks.policy import nag
+from stacks.policy.cloud_assembly import CheckedApp
+from stacks.policy.explained import explained_rules
+from stacks.policy.lint import cfn_lint
 
 ROOT = Path(__file__).resolve().parents[2]
 STACKS = ("NetworkStack", "StorageStack", "TrainingStack", "ObservabilityStack")
@@ -24,6 +28,14 @@ def cdk_context(config: Path, **context: str) -> dict[str, Any]:
     """Return the context that the CDK command line passes to the app."""
     settings: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
     return {**settings, "config": str(config), **context}
+
+
+def findings(made: Assembly, region: str = "us-east-1") -> list[str]:
+    """Return the findings of cfn-lint and cdk-nag that no page explains."""
+    assert made.app is not None
+    checked = CheckedApp(made.directory.name, made.app, made.directory)
+    verdicts = [*cfn_lint(checked, region), *nag.solutions(checked, 1), *nag.nist(checked, 1, explained_rules())]
+    return [str(finding) for verdict in verdicts for finding in verdict.findings]
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,11 @@ import pytest
 
 from bootstrap.documents import Lustre
 from stacks.artifacts.lifecycle import lifecycle_folder
+from stacks.changes.templates.template_set import read_cloud_assembly
 from stacks.constructs.nodes.cluster_nodes import mount_script, user_data
 from stacks.loading import load
-from stacks.policy import nag
-from stacks.policy.cloud_assembly import CheckedApp
-from stacks.policy.explained import explained_rules
-from stacks.policy.lint import cfn_lint
 
-from .conftest import CLUSTERS, ROOT, Assembly, Synthesis
+from .conftest import CLUSTERS, ROOT, Assembly, Synthesis, findings
 
 LUSTRE = Lustre("fs-1.fsx.us-east-1.amazonaws.com", "abcde", "/fsx", "relatime,flock", -1)
 
@@ -31,16 +28,9 @@ def example(synthesis: Synthesis, name: str) -> Assembly:
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_checkers_find_nothing(synthesis: Synthesis, name: str) -> None:
     made = synthesis.of(name)
-    assert made.app is not None
-    checked = CheckedApp(name, made.app, made.directory)
     config = load(ROOT / "config" / f"{name}.yaml")
-    assert set(checked.templates) == set(config.stacks)
-    verdicts = [
-        *cfn_lint(checked, config.region),
-        *nag.solutions(checked, 1),
-        *nag.nist(checked, 1, explained_rules()),
-    ]
-    assert [str(finding) for verdict in verdicts for finding in verdict.findings] == []
+    assert set(read_cloud_assembly(made.directory)) == set(config.stacks)
+    assert findings(made, config.region) == []
 
 
 def test_pcs_cluster_scales_to_zero_spot_instances(synthesis: Synthesis) -> None:
@@ -267,7 +257,4 @@ def test_hyperpod_cluster_with_eks_and_spot_instances(synthesis: Synthesis) -> N
     (role,) = made.of_type("HyperPodStack", "AWS::IAM::Role")
     granted = made.statements("HyperPodStack", role)["AttachNodesToVpc"]["Action"]
     assert "eks-auth:AssumeRoleForPodIdentity" in granted and "ec2:AssignPrivateIpAddresses" in granted
-    assert made.app is not None
-    checked = CheckedApp("eks", made.app, made.directory)
-    verdicts = [*cfn_lint(checked, "us-east-1"), *nag.solutions(checked, 1), *nag.nist(checked, 1, explained_rules())]
-    assert [str(finding) for verdict in verdicts for finding in verdict.findings] == []
+    assert findings(made) == []

@@ -15,12 +15,8 @@ import pytest
 
 from localcloud.iam.policy import Access, verdict
 from stacks.artifacts.bundles import function_bundle, gate_bundle
-from stacks.policy import nag
-from stacks.policy.cloud_assembly import CheckedApp
-from stacks.policy.explained import explained_rules
-from stacks.policy.lint import cfn_lint
 
-from .conftest import CONFIGS, ROOT, STACKS, Assembly, Synthesis
+from .conftest import CONFIGS, ROOT, STACKS, Assembly, Synthesis, findings
 from .test_permissions_boundary import ACCOUNT, CONTEXT, arns_of, plain
 
 EXAMPLE = ROOT / "config" / "delivery" / "production.yaml"
@@ -251,11 +247,7 @@ def test_boundary_allows_no_administration(delivered: Assembly) -> None:
 
 
 def test_checkers_report_no_finding(delivered: Assembly) -> None:
-    assert delivered.app is not None
-    checked = CheckedApp("delivered", delivered.app, delivered.directory)
-    explained = explained_rules(ROOT / "docs" / "security.md")
-    verdicts = [*cfn_lint(checked, "us-east-1"), *nag.solutions(checked, 1), *nag.nist(checked, 1, explained)]
-    assert [str(finding) for each in verdicts for finding in each.findings] == []
+    assert findings(delivered) == []
 
 
 ISSUER = "token.actions.githubusercontent.com"

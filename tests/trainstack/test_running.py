@@ -21,6 +21,7 @@ from bootstrap.supervise.membership.records import RunOutcome, to_text
 from stacks.artifacts.documents import run_document
 from stacks.loading import load
 from tests.stacks.conftest import Synthesis
+from tests.trainstack.stacks import create_stack
 from trainstack import account, programs
 from trainstack.account import claim_key
 from trainstack.commands import main
@@ -45,16 +46,12 @@ class World:
         self._templates: dict[str, str] = {}
         client("s3").create_bucket(Bucket="control")
         buckets = {"CheckpointBucket": "checkpoints", "ControlBucket": "control", "DatasetBucket": "datasets"}
-        self._stack("slots-StorageStack", buckets)
+        create_stack(client("cloudformation"), "slots-StorageStack", buckets)
         for fleet, stack in ((ONE, "TrainingStack"), (TWO, "TrainingStack-2"), (THREE, "TrainingStack-3")):
-            self._stack(f"slots-{stack}", {"LogGroup": f"/trainstack/{fleet}", "RunParameter": parameter(fleet)})
+            outputs = {"LogGroup": f"/trainstack/{fleet}", "RunParameter": parameter(fleet)}
+            create_stack(client("cloudformation"), f"slots-{stack}", outputs)
             self._templates[f"slots-{stack}"] = template
         self.write(ONE, RUN)
-
-    def _stack(self, name: str, outputs: dict[str, str]) -> None:
-        topic = {"Topic": {"Type": "AWS::SNS::Topic"}}
-        body = {"Resources": topic, "Outputs": {key: {"Value": value} for key, value in outputs.items()}}
-        client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps(body))
 
     def template(self, name: str) -> dict[str, Any]:
         """Return a stack's template as the CDK synthesized it. moto cannot create its resources."""
