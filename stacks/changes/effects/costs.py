@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stacks.capacity.catalogue import Purchase, catalogue
+from stacks.changes.effects.cluster_nodes import ClusterNodes, cluster_nodes
 from stacks.changes.effects.fixed_costs import HOURS_PER_MONTH, fixed_usd_per_month, volume_usd_per_month
 from stacks.changes.effects.fleet_summary import FleetSummary, by_slot, fleet_summary, launch_template_data
 from stacks.changes.templates.template_set import TemplateSet, resources_of_type
@@ -70,7 +71,11 @@ def costs(templates: TemplateSet) -> Costs | None:
     if not templates:
         return None
     fixed = fixed_usd_per_month(templates) | _reservations(templates, fleet_summary(templates))
-    slots = [_training_costs(slot) for slot in by_slot(templates)] or [_Training("no fleet", Range(0, 0), None)]
+    slots = [_training_costs(slot) for slot in by_slot(templates)]
+    if not slots and (cluster := cluster_nodes(templates)) is not None:
+        slots = [_cluster_costs(templates, cluster)]
+        fixed |= _login_node(cluster)
+    slots = slots or [_Training("no fleet", Range(0, 0), None)]
     counts = Counter(slot.fleet for slot in slots)
     fleet = "; ".join(text if count == 1 else f"{count} slots of {text}" for text, count in counts.items())
     unknown = "; ".join(dict.fromkeys(slot.unknown for slot in slots if slot.unknown is not None)) or None
@@ -95,16 +100,34 @@ def _training_costs(templates: TemplateSet) -> _Training:
     text = f"{fleet.nodes} x {' or '.join(fleet.instance_types)}, {fleet.market}"
     if fleet.market_type == "capacity-block":
         return _Training(text, None, "a capacity block is paid for in advance")
-    prices, unknown = _usd_per_hour_by_type(fleet, bool(_reservations(templates, fleet)))
+    # A reservation that the stack creates is a fixed cost because it is billed whether or not it is used.
+    is_paid = fleet.is_reserved and bool(_reservations(templates, fleet))
+    prices, unknown = _usd_per_hour_by_type(fleet, is_paid=is_paid)
     if not prices:
         return _Training(text, None, unknown)
     volumes = _node_volumes_usd_per_hour(templates) * fleet.nodes
     return _Training(text, Range(min(prices), max(prices)).plus(volumes), unknown)
 
 
+def _cluster_costs(templates: TemplateSet, cluster: ClusterNodes) -> _Training:
+    prices, unknown = _usd_per_hour_by_type(cluster, is_paid=False)
+    reasons = "; ".join(reason for reason in (unknown, cluster.fees) if reason is not None)
+    if not prices:
+        return _Training(cluster.text, None, reasons)
+    volumes = _node_volumes_usd_per_hour(templates) * cluster.nodes
+    return _Training(cluster.text, Range(min(prices), max(prices)).plus(volumes), reasons)
+
+
+def _login_node(cluster: ClusterNodes) -> dict[str, float]:
+    if cluster.login_type is None:
+        return {}
+    price = catalogue().usd_per_hour(cluster.region, cluster.login_type, "on_demand")
+    return {} if price is None else {"login node": price * HOURS_PER_MONTH}
+
+
 def price_dates(templates: TemplateSet) -> dict[str, str]:
     """Return the date of the instance prices for each market in the deployment's region."""
-    fleet = fleet_summary(templates)
+    fleet = fleet_summary(templates) or cluster_nodes(templates)
     prices = catalogue().regions.get(fleet.region) if fleet is not None else None
     if prices is None:
         return {}
@@ -112,13 +135,17 @@ def price_dates(templates: TemplateSet) -> dict[str, str]:
     return {market: prices.sources[market].date.isoformat() for market in markets if market in prices.sources}
 
 
-def _usd_per_hour_by_type(fleet: FleetSummary, own_reservation: bool) -> tuple[list[float], str | None]:
-    """Return the hourly cost of a fleet that uses a single type, for each type with known prices."""
+def _usd_per_hour_by_type(fleet: FleetSummary | ClusterNodes, *, is_paid: bool) -> tuple[list[float], str | None]:
+    """Return the hourly cost of nodes of a single type, for each type with known prices.
+
+    Args:
+        fleet: The nodes.
+        is_paid: Whether another cost contains the nodes that are not Spot Instances.
+    """
     found, missing = [], []
     for name in fleet.instance_types:
         parts: list[tuple[int, Purchase]] = [(fleet.spot_nodes, "spot")]
-        # A reservation that the stack creates is a fixed cost because it is billed whether or not it is used.
-        parts += [] if own_reservation and fleet.is_reserved else [(fleet.on_demand_nodes, "on_demand")]
+        parts += [] if is_paid else [(fleet.on_demand_nodes, "on_demand")]
         sums = [(number, catalogue().usd_per_hour(fleet.region, name, market)) for number, market in parts if number]
         if any(price is None for _, price in sums):
             missing.append(name)
@@ -149,16 +176,18 @@ def _node_volumes_usd_per_hour(templates: TemplateSet) -> float:
 
 
 def quotas(templates: TemplateSet) -> list[Quota]:
-    """Return the vCPU quotas that the fleets of all slots use if every node has the largest listed type."""
+    """Return the vCPU quotas that all slots or the cluster use if every node has the largest listed type."""
     sums: Counter[tuple[str, str]] = Counter()
     for slot in by_slot(templates):
         fleet = fleet_summary(slot)
         if fleet is not None and fleet.market_type != "capacity-block":
             sums.update({(one.market, one.code): one.vcpus for one in _quotas(fleet)})
+    if (cluster := cluster_nodes(templates)) is not None:
+        sums.update({(one.market, one.code): one.vcpus for one in _quotas(cluster)})
     return [Quota(code, market, vcpus) for (market, code), vcpus in sorted(sums.items())]
 
 
-def _quotas(fleet: FleetSummary) -> Iterator[Quota]:
+def _quotas(fleet: FleetSummary | ClusterNodes) -> Iterator[Quota]:
     for market, nodes in (("spot", fleet.spot_nodes), ("on demand", fleet.on_demand_nodes)):
         most: dict[str, int] = {}
         for name in fleet.instance_types if nodes else ():

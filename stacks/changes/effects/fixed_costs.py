@@ -29,6 +29,9 @@ NAT_USD_PER_HOUR = 0.045
 ADDRESS_USD_PER_HOUR = 0.005
 SNAPSHOT_RESTORE_USD_PER_HOUR_AND_ZONE = 0.75
 KEY_USD_PER_MONTH = 1.0
+EKS_USD_PER_HOUR = 0.10
+"""Price of a cluster with a version in standard support. Source (2026-11): https://aws.amazon.com/eks/pricing/ and
+https://aws.amazon.com/blogs/containers/amazon-eks-extended-support-for-kubernetes-versions-pricing/"""
 DASHBOARD_USD_PER_MONTH = 3.0
 ALARM_METRIC_USD_PER_MONTH = 0.10
 GP3_USD_PER_GIB_MONTH, GP3_USD_PER_IOPS_MONTH, GP3_USD_PER_MIBPS_MONTH = 0.08, 0.005, 0.04
@@ -91,6 +94,7 @@ USD_PER_MONTH: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float]]] = 
     "AWS::EC2::EIP": ("public addresses", lambda _: ADDRESS_USD_PER_HOUR * HOURS_PER_MONTH),
     "AWS::EC2::Volume": ("volumes", volume_usd_per_month),
     "AWS::FSx::FileSystem": ("Lustre", lustre_usd_per_month),
+    "AWS::EKS::Cluster": ("EKS cluster", lambda _: EKS_USD_PER_HOUR * HOURS_PER_MONTH),
     "AWS::KMS::Key": ("encryption keys", lambda _: KEY_USD_PER_MONTH),
     "AWS::CloudWatch::Dashboard": ("dashboard", lambda _: DASHBOARD_USD_PER_MONTH),
     "AWS::CloudWatch::Alarm": ("alarms", _alarm),

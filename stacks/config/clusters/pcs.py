@@ -44,7 +44,7 @@ class PcsConfig(Section):
         le=2048,
     )
     accounting: bool = setting(
-        "Keep a record of finished jobs (`sacct`), for which AWS charges a fee per node.",
+        "Keep a record of finished jobs (`sacct`). AWS charges per hour, depending on `size`, and for stored records.",
         edit="in place",
         default=False,
     )

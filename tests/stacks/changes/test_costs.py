@@ -57,6 +57,28 @@ def test_volume_cost(volume: dict[str, object], usd: float) -> None:
     assert volume_usd_per_month(volume) == pytest.approx(usd)
 
 
+def test_nodes_of_pcs_have_the_prices_of_ec2(synthesis: Synthesis) -> None:
+    found = of("clusters/pcs", synthesis)
+    price = catalogue().usd_per_hour("us-east-1", "p5.48xlarge", "spot")
+    volume = volume_usd_per_month({"VolumeSize": 100, "VolumeType": "gp3"}) / HOURS_PER_MONTH
+    assert price is not None and found.training_per_hour is not None
+    assert found.training_per_hour.low == found.training_per_hour.high == pytest.approx(2 * (price + volume))
+    assert found.fleet == "2 x p5.48xlarge, spot"
+    assert found.unknown is not None and "PCS's fees for the controller" in found.unknown
+    # Two p5.48xlarge have 384 vCPUs: https://aws.amazon.com/ec2/instance-types/p5/ (2026-11)
+    quota = quotas(read_cloud_assembly(synthesis.of("clusters/pcs").directory))
+    assert [(one.market, one.vcpus) for one in quota] == [("spot", 384)]
+
+
+def test_the_costs_of_other_clusters_are_not_zero(synthesis: Synthesis) -> None:
+    eks, hyperpod = of("clusters/eks", synthesis), of("clusters/hyperpod", synthesis)
+    assert eks.fixed["EKS cluster"] == pytest.approx(73.0), "0.10 USD per hour"
+    assert eks.training_per_hour is None and eks.per_month is None
+    assert eks.unknown is not None and "Auto Mode" in eks.unknown
+    assert hyperpod.training_per_hour is None
+    assert hyperpod.fleet == "2 x ml.p5.48xlarge, 1 x ml.m5.xlarge, 1 x ml.m5.xlarge"
+
+
 def test_quotas_are_by_market_and_by_the_largest_type(synthesis: Synthesis) -> None:
     found = quotas(read_cloud_assembly(synthesis.of("spot-fleet").directory))
     assert [(one.code, one.market, one.vcpus) for one in found] == [
