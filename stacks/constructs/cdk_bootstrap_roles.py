@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
-
-from constructs import Construct
+from typing import TYPE_CHECKING, Literal
 
 from stacks.errors import ConfigError, Problem
+
+if TYPE_CHECKING:  # the commands that only need names start faster without the CDK
+    from constructs import Construct
 
 QUALIFIER_KEY = "@aws-cdk/core:bootstrapQualifier"
 """The key in cdk.json's context that names the bootstrap's qualifier (`cdk bootstrap --qualifier`)."""
@@ -36,7 +37,6 @@ def asset_bucket(qualifier: str, *, account: str, region: str) -> str:
 
 def qualifier_of(scope: Construct) -> str:
     """Return the qualifier with which the CDK synthesizes the stack that contains a construct."""
-    # Imported here so that the commands that only need names start faster without the CDK.
     from aws_cdk import Stack
 
     return Stack.of(scope).synthesizer.bootstrap_qualifier or DEFAULT_QUALIFIER

@@ -146,3 +146,12 @@ def test_imports_inside_functions_count(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text("def f():\n    from training.loop.trainer import Trainer\n    import stacks.config\n")
     assert set(imports(path)) == {"training.loop.trainer", "training.loop.trainer.Trainer", "stacks.config"}
+
+
+def test_deploying_and_destroying_do_not_import_the_cdk() -> None:
+    """The CDK CLI synthesizes in another process, and importing the library here would add seconds."""
+    names = "stacks.delivery.deploy, stacks.delivery.destroy, stacks.delivery.delete_data"
+    script = f"import sys, {names}; print({{'aws_cdk', 'jsii'}} & set(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "set()\n", done.stderr

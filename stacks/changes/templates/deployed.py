@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import yaml
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
-from stacks.account.account import ClientOf
 from stacks.changes.templates.template_set import StackTemplate, TemplateSet
 from stacks.config import DeploymentConfig
 from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.errors import ConfigError, Problem
+
+if TYPE_CHECKING:  # the checks of an account import the CDK, which takes seconds
+    from stacks.account.account import ClientOf
 
 SOURCE = "--against deployed"
 ABSENT_STATES = ("REVIEW_IN_PROGRESS", "DELETE_COMPLETE")
