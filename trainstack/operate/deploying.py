@@ -159,6 +159,7 @@ def down(
         confirm(f"Delete {what} of {config.name}?", "nothing was deleted", "--yes")
     if data:
         options += ["--data", "--context", "allow-destroy=true"]
+    print(f"finding the slots of {config.name}", file=sys.stderr, flush=True)
     client = Account(config.region).client
     found = account.slots(client, config.name)  # before the deletion, also slots that the file no longer contains
     _run("destroy", "deleting", str(file), *options)
