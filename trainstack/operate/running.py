@@ -13,6 +13,7 @@ import typer
 
 from bootstrap.documents import RunDocument
 from stacks.errors import ConfigError
+from stacks.functions.pipeline_runs.store import SlotTaken
 from stacks.functions.zombie_watch.stack_names import TRAINING_STACK
 from trainstack import account
 from trainstack.account import Clients, Deployment
@@ -99,7 +100,7 @@ def run(
         who = str(opened.client("sts").get_caller_identity()["Arn"])
         try:
             slots.start(opened.client, plan.place, plan.run, who, time.time())
-        except slots.SlotTaken as error:
+        except SlotTaken as error:
             raise CommandError(FAILED, f"{error}; nothing was started, run the command again") from error
     if as_json:
         print(json.dumps(plan.to_json(started=not dry_run)))
