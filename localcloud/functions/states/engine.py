@@ -77,6 +77,7 @@ class Engine:
         self._work: deque[Callable[[], None]] = deque()
         self._is_draining = False
         self._maps = MapRuns(self, ports, now, prefix)
+        self.map_runs = self._maps.runs  # by ARN, also after their state has ended
         self.executions: dict[str, Execution] = {}
         self._tokens: dict[str, Attempt] = {}
         self._waiting: set[str] = set()  # executions with a deadline, by ARN

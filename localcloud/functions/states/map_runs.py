@@ -54,6 +54,7 @@ class MapRuns:
         self._ports = ports
         self._now = now
         self._prefix = prefix
+        self.runs: dict[str, MapRun] = {}
 
     def start(self, execution: Execution, state: Mapping[str, Any], data: Any, context: Mapping[str, Any]) -> None:
         """Start the children of a Map state. Raises StateFailed."""
@@ -71,7 +72,7 @@ class MapRuns:
         arn = f"{self._prefix}mapRun:{execution.machine.name}/{label}:{uuid.uuid4()}"
         concurrency = state.get("MaxConcurrency") or MAP_CONCURRENCY
         run = MapRun(arn, label, execution, state, items, deque(range(len(items))), concurrency, started=now)
-        execution.map_run = run
+        execution.map_run = self.runs[arn] = run
         execution.note("MapStateStarted", now, mapStateStartedEventDetails={"length": len(items)})
         execution.note("MapRunStarted", now, mapRunStartedEventDetails={"mapRunArn": arn})
         self._fill(run)

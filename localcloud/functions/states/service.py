@@ -237,20 +237,19 @@ class StatesService(Service):
             return event_page(execution, call.parameters)
 
     def _list_runs(self, call: Call) -> Mapping[str, Any]:
-        # Only the newest map run of an execution is kept; the steps before it have succeeded.
         execution = self._execution(call)
-        run = execution.map_run
+        with self.engine.lock:
+            runs = [run for run in self.engine.map_runs.values() if run.parent is execution]
         names = ("executionArn", "mapRunArn", "stateMachineArn", "startDate")
-        values = () if run is None else (execution.arn, run.arn, execution.machine.arn, date(run.started))
-        return {"mapRuns": [dict(zip(names, values, strict=True))] if run is not None else []}
+        values = [(execution.arn, run.arn, execution.machine.arn, date(run.started)) for run in runs]
+        return {"mapRuns": [dict(zip(names, each, strict=True)) for each in values]}
 
     def _describe_run(self, call: Call) -> Mapping[str, Any]:
         arn = str(call.parameters["mapRunArn"])
         with self.engine.lock:
-            for execution in self.engine.executions.values():
-                if execution.map_run is not None and execution.map_run.arn == arn:
-                    return described_run(execution.map_run)
-        raise ApiError("ResourceNotFound", f"Resource not found: '{arn}'")
+            if arn not in self.engine.map_runs:
+                raise ApiError("ResourceNotFound", f"Resource not found: '{arn}'")
+            return described_run(self.engine.map_runs[arn])
 
     # Task tokens -----------------------------------------------------------------------------------------------------
 

@@ -196,6 +196,8 @@ def test_a_failed_step_after_a_map_is_redriven_alone() -> None:
 
     dry.answer_all(answer)
     assert (execution.status, execution.error, calls) == ("FAILED", "RunFailed", 3)
+    (run,) = dry.engine.map_runs.values()
+    assert (run.status, run.counts()["succeeded"]) == ("SUCCEEDED", 2), "it remains after its state has ended"
     dry.engine.redrive(execution)
     dry.answer_all(lambda attempt, _: dry.engine.succeed(attempt.token, {"ok": True}))
     assert execution.status == "SUCCEEDED"
