@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +32,29 @@ def run_rank(arguments: list[str], environment: dict[str, str], stderr: str) -> 
 
 def run_rank_behind(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
     """Run a trainer process whose eighth step fails although the step's last collective has completed."""
+
+    def fail(gate: Callable[[], None]) -> None:
+        gate()
+        raise RuntimeError("gloo: an error injected after the last collective of a step")
+
+    _replace_eighth_gate(fail)
+    run_rank(arguments, environment, stderr)
+
+
+def _replace_eighth_gate(replacement: Callable[[Callable[[], None]], None]) -> None:
+    """Call ``replacement`` with the last collective of the eighth step, in place of the collective."""
     from training.process.distributed import Gang
 
-    passed: list[int] = []
-    original = Gang.pass_gate
+    original, steps = Gang.pass_gate, itertools.count(1)
 
     def pass_gate(gang: Gang, numbers: Any) -> None:
-        original(gang, numbers)
-        passed.append(1)
-        if len(passed) == 8:
-            raise RuntimeError("gloo: an error injected after the last collective of a step")
+        gate = functools.partial(original, gang, numbers)
+        if next(steps) == 8:
+            replacement(gate)
+        else:
+            gate()
 
     setattr(Gang, "pass_gate", pass_gate)  # noqa: B010
-    run_rank(arguments, environment, stderr)
 
 
 def run_rank_that_cannot_prime(arguments: list[str], environment: dict[str, str], stderr: str) -> None:
@@ -74,19 +86,12 @@ def run_rank_that_does_not_notice(arguments: list[str], environment: dict[str, s
     import threading
 
     from training.loop.reforming import change
-    from training.process.distributed import Gang
 
-    passed: list[int] = []
-    original = Gang.pass_gate
+    def hang(_: Callable[[], None]) -> None:
+        print("an endless wait", file=sys.stderr)
+        threading.Event().wait()
 
-    def pass_gate(gang: Gang, numbers: Any) -> None:
-        passed.append(1)
-        if len(passed) == 8:
-            print("an endless wait", file=sys.stderr)
-            threading.Event().wait()
-        original(gang, numbers)
-
-    setattr(Gang, "pass_gate", pass_gate)  # noqa: B010
+    _replace_eighth_gate(hang)
     change.LIMIT_SECONDS = 2.0
     run_rank(arguments, environment, stderr)
 

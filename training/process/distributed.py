@@ -104,6 +104,9 @@ class Gang:
         self._others: frozenset[Connection] | None = None
 
     def _form_host_group(self, timeout: datetime.timedelta) -> None:
+        if self.device.type != "cuda":  # all of the gang's connections are gloo's
+            self._host_group = dist.new_group(backend="gloo", timeout=timeout)
+            return
         before = tcp_connections()
         self._host_group = dist.new_group(backend="gloo", timeout=timeout)
         self._host_connections = tcp_connections() - before
@@ -188,32 +191,21 @@ class Gang:
         content = tensor.contiguous()
         # Gloo and NCCL support only some types, so send bytes.
         content_bytes = content.as_strided((content.numel(),), (1,)).view(torch.uint8)
-        if tensor.device.type == "cpu":
-            self._on_host(dist.broadcast, content_bytes, src=source)
-        else:
-            dist.broadcast(content_bytes, src=source)
+        self._run(dist.broadcast, content_bytes, src=source)
         if content.data_ptr() != tensor.data_ptr():
             tensor.copy_(content)
 
     def sum_(self, tensor: Tensor) -> None:
         """Replace ``tensor`` with its sum over all ranks. Does not make the host wait for a GPU."""
-        if self.world_size == 1:
-            return
-        if tensor.device.type == "cpu":
-            self._on_host(dist.all_reduce, tensor)
-        else:
-            dist.all_reduce(tensor)
+        if self.world_size > 1:
+            self._run(dist.all_reduce, tensor)
 
     def pass_gate(self, numbers: Tensor) -> None:
         """Replace ``numbers`` with their sums over all ranks, after all earlier collectives of the gradient exchange.
 
         They use the same communicator as the gradients. Does not make the host wait for a GPU.
         """
-        if self.device.type == "cpu":
-            self.breakage.check()
-            self.breakage.wait(dist.all_reduce(numbers, async_op=True))
-        else:
-            dist.all_reduce(numbers)
+        self._run(dist.all_reduce, numbers, group=None)
 
     def wait_for_message(self, work: Any) -> None:
         """Wait for a message between two ranks. Raises an error if the connections break."""
@@ -222,10 +214,18 @@ class Gang:
         else:
             work.wait()
 
+    def _run(self, collective: Callable[..., Any], tensor: Tensor, **options: Any) -> None:
+        """Run a collective of one tensor: on the host, by default in the host group, and wait for it."""
+        if tensor.device.type == "cpu":
+            self._on_host(collective, tensor, **options)
+        else:
+            collective(tensor, **options)
+
     def _on_host(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         """Run a collective of host tensors, and wait for it."""
         self.breakage.check()
-        self.breakage.wait(collective(*arguments, group=self._host_group, async_op=True, **options))
+        options = {"group": self._host_group, **options}
+        self.breakage.wait(collective(*arguments, async_op=True, **options))
 
     def share_of(self, count: int) -> range:
         """Return this rank's contiguous share of ``range(count)``. Share sizes differ by at most one."""
@@ -252,7 +252,8 @@ class Gang:
 
     def limit_silence(self) -> None:
         """Let gloo's connections end if another machine does not respond. NCCL has connections of other kinds."""
-        self._watched = limit_silence(self._connections if self.device.type == "cpu" else self._host_connections)
+        self._watched = self._host_connections if self.device.type == "cuda" else self._connections
+        limit_silence(self._watched)
 
     def disband(self, *, is_held: bool, meeting: frozenset[Connection]) -> None:
         """Destroy the process groups, regardless of their state. The caller has dropped every reference to them.
@@ -274,13 +275,13 @@ class Gang:
         if dist.is_initialized():  # otherwise aborted above, or not formed
             dist.destroy_process_group()
         waiting = destroy(groups, DESTROY_LIMIT_SECONDS)
+        if not waiting and any(each() is not None for each in alive):  # the garbage would keep threads and connections
+            groups += [each() for each in alive]
+            _collect()
+            waiting = destroy(groups, DESTROY_LIMIT_SECONDS)
         if waiting:
             self.abandoned += waiting
             logger.warning("%d process groups of rank %d wait for a collective until its timeout", waiting, self.rank)
-        elif any(each() is not None for each in alive):  # the garbage would keep threads and connections
-            groups += [each() for each in alive]
-            _collect()
-            destroy(groups, DESTROY_LIMIT_SECONDS)
         self.breakage.clear()
         # A group that could not be formed has used a number. All ranks must give the next group the same name.
         _c10d.distributed_c10d._world.group_count = 0

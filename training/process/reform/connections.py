@@ -50,8 +50,8 @@ def shut_down(connections: frozenset[Connection]) -> None:
                 own.shutdown(socket.SHUT_RDWR)
 
 
-def limit_silence(connections: frozenset[Connection]) -> frozenset[Connection]:
-    """Make the kernel end these connections if the other machine does not answer; return them.
+def limit_silence(connections: frozenset[Connection]) -> None:
+    """Make the kernel end these connections if the other machine does not answer.
 
     Otherwise, a rank that waits for data from a machine that has been cut off waits for the collective's timeout. With
     `TCP_USER_TIMEOUT`, the kernel ignores the number of probes.
@@ -63,7 +63,6 @@ def limit_silence(connections: frozenset[Connection]) -> frozenset[Connection]:
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_LIMIT_SECONDS * 1000)
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return connections
 
 
 def are_open(connections: frozenset[Connection]) -> bool:
