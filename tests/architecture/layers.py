@@ -139,7 +139,7 @@ LAYERS: dict[str, list[str]] = {
         "commands",
     ],
     "trainstack.clusters": ["state", "eks engine hyperpod pcs", "opening"],
-    "trainstack.costs": ["cost", "command"],
+    "trainstack.costs": ["cost", "clusters", "command"],
     "trainstack.engines": ["engine", "fleet"],
     "trainstack.image": ["builder lint lock tools", "recipe", "command reference"],
     "trainstack.kubernetes": ["plan", "kubectl node_pool pod_template", "manifests", "observation", "command engine"],

@@ -10,9 +10,11 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 from typer.testing import CliRunner
 
+from stacks.capacity.catalogue import Purchase, catalogue
 from stacks.functions.run_controller.ledger import documents
 from stacks.functions.run_controller.ledger.books import Row
 from stacks.functions.run_controller.ledger.machines import Charge, Machine
@@ -25,7 +27,9 @@ from trainstack.account import Deployment, Observation
 from trainstack.commands import app
 from trainstack.costs import command as cost_command
 from trainstack.costs import cost
+from trainstack.costs.clusters import cluster_costs
 
+PRICES: tuple[tuple[str, Purchase], ...] = (("p5.48xlarge", "spot"), ("g6.xlarge", "on_demand"))
 BUCKETS = {"CheckpointBucket": "checkpoints", "ControlBucket": "control"}
 DAY = 1_790_035_200  # 2026-09-22 00:00 UTC
 FIRST = Machine("i-1", DAY, DAY, "g5.xlarge", "us-east-1a", "spot")
@@ -83,6 +87,42 @@ def deployed() -> Iterator[Any]:
         state = asdict(ControllerState(run_digest=RUN.digest(), phase="running", spending=SPENDING))
         s3.put_object(Bucket="control", Key=state_key("x", RUN.run), Body=json.dumps(state).encode())
         yield s3
+
+
+def test_a_cluster_has_estimates_and_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two p5.48xlarge Spot Instances, the login node and an interface endpoint in two zones."""
+    groups = {
+        "Nodes": {"Name": "nodes", "InstanceConfigs": [{"InstanceType": "p5.48xlarge"}], "PurchaseOption": "SPOT",
+                  "ScalingConfiguration": {"MinInstanceCount": 0, "MaxInstanceCount": 2}},
+        "Login": {"Name": "login", "InstanceConfigs": [{"InstanceType": "g6.xlarge"}],
+                  "ScalingConfiguration": {"MinInstanceCount": 1, "MaxInstanceCount": 1}},
+    }  # fmt: skip
+    endpoint = {"VpcEndpointType": "Interface", "SubnetIds": ["subnet-1", "subnet-2"]}
+    templates = {
+        "c-PcsStack": {
+            "Cluster": {"Type": "AWS::PCS::Cluster", "Properties": {"Size": "SMALL"}},
+            **{name: {"Type": "AWS::PCS::ComputeNodeGroup", "Properties": group} for name, group in groups.items()},
+        },
+        "c-NetworkStack": {"Endpoint": {"Type": "AWS::EC2::VPCEndpoint", "Properties": endpoint}},
+    }
+
+    def get_template(_: Any, stack: str) -> dict[str, Any]:
+        if stack not in templates:
+            raise ClientError({"Error": {"Code": "ValidationError", "Message": "does not exist"}}, "GetTemplate")
+        return {"Resources": templates[stack]}
+
+    monkeypatch.setattr(cost, "get_template", get_template)
+    found = cluster_costs(lambda _: None, "c", "us-east-1")
+    spot, on_demand = (catalogue().usd_per_hour("us-east-1", *each) for each in PRICES)
+    assert found is not None and spot is not None and on_demand is not None
+    printed = found.to_json()
+    assert printed["usd_per_hour"] == {"low": pytest.approx(2 * spot), "high": pytest.approx(2 * spot)}
+    assert {each["label"]: each["usd_per_month"] for each in printed["estimates"]} == {
+        "interface endpoints": pytest.approx(2 * 0.01 * 730),
+        "login node": pytest.approx(on_demand * 730),
+    }
+    assert "2 x p5.48xlarge, spot" in found.lines()[1] and "PCS's fees" in found.lines()[-1]
+    assert cluster_costs(lambda _: None, "other", "us-east-1") is None
 
 
 def run(*arguments: str) -> Any:

@@ -34,11 +34,23 @@ def show_cost(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print what the instances have cost according to the ledger, and estimates of the other resources."""
+    """Print what the instances have cost according to the ledger, and estimates of the other resources.
+
+    For the name of a deployment with a managed cluster, which has no ledger, print only estimates.
+    """
     if by not in LABELS:
         raise typer.BadParameter(f"{by!r}: must be one of {', '.join(LABELS)}", param_hint="--by")
     opened = observing(region).prepare("cloudwatch")
-    found = [account.find(opened.client, name)] if name else list(account.find_all(opened.client))
+    try:
+        found = [account.find(opened.client, name)] if name else list(account.find_all(opened.client))
+    except account.NotDeployed:
+        from trainstack.costs.clusters import cluster_costs  # imports the configuration
+
+        cluster = cluster_costs(opened.client, name or "", opened.region)
+        if cluster is None:
+            raise
+        print(json.dumps([cluster.to_json()]) if as_json else "\n".join(cluster.lines()))
+        return
     results = [_result(opened, each, by, actual) for each in found]
     if as_json:
         print(json.dumps(results))

@@ -164,16 +164,25 @@ def templates(client: Clients, deployment: Deployment, *, shared: bool = True) -
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
     """
-    found = {}
     common = [StackName(deployment.owner, kind) for kind in SHARED_STACKS if shared]
-    for name in (*common, StackName(deployment.owner, TRAINING_STACK, deployment.slot)):
+    return read_templates(client, [*common, StackName(deployment.owner, TRAINING_STACK, deployment.slot)])
+
+
+def read_templates(client: Clients, names: Iterable[StackName], region: str = "") -> dict[str, StackTemplate]:
+    """Return the templates of the stacks that exist, by construct id. `region`: the stacks' region.
+
+    Raises:
+        botocore.exceptions.ClientError: AWS rejected a call.
+    """
+    found = {}
+    for name in names:
         try:
             template = get_template(client, str(name))
         except ClientError as error:
             if error.response["Error"]["Code"] != "ValidationError":
                 raise
             continue  # the stack does not exist, so it costs nothing
-        found[name.construct] = StackTemplate(name.construct, str(name), template)
+        found[name.construct] = StackTemplate(name.construct, str(name), template, f"aws:///{region}")
     return found
 
 
