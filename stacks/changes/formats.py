@@ -86,6 +86,9 @@ def to_json(review: Review) -> dict[str, Any]:
             "replaced_types": list(review.nodes.replaced_types),
             "keys": _keys(review),
         },
+        "repeated_steps": [
+            {"step": one.step, "members": one.members, "reason": one.reason} for one in review.repeated_steps
+        ],
         **{_AREAS[area]: _findings(review, area) for area in _AREAS},
         "resources": [_resource(one, review.causes) for one in review.changes],
         "counts": {action: sum(one.action == action for one in review.changes) for action in ACTIONS},

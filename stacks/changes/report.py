@@ -78,6 +78,7 @@ def sections(review: Review) -> list[Section]:
         Section("Other deployment", _left_behind(review)),
         Section("Edited keys", _edits(review)),
         Section("Running nodes", _nodes(review)),
+        Section("Next execution of the pipeline", list(_repeated_steps(review))),
         Section("Data", _findings(review, "data")),
         Section("Permissions", _findings(review, "iam")),
         Section("Network", _findings(review, "network")),
@@ -117,6 +118,22 @@ def _nodes(review: Review) -> list[Line]:
     if verdict.risk is not None:
         lines.append(Line(f"capacity: {verdict.risk}", is_important=verdict.replaces))
     return lines if review.differs else []
+
+
+def _repeated_steps(review: Review) -> Iterator[Line]:
+    for one in review.repeated_steps:
+        members = _count(one.members, "member")
+        text = {
+            "new": f"runs {members}",
+            "changed": f"{members}; runs those whose inputs have changed",
+            "after": f"{members}; runs again if the step before it produces other weights",
+            "removed": "is no longer part of the pipeline",
+        }[one.reason]
+        path = ("DefinitionString",)
+        cause = (
+            None if one.reason == "after" else review.causes.text(review.causes.of((one.stack, one.logical_id), path))
+        )
+        yield Line(f"{one.step}: {text}", cause)
 
 
 def _findings(review: Review, area: Area) -> list[Line]:

@@ -16,6 +16,7 @@ from stacks.changes.effects.data import data_findings
 from stacks.changes.effects.iam import iam_findings
 from stacks.changes.effects.network import network_findings
 from stacks.changes.effects.nodes import NodeVerdict, node_verdict
+from stacks.changes.effects.pipeline import StepVerdict, repeated_steps
 from stacks.changes.findings import Area, Finding
 from stacks.changes.templates.resolution import resolved, with_previous_values
 from stacks.changes.templates.template_set import StackTemplate, TemplateSet
@@ -57,6 +58,7 @@ class Review:
     outputs: Sequence[str]
     blockers: Sequence[Blocker]
     nodes: NodeVerdict
+    repeated_steps: Sequence[StepVerdict]
     findings: Sequence[Finding]
     costs_before: Costs | None
     costs_after: Costs | None
@@ -141,6 +143,7 @@ def review(
         outputs=[one for one in old if _other_sections(written[0][one]) != _other_sections(written[1][one])],
         blockers=blockers(old, after, changes),
         nodes=node_verdict(old, after, changes),
+        repeated_steps=repeated_steps(old, after),
         findings=findings,
         costs_before=costs(old),
         costs_after=costs(after),
