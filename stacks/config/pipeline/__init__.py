@@ -102,7 +102,8 @@ class StepConfig(Section):
         le=10,
     )
     timeout_hours: float | None = setting(
-        "Hours after which a member's run is saved and stopped, and the step fails; `null`: no limit.",
+        "Hours after which a member's run is saved and stopped, and the step fails; `null`: no limit. Each `retry` has "
+        "this time again. Less than 901 seconds, the time without a heartbeat, applies as 901 seconds.",
         edit="nothing",
         default=None,
         gt=0,
