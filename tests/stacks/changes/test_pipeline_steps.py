@@ -1,4 +1,4 @@
-"""The steps that the next execution of a pipeline repeats after a change of its file."""
+"""The steps that the next execution of a pipeline repeats after its file has changed."""
 
 from __future__ import annotations
 
