@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import boto3
 import typer
 
+from stacks.commands.progress import Progress
 from trainstack import account
 from trainstack.costs import cost
 from trainstack.observe.current import observing
@@ -44,9 +45,11 @@ def show_cost(
     try:
         found = [account.find(opened.client, name)] if name else list(account.find_all(opened.client))
     except account.NotDeployed:
-        from trainstack.costs.clusters import cluster_costs  # imports the configuration
+        with Progress() as progress:
+            progress(f"reading the templates of {name}")
+            from trainstack.costs.clusters import cluster_costs  # imports the configuration, which takes seconds
 
-        cluster = cluster_costs(opened.client, name or "", opened.region)
+            cluster = cluster_costs(opened.client, name or "", opened.region)
         if cluster is None:
             raise
         print(json.dumps([cluster.to_json()]) if as_json else "\n".join(cluster.lines()))
