@@ -77,15 +77,16 @@ class InstanceTypes:
             self._changes.setdefault((name, zone), []).append((unix_seconds, usd_per_hour))
 
     def spot_prices(self, name: str, zone: str, start: float, end: float) -> list[tuple[float, float]]:
-        """Return the changes of a spot price in a period, as (time, price), after the price in force at its start.
+        """Return the changes of a spot price in a period, as (time, price), after the last change before it.
 
-        The first price is dated to the start of the period.
+        The price that no change has set is dated to the start of the period. Source (2026-11):
+        https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
         """
         with self._lock:
             changes = self._changes.get((name, zone), [])
-            before = [usd for moment, usd in changes if moment <= start]
-            first = before[-1] if before else self._first_spot_price(name, zone)
-            return [(start, first), *((moment, usd) for moment, usd in changes if start < moment <= end)]
+            before = [(moment, usd) for moment, usd in changes if moment <= start]
+            first = before[-1] if before else (start, self._first_spot_price(name, zone))
+            return [first, *((moment, usd) for moment, usd in changes if start < moment <= end)]
 
     def _first_spot_price(self, name: str, zone: str) -> float:
         draw = int.from_bytes(hashlib.sha256(f"{name}/{zone}".encode()).digest()[:4]) / 2**32

@@ -316,4 +316,5 @@ class ControlledRun:
         return one.reason is not None and one.reason.code == "Server.SpotInstanceTermination"
 
     def _price(self, zone: str, moment: float) -> float:
-        return next(usd for since, usd in reversed(self.prices[zone]) if since <= moment)
+        """Return the price in force. EC2 reports launches and changes of prices with a resolution of a second."""
+        return next(usd for since, usd in reversed(self.prices[zone]) if int(since) <= int(moment))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from botocore.exceptions import ClientError
@@ -54,6 +55,22 @@ def test_maximum_price_is_compared_with_the_spot_price(cloud):
 
     assert refusal(cloud.ec2.run_instances, **launch, **market(price * 1.01))[0] == "DryRunOperation"
     assert refusal(cloud.ec2.run_instances, **launch, **market(price * 0.99))[0] == "SpotMaxPriceTooLow"
+
+
+def test_history_of_prices_begins_with_the_last_change_before_its_start(cloud):
+    pool = {"instance_types": ["g6.xlarge"], "zone": "eu-west-1b", "is_available": True}
+    changed = []
+    for usd_per_hour in (0.3, 0.2, 0.25):
+        cloud.advance(3600.0)
+        changed.append(int(cloud.now()))
+        assert cloud.post("pool", {**pool, "usd_per_hour": usd_per_hour}) == 200
+    start = datetime.fromtimestamp(changed[1] + 1800, UTC)
+    answer = cloud.ec2.describe_spot_price_history(
+        InstanceTypes=["g6.xlarge"], AvailabilityZone="eu-west-1b", ProductDescriptions=["Linux/UNIX"], StartTime=start
+    )
+    found = [(one["Timestamp"].timestamp(), float(one["SpotPrice"])) for one in answer["SpotPriceHistory"]]
+    assert [usd for _, usd in found] == [0.25, 0.2]
+    assert all(0.0 <= at - since < 2.0 for (at, _), since in zip(found, reversed(changed[1:]), strict=True))
 
 
 def test_placement_scores_follow_the_capacity(cloud):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import boto3
@@ -15,8 +15,9 @@ from moto import mock_aws
 from stacks.functions.run_controller.events import INTERRUPTION, STATE_CHANGE
 from stacks.functions.run_controller.fleet_clients import FleetIdentity
 from stacks.functions.run_controller.ledger import documents, sources
+from stacks.functions.run_controller.ledger.books import Books, priced
 from stacks.functions.run_controller.ledger.keeper import IDLE_SECONDS, Keeper, LedgerTaken
-from stacks.functions.run_controller.ledger.machines import HOUR, OnDemandPrices, Sighting
+from stacks.functions.run_controller.ledger.machines import HOUR, Machine, OnDemandPrices, Sighting
 from stacks.functions.run_controller.records import InvalidRecord
 from tests.stacks.run_controller.billed_world import TYPES, VISIBLE_SECONDS, ZONES, Life, World
 
@@ -289,6 +290,27 @@ def test_an_instance_that_a_health_check_finds_ended_ended_before_the_activity_b
     found = sources.reported(FleetIdentity("auto_scaling_group", "g", 2, 0), Groups(), 0.0)
     ends = [datetime(2026, 11, 29, 19, minute, tzinfo=UTC).timestamp()] if minute is not None else []
     assert found == [Sighting("i-0aa", gone_unix_seconds=end) for end in ends]
+
+
+def test_of_two_prices_in_the_same_second_the_newer_one_is_in_force() -> None:
+    launch = datetime(2026, 11, 29, 19, 0, tzinfo=UTC)
+    pool = {"InstanceType": "g6.xlarge", "AvailabilityZone": "us-east-1a"}
+    newest_first = [
+        {**pool, "Timestamp": launch, "SpotPrice": "0.2"},
+        {**pool, "Timestamp": launch, "SpotPrice": "0.3"},
+        {**pool, "Timestamp": launch - timedelta(hours=5), "SpotPrice": "0.4"},
+    ]
+
+    class Prices:
+        def get_paginator(self, call: str) -> Pages:
+            return Pages(lambda **asked: {"SpotPriceHistory": newest_first})
+
+    key, start = ("g6.xlarge", "us-east-1a"), launch.timestamp()
+    found = sources.spot_prices(Prices(), {key: start}, start + HOUR)
+    assert found == {key: [(start - 5 * HOUR, 0.4), (start, 0.3), (start, 0.2)]}
+    machine = Machine("i-1", start, start, *key, market="spot")
+    (charged,) = priced(Books(machines=(machine,)), found, start + 60.0).machines
+    assert charged.spot_usd == {0: 0.2}
 
 
 def test_the_state_survives_its_round_trip(s3: Any) -> None:

@@ -170,7 +170,12 @@ def spot_prices(
             pool = (item["InstanceType"], item["AvailabilityZone"])
             if pool in pools:
                 found.setdefault(pool, []).append((item["Timestamp"].timestamp(), float(item["SpotPrice"])))
-    return {pool: sorted(changes) for pool, changes in found.items()}
+    return {pool: _oldest_first(changes) for pool, changes in found.items()}
+
+
+def _oldest_first(changes: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Sort changes by time. AWS returns the newest first, also among those of the same second."""
+    return sorted(changes, key=lambda change: change[0], reverse=True)[::-1]
 
 
 def _json(text: Any) -> Mapping[str, Any]:
