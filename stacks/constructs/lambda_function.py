@@ -61,6 +61,7 @@ def lambda_function(
     assert isinstance(resource, lambda_.CfnFunction)
     depend_on_policy(resource, role)
     suppress(function, "AwsSolutions-L1", "The runtime is pinned to the version that the program is tested with")
+    suppress(function, "CKV_AWS_115", "Accounts with a limit of 10 concurrent executions cannot reserve any")
     suppress(function, "CKV_AWS_116", no_dead_letter_queue)
     suppress(function, "CKV_AWS_117", "The function only calls AWS APIs and does not use resources in a VPC")
     suppress(

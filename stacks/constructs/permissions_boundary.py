@@ -132,8 +132,8 @@ class PermissionsBoundary(Construct):
             statements=[*statements, deny],
         )
         reason = "A boundary does not grant permissions: it limits what role policies grant"
-        suppress(policy, "AwsSolutions-IAM5", reason)
-        suppress(policy, "CKV_AWS_111", reason)
+        for rule in ("AwsSolutions-IAM5", "CKV_AWS_109", "CKV_AWS_111"):
+            suppress(policy, rule, reason)
         return policy
 
     def apply(self, *stacks: Stack) -> None:

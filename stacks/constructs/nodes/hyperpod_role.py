@@ -79,3 +79,9 @@ class HyperPodRole(InstanceRole):
             "CKV_AWS_111",
             "HyperPod's calls for network interfaces do not name them; other writes name their resources",
         )
+        suppress(
+            self.policy,
+            "CKV_AWS_109",
+            "AWS's policy for HyperPod's nodes shares network interfaces that it does not name; grants of the key are "
+            "only for AWS resources",
+        )
