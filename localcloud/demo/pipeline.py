@@ -2,15 +2,16 @@
 
 A training node dies without notice, and an evaluation fails because its baseline is missing. The demo uploads the
 baseline and redrives the execution. It then checks that no finished member ran twice, and that a second execution of
-the unchanged pipeline runs nothing.
+the unchanged pipeline runs nothing, and that the costs of the steps are those in the ledgers.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from localcloud.demo.watch import RunFailed
 BASELINE = {"bits_per_byte": 8.0}
 POLL_SECONDS = 1.0
 EXECUTION_SECONDS = 900.0
+LEDGER_SECONDS = 120.0
 CACHED_SECONDS = 10.0
 """Maximum duration of an execution that runs nothing."""
 MAX_FILES = 40
@@ -66,9 +68,11 @@ class PipelineDemo(Demo):
         self._pipeline("graph", environment, "-o", str(self.build / "pipeline.svg"))
         results = json.loads(self._pipeline("results", environment, "--json"))
         starts = self._starts(environment)
+        costs = self._costs(environment, s3)
         began = time.monotonic()
         output = self._pipeline("run", environment, "--name", "second", "--json")
         again = json.loads(output.splitlines()[-1])  # the lines before it report progress
+        seconds_again = time.monotonic() - began
         cached = json.loads(self._pipeline("results", environment, "--json"))
         report = {
             "seconds": seconds,
@@ -77,8 +81,11 @@ class PipelineDemo(Demo):
             "redrives": ended["redrives"],
             "starts": starts,
             "results": results,
-            "second_seconds": time.monotonic() - began,
+            "usd_by_step": costs[0],
+            "usd_by_run": costs[1],
+            "second_seconds": seconds_again,
             "second_status": again["status"],
+            "second_usd": sum(step["usd"] for step in again["steps"]),
             "second_cached": [result["cached"] for result in cached],
             "second_starts": self._starts(environment),
             "exported": self._exported(s3, results),
@@ -148,12 +155,43 @@ class PipelineDemo(Demo):
                         found[done["started"]] += 1
         return dict(found)
 
+    def _costs(self, environment: Mapping[str, str], s3: Any) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the costs of the steps, and those of all runs in the ledgers, once they agree.
+
+        The run controllers update the ledgers until the last instance has ended.
+        """
+        deadline = time.monotonic() + LEDGER_SECONDS
+        while True:
+            status = json.loads(self._pipeline("status", environment, "--execution", "first", "--json"))
+            steps = {step["name"]: step["usd"] for step in status["steps"]}
+            runs = self._ledgers(s3)
+            if _are_equal(sum(steps.values()), sum(runs.values())) or time.monotonic() > deadline:
+                return steps, runs
+            time.sleep(POLL_SECONDS)
+
+    def _ledgers(self, s3: Any) -> dict[str, float]:
+        """Return the cost of each run in the ledgers of all fleets, USD."""
+        bucket, found = self._outputs()["ControlBucket"], defaultdict[str, float](float)
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix="controller/"):
+            for item in page.get("Contents", []):
+                if "/ledger/hours/" in item["Key"]:
+                    hour = json.loads(s3.get_object(Bucket=bucket, Key=item["Key"])["Body"].read())
+                    for machine in hour["machines"]:
+                        for run, charge in machine["charges"].items():
+                            found[run] += charge["usd"]
+        return dict(found)
+
     def _exported(self, s3: Any, results: list[dict[str, Any]]) -> list[str]:
         """Return the files that the export step has written."""
         run = next(result for result in results if result["step"] == "export")
         prefix = f"runs/{run['fleet']}/{run['run']}/results/"
         listed = s3.list_objects_v2(Bucket=self._outputs()["CheckpointBucket"], Prefix=prefix).get("Contents", [])
         return [item["Key"].rpartition("/")[2] for item in listed if "/output/weights/" in item["Key"]]
+
+
+def _are_equal(usd: float, other_usd: float) -> bool:
+    """Return True if two sums of the same costs are equal, apart from rounding errors."""
+    return math.isclose(usd, other_usd, rel_tol=1e-9)
 
 
 def _check(report: Mapping[str, Any]) -> None:
@@ -164,6 +202,8 @@ def _check(report: Mapping[str, Any]) -> None:
     """
     repeated = {run: count for run, count in report["starts"].items() if count > 1 and not run.startswith("evaluate-")}
     metrics = [each["metrics"]["validation_loss"] for each in report["results"] if each["step"] == "train"]
+    by_step, by_run = report["usd_by_step"], report["usd_by_run"]
+    ledger_usd = sum(by_run.values())
     problems = [
         problem
         for is_broken, problem in (
@@ -171,6 +211,11 @@ def _check(report: Mapping[str, Any]) -> None:
             (report["failed_step"] != ["evaluate"], f"the failed step is {report['failed_step']}, expected evaluate"),
             (len(metrics) != 4, f"{len(metrics)} members trained, expected 4"),
             (report["second_status"] != "SUCCEEDED", f"the second execution is {report['second_status']}"),
+            (
+                not _are_equal(sum(by_step.values()), ledger_usd) or min(by_step.values()) <= 0,
+                f"the steps cost {by_step} USD, but the ledgers contain {by_run}",
+            ),
+            (report["second_usd"] != 0, f"the second execution cost {report['second_usd']} USD"),
             (report["second_starts"] != report["starts"], "the second execution started runs"),
             (not all(report["second_cached"]), "the second execution's members are not cached"),
             (report["second_seconds"] > CACHED_SECONDS, f"the second execution took {report['second_seconds']:.1f} s"),
@@ -198,6 +243,8 @@ def main(
         (each for each in report["results"] if each["step"] == "train"),
         key=lambda each: each["metrics"]["validation_loss"],
     )
+    usd = ", ".join(f"{name} {cost:.4f}" for name, cost in report["usd_by_step"].items())
+    console.print(f"costs by step, USD: {usd}; equal to the ledgers")
     console.print(f"{len(report['starts'])} runs in {report['seconds']:.0f} s, 0 finished members repeated")
     console.print(f"best member: {best['run']}, validation loss {best['metrics']['validation_loss']:.3f}")
     console.print(

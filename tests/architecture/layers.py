@@ -154,7 +154,7 @@ LAYERS: dict[str, list[str]] = {
         "deploying",
         "planning running",
     ],
-    "trainstack.pipelines": ["executions", "graph", "command"],
+    "trainstack.pipelines": ["executions", "costs graph", "command"],
     "trainstack.report": [
         "about tables text training",
         "costs timeline",

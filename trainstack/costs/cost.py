@@ -79,9 +79,28 @@ def entries(client: Clients, deployment: Deployment) -> tuple[list[Entry], list[
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
     """
-    s3, bucket = client("s3"), deployment.control_bucket
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=documents.hours_prefix(deployment.name))
+    return fleet_entries(client("s3"), deployment.control_bucket, deployment.name)
+
+
+def fleet_entries(
+    s3: Any, bucket: str, fleet: str, hours_unix_seconds: tuple[float, float] | None = None
+) -> tuple[list[Entry], list[str]]:
+    """Return the entries of a fleet's ledger, and a message for each object that cannot be read.
+
+    Args:
+        s3: A boto3 client.
+        bucket: The deployment's control bucket.
+        fleet: Name of the fleet.
+        hours_unix_seconds: Times in the first and in the last hour; None: all hours.
+
+    Raises:
+        botocore.exceptions.ClientError: AWS rejected a call.
+    """
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=documents.hours_prefix(fleet))
     keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
+    if hours_unix_seconds is not None:
+        first, last = (documents.hour_key(fleet, int(each)) for each in hours_unix_seconds)
+        keys = [key for key in keys if first <= key <= last]
     problems: list[str] = []
 
     def read(key: str) -> list[Entry]:

@@ -16,6 +16,7 @@ from botocore.exceptions import ClientError
 from stacks.functions.pipeline_runs.records import Result
 from trainstack.operate.deploying import load
 from trainstack.pipelines import executions
+from trainstack.pipelines.costs import Costs, execution_costs
 from trainstack.pipelines.executions import ExecutionStatus, Pipeline, StepStatus
 from trainstack.pipelines.graph import svg
 from trainstack.session import FAILED, REFUSED, Account, CommandError, Json, Region, is_file_name
@@ -63,11 +64,11 @@ def run(
 def show_status(
     deployment: Deployment, region: Region = None, execution: Execution = "", as_json: Json = False
 ) -> None:
-    """Show the state of each step of an execution."""
+    """Show the state and the cost of each step of an execution."""
     opened, pipeline = _open(deployment, region)
     arn = executions.execution_arn(opened, pipeline, execution)
     names = executions.step_names(opened, pipeline)
-    _print(executions.status_of(opened, pipeline, names, arn), as_json=as_json)
+    _print(_with_costs(opened, pipeline, executions.status_of(opened, pipeline, names, arn)), as_json=as_json)
 
 
 def draw_graph(
@@ -98,16 +99,18 @@ def stop(deployment: Deployment, region: Region = None, execution: Execution = "
 def show_results(
     deployment: Deployment, region: Region = None, execution: Execution = "", as_json: Json = False
 ) -> None:
-    """List the finished members of an execution with their settings, metrics and runs."""
+    """List the finished members of an execution with their settings, metrics, costs and runs."""
     opened, pipeline = _open(deployment, region)
-    name = executions.execution_arn(opened, pipeline, execution).rpartition(":")[2]
+    arn = executions.execution_arn(opened, pipeline, execution)
+    name = arn.rpartition(":")[2]
     found = executions.results(opened, pipeline, name)
+    costs = _costs(opened, pipeline, arn)
     if as_json:
-        print(json.dumps([_result_json(each) for each in found]))
+        print(json.dumps([_result_json(each, costs) for each in found]))
         return
     if not found:
         print(f"{pipeline.name}: no member of execution {name} has finished")
-    for line in _table(found):
+    for line in _table(found, costs):
         print(line)
 
 
@@ -159,9 +162,25 @@ def _finish(opened: Account, pipeline: Pipeline, arn: str, *, follows: bool, as_
             shown = line
         time.sleep(POLL_SECONDS)
         status = executions.status_of(opened, pipeline, names, arn)
-    _print(status, as_json=as_json)
+    _print(_with_costs(opened, pipeline, status), as_json=as_json)
     if status.status not in ("RUNNING", "SUCCEEDED"):
         raise CommandError(FAILED, f"{pipeline.name}: execution {status.execution} {status.status.lower()}")
+
+
+def _costs(opened: Account, pipeline: Pipeline, arn: str) -> Costs:
+    """Return the costs of an execution. Print the problems of the ledger."""
+    found = execution_costs(opened, pipeline, arn)
+    for problem in found.problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    return found
+
+
+def _with_costs(opened: Account, pipeline: Pipeline, status: ExecutionStatus) -> ExecutionStatus:
+    """Add the costs of the steps to a status."""
+    costs = _costs(opened, pipeline, status.arn)
+    for step in status.steps:
+        step.usd = costs.of_step(step.name)
+    return status
 
 
 def _line(status: ExecutionStatus) -> str:
@@ -177,23 +196,26 @@ def _print(status: ExecutionStatus, *, as_json: bool) -> None:
         print(json.dumps(status.to_json()))
         return
     redrives = f", {status.redrives} redrives" if status.redrives else ""
-    print(f"{status.pipeline}: execution {status.execution}, {status.status.lower()}{redrives}")
+    total = sum(step.usd or 0.0 for step in status.steps)
+    print(f"{status.pipeline}: execution {status.execution}, {status.status.lower()}{redrives}, {total:,.4f} USD")
     for step in status.steps:
-        print(f"  {step.name:<12} {step.state}{_members(step)}")
+        print(f"  {step.name:<12} {step.usd or 0.0:>12,.4f} USD  {step.state}{_members(step)}")
     if status.reason:
         print(f"  {status.reason}")
 
 
-def _result_json(result: Result) -> dict[str, Any]:
+def _result_json(result: Result, costs: Costs) -> dict[str, Any]:
     names = ("step", "index", "run", "fleet", "settings", "metrics", "cached", "seconds")
-    return {name: getattr(result, name) for name in names}
+    return {**{name: getattr(result, name) for name in names}, "usd": costs.of_run(result.step, result.run)}
 
 
-def _table(found: Sequence[Result]) -> list[str]:
+def _table(found: Sequence[Result], costs: Costs) -> list[str]:
     lines = []
     for each in found:
         settings = ", ".join(f"{key}={value}" for key, value in each.settings.items())
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in sorted(each.metrics.items()))
         origin = "cached" if each.cached else f"{each.seconds:.0f} s"
-        lines.append(f"{each.step:<12} {each.index:>5}  {origin:>8}  {each.fleet}/{each.run}  {settings}  {metrics}")
+        usd = f"{costs.of_run(each.step, each.run):,.4f} USD"
+        place = f"{each.fleet}/{each.run}"
+        lines.append(f"{each.step:<12} {each.index:>5}  {origin:>8}  {usd:>14}  {place}  {settings}  {metrics}")
     return lines

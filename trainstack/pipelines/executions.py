@@ -33,12 +33,14 @@ class StepStatus:
 
     Attributes:
         members: Number of members by status, and in total; only of running, failed and stopped steps.
+        usd: Cost of the runs that the execution started, or None while it is not known.
     """
 
     name: str
     state: StepState = "pending"
     members: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
+    usd: float | None = None
 
     @property
     def counts(self) -> str:

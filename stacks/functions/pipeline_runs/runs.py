@@ -176,6 +176,7 @@ class Runs:
     def _begin(self, fleet: str, task: Task, document: Mapping[str, Any]) -> None:
         """Write a slot's run document, which starts the run."""
         self._store.put_member(_result(fleet, task))
+        self._store.put_start(task)
         outcome = self._store.outcome(fleet, task.run)
         if outcome is not None and outcome.outcome != "finished":
             self._store.lift_outcome(fleet, task.run)

@@ -3,6 +3,7 @@
 pipelines/slots/<fleet>.json        the member that occupies a slot, with its task token; {} if the slot is free
 pipelines/members/<digest>.json     the newest run with these inputs, and its result once it has finished
 pipelines/executions/<execution>/<step>/<index %05d>.json       each finished member of an execution
+pipelines/started/<execution>/<step>/<run>                      an empty object for each run that an execution started
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from botocore.exceptions import ClientError
 
 from .records import InvalidRecord, Outcome, Result, Status, Task, outcome_of, result_of, status_of, task_of, to_bytes
 
+SLOTS = "pipelines/slots/"
 MISSING = ("NoSuchKey", "404")
 TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 """Errors of a conditional write if another one came first. Source (2026-11):
@@ -44,7 +46,7 @@ class Store:
         Raises:
             InvalidRecord: The object is invalid.
         """
-        found = self._get(f"pipelines/slots/{fleet}.json")
+        found = self._get(f"{SLOTS}{fleet}.json")
         return (None, None) if found is None else (task_of(found[0]), found[1])
 
     def put_slot(self, fleet: str, task: Task | None, etag: str | None) -> str:
@@ -55,7 +57,7 @@ class Store:
         """
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         body = b"{}" if task is None else to_bytes(task)
-        key = f"pipelines/slots/{fleet}.json"
+        key = f"{SLOTS}{fleet}.json"
         try:
             answer = self._s3.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
         except ClientError as error:
@@ -75,6 +77,10 @@ class Store:
     def put_member(self, result: Result) -> None:
         """Store the newest run with a digest."""
         self._put(f"pipelines/members/{result.digest}.json", to_bytes(result))
+
+    def put_start(self, task: Task) -> None:
+        """Record that an execution has started a run. The costs of an execution are those of these runs."""
+        self._put(f"{started_prefix(task.execution)}{task.step}/{task.run}", b"")
 
     def put_result(self, execution: str, result: Result) -> None:
         """Store a finished member of an execution."""
@@ -125,6 +131,11 @@ class Store:
 
     def _put(self, key: str, body: bytes) -> None:
         self._s3.put_object(Bucket=self._bucket, Key=key, Body=body)
+
+
+def started_prefix(execution: str) -> str:
+    """Return the prefix of the objects of the runs that an execution started."""
+    return f"pipelines/started/{execution}/"
 
 
 def _outcome_key(fleet: str, run: str) -> str:
