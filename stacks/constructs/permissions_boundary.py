@@ -319,9 +319,10 @@ def _of_pipeline(
             "Pipeline",
             [
                 *("states:DescribeExecution", "states:RedriveExecution", "states:StartExecution"),
-                *("states:SendTask*", "states:StopExecution"),
+                "states:StopExecution",
             ],
             [arn("states", f"{kind}:trainstack-{name}*") for kind in kinds],
             None,
         ),
+        ("PipelineTasks", ["states:SendTask*"], ["*"], None),
     ]

@@ -37,8 +37,18 @@ NOT_GRANTED: tuple[tuple[str, str, str], ...] = (
         "the run controller changes sizes and subnets, but not launch templates, and the group does not have its "
         "own service role",
     ),
+    ("states:*StateMachine", "states:PublishStateMachineVersion", "the templates do not publish versions"),
+    # https://docs.aws.amazon.com/pcs/latest/userguide/security-instance-profiles.html (2026-11)
+    ("pcs:RegisterComputeNodeGroupInstance", "secretsmanager:GetSecretValue", "AWS PCS gives the secret to the node"),
 )
 """Action, dependent actions that a role does not need for it, and the reason."""
+
+COMPLETE = ("AmazonEKSComputePolicy",)
+"""AWS's policies that also allow what the statements of their role depend on. The reference does not contain them.
+Source: https://docs.aws.amazon.com/eks/latest/userguide/auto-cluster-iam-role.html (2026-11)"""
+
+UNUSED_TYPES = (("states:DescribeExecution", "express", "the children of a distributed Map state are not express"),)
+"""Actions, resource types that no role needs for them, and the reasons."""
 
 LIBRARY_GRANTS = (("codestar-connections:UseConnection", "CDK Pipelines allows the old name on any connection"),)
 """Actions in statements of the CDK's libraries that do not apply to the statement's resource, and the reasons."""
@@ -122,6 +132,7 @@ def check_roles(checked: CheckedApp, reference: Reference) -> list[Verdict]:
             verdict.findings += [
                 Finding(TOOL, verdict.template, rule, holder, text)
                 for rule, text in findings(documents, reference, grants=not _is_boundary(resources, holder))
+                if rule != "dependent-action" or not _is_complete(resources[holder])
             ]
         verdicts.append(verdict)
     return verdicts
@@ -201,7 +212,8 @@ def _uncovered(action: Action, resources: Sequence[str]) -> Iterator[tuple[str, 
     missing = [
         kind
         for kind in sorted(action.required)
-        if not any(overlap(resource, action.resources[kind]) for resource in resources)
+        if (action.name, kind) not in {(name, unused) for name, unused, _ in UNUSED_TYPES}
+        and not any(overlap(resource, action.resources[kind]) for resource in resources)
     ]
     if missing and len(missing) < len(action.required):
         yield "required-resource", f"{action.name} is allowed on some resources, but on no {', '.join(missing)}"
@@ -265,12 +277,23 @@ def _is_boundary(resources: Mapping[str, Mapping[str, Any]], name: str) -> bool:
     return resources.get(name, {}).get("Type") == "AWS::IAM::ManagedPolicy"
 
 
+def _is_complete(role: Mapping[str, Any]) -> bool:
+    attached = [text_of(each) for each in role.get("Properties", {}).get("ManagedPolicyArns", [])]
+    return any(arn.endswith(f"/{name}") for arn in attached for name in COMPLETE)
+
+
 def _condition_keys(statement: Mapping[str, Any]) -> set[str]:
     return {key.lower() for keys in statement.get("Condition", {}).values() for key in keys}
 
 
 def _is_global(key: str) -> bool:
-    """Return True for a condition key that every request can have. Tag keys depend on the action."""
+    """Return True for a condition key that every request can have. Tag keys depend on the action.
+
+    Requests with an instance's credentials have its ARN. Source (2026-11):
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html
+    """
+    if key == "ec2:sourceinstancearn":
+        return True
     return key.startswith("aws:") and not key.startswith(("aws:requesttag/", "aws:resourcetag/", "aws:tagkeys"))
 
 
