@@ -103,6 +103,7 @@ goodput: install ## replay spot traces with the real save and gang policies [TRA
 spot-economics: install ## compare the costs of placement policies on priced spot traces [TRACES=folder]
 	@test -n "$(TRACES)" || { echo 'make spot-economics: set TRACES=folder; see python -m benchmarks.spot_economics --help'; exit 2; }
 	python -m benchmarks.spot_economics $(TRACES)
+	TRACES="$(abspath $(TRACES))" python -m pytest -m slow tests/localcloud/compute/test_bad_day.py -k recorded
 
 build/checkov-venv/.installed: policy/requirements-checkov.lock $(VENV)/.installed
 	test -x build/checkov-venv/bin/python || $(PYTHON) -m venv build/checkov-venv
