@@ -1,4 +1,4 @@
-"""Delivery of events from services and API calls to functions, queues and log groups."""
+"""Tests of the event bus: it delivers events of services and API calls to functions, queues and log groups."""
 
 from __future__ import annotations
 

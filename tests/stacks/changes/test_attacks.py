@@ -170,7 +170,7 @@ STRANGE: list[Any] = [{"Fn::If": ["Unknown", 1, 2]}, {"Ref": "Vpc"}, ["x"], {"x"
 
 @pytest.mark.parametrize("first", range(40))
 def test_value_of_any_shape_needs_approval_without_an_exception(first: int) -> None:
-    """Each part of the base takes values of other shapes, which the review must either recognize or report."""
+    """Each part of the base is replaced with values of other types, which the review must recognize or report."""
     for number, path in list(enumerate(PARTS))[first::400]:
         templates = copy.deepcopy(BASE)
         value: Any = templates

@@ -1,4 +1,4 @@
-"""Measures how much of this process's cores other processes use."""
+"""Measures the share of this process's cores that other processes use."""
 
 from __future__ import annotations
 
