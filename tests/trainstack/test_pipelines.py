@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from tests.localcloud.core.conftest import make_role
 from tests.localcloud.functions.conftest import wait_for
 from tests.trainstack.stacks import create_stack
 from trainstack.commands import app
+
+pytestmark = pytest.mark.xdist_group("pipelines")  # the tests share a cloud
 
 REGION = "us-east-1"
 WAIT_SECONDS = 120.0
@@ -186,19 +189,28 @@ def clock_hour(world: World, execution: str) -> int:
     return int(started // 3600 * 3600)
 
 
-def test_each_step_costs_what_the_ledgers_contain_for_the_runs_that_its_execution_started(world: World) -> None:
+@dataclass(frozen=True)
+class First:
+    """The execution `first`, in which two members trained and the evaluation failed.
+
+    Attributes:
+        runs: The training run of each fleet.
+        running: The status while the members trained.
+    """
+
+    runs: dict[str, str]
+    running: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def first(world: World) -> First:
     world.pipeline("run", "x", "--no-follow", "--name", "first")
     runs = {fleet: str(world.task(fleet, "train")["run"]) for fleet in FLEETS}
-    assert sorted(run[:8] for run in runs.values()) == ["train-0-", "train-1-"]
     hour = clock_hour(world, "first")
     world.charge("x", hour - 3600, {runs["x"]: 100.0})  # before the execution
     world.charge("x", hour, {runs["x"]: 0.25, "another-run": 50.0, "": 25.0})
     world.charge("x-2", hour, {runs["x-2"]: 0.5})
     running = world.as_json("status", "x")
-    assert [(step["name"], step["state"], step["usd"]) for step in running["steps"]] == [
-        ("train", "running", 0.75),
-        ("evaluate", "pending", 0.0),
-    ]
     for fleet in FLEETS:
         world.end(fleet, "finished", validation_loss=2.0 if fleet == "x" else 3.0)
     world.check()
@@ -208,15 +220,28 @@ def test_each_step_costs_what_the_ledgers_contain_for_the_runs_that_its_executio
     world.end(fleet, "failed")
     world.check()
     world.until("first", "FAILED")
-    ended = world.as_json("status", "x")
+    return First(runs, running)
+
+
+def test_each_step_costs_what_the_ledgers_contain_for_the_runs_that_its_execution_started(
+    world: World, first: First
+) -> None:
+    runs = first.runs
+    assert sorted(run[:8] for run in runs.values()) == ["train-0-", "train-1-"]
+    assert [(step["name"], step["state"], step["usd"]) for step in first.running["steps"]] == [
+        ("train", "running", 0.75),
+        ("evaluate", "pending", 0.0),
+    ]
+    ended = world.as_json("status", "x", "--execution", "first")
     assert [(step["state"], step["usd"]) for step in ended["steps"]] == [("succeeded", 0.75), ("failed", 0.125)]
-    members = {each["run"]: each["usd"] for each in world.as_json("results", "x")}
+    members = {each["run"]: each["usd"] for each in world.as_json("results", "x", "--execution", "first")}
     assert members == {runs["x"]: 0.25, runs["x-2"]: 0.5}, "the failed member has no result"
-    text = world.pipeline("status", "x").stdout
+    text = world.pipeline("status", "x", "--execution", "first").stdout
     assert text.startswith("x: execution first, failed, 0.8750 USD\n")
     assert "  train              0.7500 USD  succeeded\n" in text
 
 
+@pytest.mark.usefixtures("first")
 def test_cached_members_cost_nothing(world: World) -> None:
     world.pipeline("run", "x", "--no-follow", "--name", "second")
     fleet = fleet_of(world, "evaluate")
@@ -238,9 +263,14 @@ def test_cached_members_cost_nothing(world: World) -> None:
     ]
 
 
+@pytest.mark.usefixtures("first")
 def test_a_damaged_hour_is_reported_and_the_others_are_counted(world: World) -> None:
-    hour = clock_hour(world, "first")
-    world.s3.put_object(Bucket="control", Key=documents.hour_key("x-2", hour), Body=b"{")
-    done = world.pipeline("results", "x", "--execution", "first")
-    assert f"problem: s3://control/{documents.hour_key('x-2', hour)}" in done.stderr
+    key = documents.hour_key("x-2", clock_hour(world, "first"))
+    valid = world.s3.get_object(Bucket="control", Key=key)["Body"].read()
+    world.s3.put_object(Bucket="control", Key=key, Body=b"{")
+    try:
+        done = world.pipeline("results", "x", "--execution", "first")
+    finally:
+        world.s3.put_object(Bucket="control", Key=key, Body=valid)
+    assert f"problem: s3://control/{key}" in done.stderr
     assert "0.2500 USD" in done.stdout and "0.5000 USD" not in done.stdout
