@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stacks.capacity.catalogue import Purchase, catalogue
@@ -103,19 +103,20 @@ def _training_costs(templates: TemplateSet) -> _Training:
     # A reservation that the stack creates is a fixed cost because it is billed whether or not it is used.
     is_paid = fleet.is_reserved and bool(_reservations(templates, fleet))
     prices, unknown = _usd_per_hour_by_type(fleet, is_paid=is_paid)
-    if not prices:
-        return _Training(text, None, unknown)
-    volumes = _node_volumes_usd_per_hour(templates) * fleet.nodes
-    return _Training(text, Range(min(prices), max(prices)).plus(volumes), unknown)
+    return _Training(text, _with_volumes(prices, templates, fleet.nodes), unknown)
 
 
 def _cluster_costs(templates: TemplateSet, cluster: ClusterNodes) -> _Training:
     prices, unknown = _usd_per_hour_by_type(cluster, is_paid=False)
     reasons = "; ".join(reason for reason in (unknown, cluster.fees) if reason is not None)
+    return _Training(cluster.text, _with_volumes(prices, templates, cluster.nodes), reasons)
+
+
+def _with_volumes(prices: Sequence[float], templates: TemplateSet, nodes: int) -> Range | None:
+    """Return the range of the nodes' hourly cost with their volumes, or None without a price."""
     if not prices:
-        return _Training(cluster.text, None, reasons)
-    volumes = _node_volumes_usd_per_hour(templates) * cluster.nodes
-    return _Training(cluster.text, Range(min(prices), max(prices)).plus(volumes), reasons)
+        return None
+    return Range(min(prices), max(prices)).plus(_node_volumes_usd_per_hour(templates) * nodes)
 
 
 def _login_node(cluster: ClusterNodes) -> dict[str, float]:
@@ -178,12 +179,12 @@ def _node_volumes_usd_per_hour(templates: TemplateSet) -> float:
 def quotas(templates: TemplateSet) -> list[Quota]:
     """Return the vCPU quotas that all slots or the cluster use if every node has the largest listed type."""
     sums: Counter[tuple[str, str]] = Counter()
-    for slot in by_slot(templates):
-        fleet = fleet_summary(slot)
-        if fleet is not None and fleet.market_type != "capacity-block":
-            sums.update({(one.market, one.code): one.vcpus for one in _quotas(fleet)})
+    fleets = [fleet for slot in by_slot(templates) if (fleet := fleet_summary(slot)) is not None]
+    nodes: list[FleetSummary | ClusterNodes] = [each for each in fleets if each.market_type != "capacity-block"]
     if (cluster := cluster_nodes(templates)) is not None:
-        sums.update({(one.market, one.code): one.vcpus for one in _quotas(cluster)})
+        nodes.append(cluster)
+    for each in nodes:
+        sums.update({(one.market, one.code): one.vcpus for one in _quotas(each)})
     return [Quota(code, market, vcpus) for (market, code), vcpus in sorted(sums.items())]
 
 
