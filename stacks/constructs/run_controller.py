@@ -27,6 +27,7 @@ from stacks.config.deployment_tag import DEPLOYMENT_TAG
 from stacks.constructs.event_patterns import object_created
 from stacks.constructs.fleet_resources import Fleet
 from stacks.constructs.lambda_function import lambda_function
+from stacks.constructs.nodes.instance_role import through_s3
 from stacks.constructs.suppressions import suppress
 from stacks.functions.run_controller.events import RETRY, SOURCE, STATE_CHANGE
 from stacks.functions.run_controller.fleet_back_ends import BACK_ENDS
@@ -234,12 +235,7 @@ class RunController(Construct):
                 [self._queue.queue_arn],
                 None,
             ),
-            (
-                "UseKeyThroughS3",
-                ["kms:Decrypt", "kms:GenerateDataKey"],
-                [key.key_arn],
-                {"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}},
-            ),
+            ("UseKeyThroughS3", ["kms:Decrypt", "kms:GenerateDataKey"], [key.key_arn], through_s3(stack)),
             (
                 "WriteLogs",
                 ["logs:CreateLogStream", "logs:PutLogEvents"],

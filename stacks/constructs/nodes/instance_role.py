@@ -12,13 +12,18 @@ from constructs import Construct
 from stacks.config import DeploymentConfig
 
 
+def through_s3(stack: Stack) -> dict[str, object]:
+    """Return a condition for calls of KMS that permits only requests from S3 on behalf of a role."""
+    return {"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}}
+
+
 def use_key_through_s3(stack: Stack, key: kms.IKey) -> iam.PolicyStatement:
     """Return a statement that lets a role read and write S3 objects that the key encrypts."""
     return iam.PolicyStatement(
         sid="UseKeyThroughS3",
         actions=["kms:Decrypt", "kms:GenerateDataKey"],
         resources=[key.key_arn],
-        conditions={"StringEquals": {"kms:ViaService": f"s3.{stack.region}.amazonaws.com"}},
+        conditions=through_s3(stack),
     )
 
 

@@ -28,6 +28,7 @@ from stacks.config.pipeline.steps import Step, ordered, slots_by_step
 from stacks.config.slots import slots_of
 from stacks.constructs.event_patterns import object_created
 from stacks.constructs.lambda_function import depend_on_policy, lambda_function, named_log_group
+from stacks.constructs.nodes.instance_role import through_s3
 from stacks.constructs.suppressions import suppress
 from stacks.constructs.workflow.definition import Items, definition
 from stacks.constructs.zombie_watch import FunctionTarget
@@ -162,13 +163,12 @@ class WorkflowStack(Stack):
         tokens = ["states:SendTaskSuccess", "states:SendTaskFailure", "states:SendTaskHeartbeat"]
         # A missing object is reported as such only with ListBucket. GetObject has no prefix that a condition could use.
         buckets = [control.bucket_arn, datasets.bucket_arn]
-        through_s3: dict[str, object] = {"StringEquals": {"kms:ViaService": f"s3.{self.region}.amazonaws.com"}}
         statements: list[tuple[str, list[str], list[str], dict[str, object] | None]] = [
             ("KeepMembers", ["s3:GetObject", "s3:PutObject"], [control.arn_for_objects("pipelines/*")], None),
             ("ReadRecords", ["s3:GetObject"], [*records["outcome"], *records["status"]], None),
             ("LiftOutcomes", ["s3:DeleteObject"], records["outcome"], None),
             ("ListObjects", ["s3:ListBucket"], buckets, None),
-            ("UseKeyThroughS3", ["kms:Decrypt", "kms:GenerateDataKey"], [self._key.key_arn], through_s3),
+            ("UseKeyThroughS3", ["kms:Decrypt", "kms:GenerateDataKey"], [self._key.key_arn], through_s3(self)),
             ("StartRuns", ["ssm:PutParameter"], parameters["run"], None),
             ("StopRuns", ["ssm:PutParameter", "ssm:DeleteParameter"], parameters["desired"], None),
             ("AnswerTasks", tokens, ["*"], None),
