@@ -47,8 +47,10 @@ COMPLETE = ("AmazonEKSComputePolicy",)
 """AWS's policies that also allow what the statements of their role depend on. The reference does not contain them.
 Source: https://docs.aws.amazon.com/eks/latest/userguide/auto-cluster-iam-role.html (2026-11)"""
 
-UNUSED_TYPES = (("states:DescribeExecution", "express", "the children of a distributed Map state are not express"),)
-"""Actions, resource types that no role needs for them, and the reasons."""
+UNUSED_TYPES: Mapping[tuple[str, str], str] = {
+    ("states:DescribeExecution", "express"): "the children of a distributed Map state are not express",
+}
+"""Actions with a resource type that no role needs for them, and the reasons."""
 
 LIBRARY_GRANTS = (("codestar-connections:UseConnection", "CDK Pipelines allows the old name on any connection"),)
 """Actions in statements of the CDK's libraries that do not apply to the statement's resource, and the reasons."""
@@ -132,7 +134,7 @@ def check_roles(checked: CheckedApp, reference: Reference) -> list[Verdict]:
             verdict.findings += [
                 Finding(TOOL, verdict.template, rule, holder, text)
                 for rule, text in findings(documents, reference, grants=not _is_boundary(resources, holder))
-                if rule != "dependent-action" or not _is_complete(resources[holder])
+                if rule != "dependent-action" or not _is_complete(resources, holder)
             ]
         verdicts.append(verdict)
     return verdicts
@@ -212,7 +214,7 @@ def _uncovered(action: Action, resources: Sequence[str]) -> Iterator[tuple[str, 
     missing = [
         kind
         for kind in sorted(action.required)
-        if (action.name, kind) not in {(name, unused) for name, unused, _ in UNUSED_TYPES}
+        if (action.name, kind) not in UNUSED_TYPES
         and not any(overlap(resource, action.resources[kind]) for resource in resources)
     ]
     if missing and len(missing) < len(action.required):
@@ -277,8 +279,8 @@ def _is_boundary(resources: Mapping[str, Mapping[str, Any]], name: str) -> bool:
     return resources.get(name, {}).get("Type") == "AWS::IAM::ManagedPolicy"
 
 
-def _is_complete(role: Mapping[str, Any]) -> bool:
-    attached = [text_of(each) for each in role.get("Properties", {}).get("ManagedPolicyArns", [])]
+def _is_complete(resources: Mapping[str, Mapping[str, Any]], name: str) -> bool:
+    attached = map(text_of, resources.get(name, {}).get("Properties", {}).get("ManagedPolicyArns", []))
     return any(arn.endswith(f"/{name}") for arn in attached for name in COMPLETE)
 
 
@@ -292,9 +294,8 @@ def _is_global(key: str) -> bool:
     Requests with an instance's credentials have its ARN. Source (2026-11):
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html
     """
-    if key == "ec2:sourceinstancearn":
-        return True
-    return key.startswith("aws:") and not key.startswith(("aws:requesttag/", "aws:resourcetag/", "aws:tagkeys"))
+    of_tags = ("aws:requesttag/", "aws:resourcetag/", "aws:tagkeys")
+    return key == "ec2:sourceinstancearn" or (key.startswith("aws:") and not key.startswith(of_tags))
 
 
 def _sid(statement: Mapping[str, Any]) -> str:
