@@ -283,6 +283,12 @@ def parameters(client: Clients, deployment: Deployment, problems: list[str]) -> 
     return run, desired
 
 
+def object_keys(s3: Any, bucket: str, prefix: str) -> Iterator[str]:
+    """Yield the keys of the objects with a prefix, in order. Raises ClientError."""
+    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+        yield from (str(item["Key"]) for item in page.get("Contents", []))
+
+
 @dataclass(frozen=True)
 class StoredObject:
     """An object in a control bucket.

@@ -24,7 +24,7 @@ from stacks.functions.run_controller.ledger.documents import Entry
 from stacks.functions.run_controller.ledger.machines import Charge
 from stacks.functions.run_controller.records import InvalidRecord
 from stacks.functions.zombie_watch.stack_names import TRAINING_STACK, StackName
-from trainstack.account import DEPLOYMENT_TAG, Clients, Deployment, Observation, get_template
+from trainstack.account import DEPLOYMENT_TAG, Clients, Deployment, Observation, get_template, object_keys
 
 By = Literal["run", "node", "zone", "market", "day"]
 SHARED_STACKS = ("NetworkStack", "StorageStack", "ObservabilityStack")
@@ -96,8 +96,7 @@ def fleet_entries(
     Raises:
         botocore.exceptions.ClientError: AWS rejected a call.
     """
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=documents.hours_prefix(fleet))
-    keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
+    keys = list(object_keys(s3, bucket, documents.hours_prefix(fleet)))
     if hours_unix_seconds is not None:
         first, last = (documents.hour_key(fleet, int(each)) for each in hours_unix_seconds)
         keys = [key for key in keys if first <= key <= last]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from stacks.functions.pipeline_runs.store import SLOTS, started_prefix
+from trainstack.account import object_keys
 from trainstack.costs.cost import fleet_entries
 from trainstack.pipelines.executions import Pipeline
 from trainstack.session import Account
@@ -50,20 +50,15 @@ def execution_costs(opened: Account, pipeline: Pipeline, arn: str) -> Costs:
     hours = (execution["startDate"].timestamp(), last)
     usd: dict[str, dict[str, float]] = {}
     steps: dict[str, str] = {}
-    for key in _keys(s3, bucket, started_prefix(execution["name"])):
+    for key in object_keys(s3, bucket, started_prefix(execution["name"])):
         step, run = key.split("/")[-2:]
         usd.setdefault(step, {})[run] = 0.0
         steps[run] = step
     problems: list[str] = []
-    for key in _keys(s3, bucket, SLOTS) if steps else ():
+    for key in object_keys(s3, bucket, SLOTS) if steps else ():
         entries, unreadable = fleet_entries(s3, bucket, key.removeprefix(SLOTS).removesuffix(".json"), hours)
         problems += unreadable
         for entry in entries:
             if entry.run in steps:
                 usd[steps[entry.run]][entry.run] += entry.charge.usd
     return Costs(usd, tuple(problems))
-
-
-def _keys(s3: Any, bucket: str, prefix: str) -> Iterator[str]:
-    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-        yield from (str(item["Key"]) for item in page.get("Contents", []))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from botocore.exceptions import ClientError
 
 from stacks.functions.pipeline_runs.records import InvalidRecord, Result, result_of
-from trainstack.account import described
+from trainstack.account import described, object_keys
 from trainstack.session import MISSING, Account, CommandError
 
 StepState = Literal["pending", "running", "succeeded", "failed", "stopped", "skipped"]
@@ -138,9 +138,7 @@ def status_of(opened: Account, pipeline: Pipeline, names: Sequence[str], arn: st
 def results(opened: Account, pipeline: Pipeline, execution: str) -> list[Result]:
     """Return the finished members of an execution, by step and index."""
     s3 = opened.client("s3")
-    prefix = f"pipelines/executions/{execution}/"
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=pipeline.control_bucket, Prefix=prefix)
-    keys = [each["Key"] for page in pages for each in page.get("Contents", [])]
+    keys = object_keys(s3, pipeline.control_bucket, f"pipelines/executions/{execution}/")
     with ThreadPoolExecutor(READERS) as pool:
         contents = list(
             pool.map(lambda key: s3.get_object(Bucket=pipeline.control_bucket, Key=key)["Body"].read(), keys)
