@@ -58,9 +58,9 @@ def resume_folder(trainer: Any, checkpoints: str | None = None) -> str | None:
 
 def _problems(trainer: Any) -> Iterator[str]:
     settings = trainer.args
-    strategy = settings.save_strategy.value
-    if strategy not in ("steps", "epoch"):
-        yield f"save_strategy: {strategy}: the run would not save regularly; set steps or epoch"
+    if settings.save_strategy not in ("steps", "epoch"):
+        name = getattr(settings.save_strategy, "value", settings.save_strategy)  # an enumeration after its validation
+        yield f"save_strategy: {name}: the run would not save regularly; set steps or epoch"
     if trainer.model_init is not None:
         yield "model_init: train() would create another model than the one that resumes; pass model"
     if settings.load_best_model_at_end:
