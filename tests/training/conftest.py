@@ -97,12 +97,20 @@ class Trained:
     directory: Path
     checkpoints: str
     processes: list[ForkServerProcess] = field(default_factory=list)
+    _records: list[dict[str, Any]] = field(default_factory=list)
+    _read_bytes: int = 0
 
     def records(self, kind: str) -> list[dict[str, Any]]:
+        """Read what the run has appended since the last call: tests poll the records of runs that do not end."""
         path = self.directory / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        records = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [record for record in records if record["record"] == kind]
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._read_bytes)
+                content = file.read()
+            complete = content[: content.rfind(b"\n") + 1]
+            self._records += map(json.loads, complete.splitlines())
+            self._read_bytes += len(complete)
+        return [record for record in self._records if record["record"] == kind]
 
     def losses(self) -> dict[int, float]:
         return {record["step"]: record["loss"] for record in self.records("step")}
